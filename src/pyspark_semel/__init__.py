@@ -1,4 +1,4 @@
-"""Where Spark looks for the format "semel": it imports every package named `pyspark_...`."""
+"""Lets Spark find the format "semel": Spark imports every package named `pyspark_...`."""
 
 from semel.spark.data_source import SemelDataSource as DefaultSource
 

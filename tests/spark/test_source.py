@@ -198,7 +198,7 @@ def test_bad_input_of_a_stream_is_told_with_its_cure(
         stream_of(spark, orders, endingOffsets="latest").load().writeStream.format("noop").start(
             checkpointLocation=str(tmp_path / "c")
         ).awaitTermination(60)
-    assert "endingOffsets has no meaning in a stream" in str(caught.value)
+    assert "endingOffsets has no meaning in a streaming read" in str(caught.value)
 
 
 def test_a_query_goes_on_after_a_restart_and_says_so_when_the_server_stays_away(

@@ -1,1 +1,1 @@
-"""The HTTP server: strict connections below, routes above."""
+"""The HTTP server: connections with a strict parser, and the routes that handle requests."""

@@ -1,24 +1,24 @@
-"""Admission of reads: which limits a read passes, from the request to the client.
+"""Admission of reads: the limits that apply to a read, from the request to the response.
 
-A read can cost much more than its request, so three limits apply to it, one after another:
+The response to a read can be much larger than its request, so three limits apply in turn:
 
 1. **Memory: unread bytes** (here). `UnreadBudget` counts the long responses that clients have not
-   read yet, and reserves memory for reads that are under way. While it is full, `ReadAdmission`
-   lets further reads wait, in order. While one waits, the connections whose responses have been
-   unread for the longest time are closed. All reads of messages go this way: catch-up reads,
-   long-polls, event streams, and the shared reads of fan-out groups.
-2. **Time: seconds per turn of the loop** (`semel.broker.worker`). A read that was admitted runs
-   at once, unless the reads before it have used up this turn of the loop. So appends and other
+   read yet, and reserves memory for reads that are under way. While the budget is used up,
+   `ReadAdmission` queues further reads. While reads are queued, the connections whose responses
+   have been unread for the longest time are closed. All reads of messages are admitted here:
+   catch-up reads, long-polls, event streams, and the shared reads of fan-out groups.
+2. **Time: seconds per turn of the loop** (`semel.broker.worker`). An admitted read runs at once,
+   unless earlier reads have used up the time of this turn of the loop. So appends and other
    requests are served between long reads.
 3. **Back-pressure: the pause of one connection** (`semel.server.connection`). A connection starts a
-   GET only when no earlier response is owed, and accepts no request while its client does not
-   read. So a client has at most one read under way per connection, and one long response in its
-   buffer.
+   GET only when no earlier response is owed. It accepts no request while its client does not read.
+   So a connection has at most one read under way, and at most one long response in its buffer.
 
 A response counts as unread from the moment it is written until the buffer of its connection is
-empty. An event for a fan-out group is read, and reserved, once, but it counts for every member that
-does not receive it at once. Such a member leaves the group, and continues with reads of its own: so
-it never holds more than one event above `HttpLimits.write_buffer_bytes`.
+empty. An event for a fan-out group is read once, and memory is reserved for it once. But it counts
+as unread for every member that does not receive it at once. Such a member leaves the group and
+continues with its own reads. So the buffer of a member never has more than one event above
+`HttpLimits.write_buffer_bytes`.
 """
 
 import asyncio
@@ -38,28 +38,29 @@ from semel.server.http import Responder
 from semel.server.limits_http import HttpLimits
 from semel.wire.rendering import Response, compress
 
-# However little a read asks for, it gets one append, which is never split.
+# What is reserved for a read. However small its limit is, a read returns at least one append,
+# which is never split.
 _RESPONSE_BYTES_MAX: Final = BODY_BYTES_MAX
 _GZIP_HERE_BYTES_MAX: Final = 32 * KIB
 
 
 class UnreadHolder(Protocol):
-    """A connection, as the holder of responses that its client has not read."""
+    """A connection, as UnreadBudget sees it: its client may have unread responses."""
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes it is counted for."""
+        """The number of bytes that the budget counts for this connection."""
 
     @property
     def unread_since(self) -> float:
-        """Since when, by the loop's time."""
+        """Since when the budget counts bytes for this connection, in the loop's time."""
 
     def abort(self) -> None:
         """Close the connection at once."""
 
 
 class UnreadBudget:
-    """The memory that responses of all connections of a listener use until they are read."""
+    """The memory that the unread responses of all connections of a listener may use."""
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         limits = limits or HttpLimits()
@@ -72,24 +73,24 @@ class UnreadBudget:
 
     @property
     def is_full(self) -> bool:
-        """Whether no read is admitted now."""
+        """Whether the budget is used up, so that reads have to wait."""
         return self.bytes + self.reserved_bytes >= self._bytes_max
 
     def add(self, count: int) -> None:
-        """Count bytes that were written to a connection."""
+        """Count bytes that were written to a connection and are unread."""
         self.bytes += count
 
     def remove(self, count: int) -> None:
-        """Stop counting bytes that were read, or whose connection is closed."""
+        """Stop counting bytes that the client has read, or whose connection is closed."""
         self.bytes -= count
         self._released()
 
     def reserve(self, count: int) -> None:
-        """Count bytes that will be written."""
+        """Count bytes in advance, for a response that is not written yet."""
         self.reserved_bytes += count
 
     def release(self, count: int) -> None:
-        """Stop counting bytes that were reserved: they are written now."""
+        """Stop counting reserved bytes: the read, or the compression, is done."""
         self.reserved_bytes -= count
         self._released()
 
@@ -98,7 +99,7 @@ class UnreadBudget:
             self.on_release()
 
     def close_stalled(self, holders: Iterable[UnreadHolder], now: float) -> None:
-        """Close the longest stalled connections, as few as the waiting reads need."""
+        """Close connections that are stalled, the longest first, until the waiting reads fit."""
         target = self._bytes_max - min(self.waiting_bytes, self._bytes_max // 2)
         if self.bytes <= target:
             return
@@ -116,15 +117,15 @@ class UnreadBudget:
 
 
 class Reader(Protocol):
-    """Who waits for the result of a read: a response, or a fan-out group."""
+    """The receiver of the result of a read: a Responder or a FanoutGroup."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the result is not needed any more."""
+        """Whether the result is no longer needed."""
 
 
 class AdmittedRead(Struct, eq=False):
-    """A read that waits for admission, or runs. `reply` gets a ReadDone or a refusal."""
+    """A read that waits for admission or runs. `reply` is called with a ReadDone or a refusal."""
 
     path: str
     offset: int | None
@@ -135,7 +136,7 @@ class AdmittedRead(Struct, eq=False):
 
 
 class ReadAdmission:
-    """Starts the reads of one engine, in order, while there is memory for their responses."""
+    """The queue of the reads of one engine. A read starts when there is memory for its response."""
 
     def __init__(self, engine: Engine, unread: UnreadBudget) -> None:
         self._engine = engine
@@ -146,7 +147,7 @@ class ReadAdmission:
         unread.on_release = self._continue_soon
 
     def begin(self, read: AdmittedRead) -> None:
-        """Start a read now, or after those that wait already."""
+        """Start a read now, or after the reads that already wait for admission."""
         if self._waiting or self.unread.is_full:
             self._waiting.append(read)
             self.unread.waiting_bytes += read.bytes_max
@@ -168,7 +169,7 @@ class ReadAdmission:
         read.reply(outcome)
 
     def _continue_soon(self) -> None:
-        # On the next turn of the loop: memory is released while something else is being ended.
+        # On the next turn of the loop: the caller has not finished its own work yet.
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._continue)
@@ -185,9 +186,10 @@ class ReadAdmission:
 def send_response(
     responder: Responder, response: Response, unread: UnreadBudget | None = None
 ) -> None:
-    """Send a response, compressed if it is to be; memory for that is reserved in `unread`.
+    """Send a response, and compress it first if it is marked for that (`is_to_gzip`).
 
-    A long body is compressed on another thread: it would delay every other request.
+    A long body is compressed on another thread, because compressing it here would delay every other
+    request. Its size is reserved in `unread` until the response is sent.
     """
     if not response.is_to_gzip:
         responder.send(response)

@@ -1,4 +1,4 @@
-"""The routes: `wire` parses a request, the engine runs it, `wire` encodes the response."""
+"""The routes: parse a request (`wire`), submit it to the engine, encode the response (`wire`)."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ _INCARNATION_BYTES: Final = 8
 
 
 class App:
-    """Handles the requests for one engine. All methods must be called on the loop's thread."""
+    """The handler of all requests to one engine. Methods must be called on the loop's thread."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class App:
             engine, self._reads, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds
         )
         self._groups: FanoutGroups = {}
-        # By method: what to call for an address.
+        # The handlers of streams, by method.
         self._stream: dict[str, Route] = {
             "GET": self._get,
             "POST": self._post,
@@ -102,7 +102,7 @@ class App:
             COMMITS: {"POST": CommitsResource(engine, self._tally).commit},
             **self._producers.pages(),
         }
-        # By the first two segments of their paths.
+        # By the first two segments of the address.
         self._resources: dict[str, Routes] = {
             TRANSACTIONS: TransactionsResource(engine, self._tally).routes(),
             GROUPS: GroupsResource(engine, self._tally).routes(),
@@ -110,7 +110,7 @@ class App:
         }
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Respond to one request, now or when its outcome is durable."""
+        """Respond to one request, at once or when its outcome is durable."""
         plan = request.head.plan
         try:
             if plan is not None:
@@ -131,12 +131,15 @@ class App:
             send_response(responder, responses.method_response(", ".join([*methods, "OPTIONS"])))
 
     def _find(self, path: str) -> tuple[Mapping[str, Route], tuple[str, ...]]:
-        """Return the methods of an address, and the name in it: none, or one."""
+        """Return the handlers of an address by method, and the name in the address, if any.
+
+        Raises MalformedRequest if nothing is served at this address.
+        """
         if path.startswith(STREAM_PREFIX):
             return self._stream, (valid(paths.stream_path(path)),)
         parts = path.split("/", 3)
         prefix = "/".join(parts[:3])
-        page = self._pages.get(COMMITS if prefix == COMMITS else path)  # any name may follow it
+        page = self._pages.get(COMMITS if prefix == COMMITS else path)  # names after it are ignored
         if page is not None:
             return page, ()
         if prefix not in self._resources:
@@ -148,7 +151,7 @@ class App:
         return methods, names[:1]
 
     def drain(self) -> None:
-        """End all live reads, and submit the appends that wait for their predecessors."""
+        """End all live reads, and submit the appends that wait for a missing predecessor."""
         self._live.drain()
         if self._gaps is not None:
             self._gaps.drain()
@@ -185,7 +188,7 @@ class App:
                 is_strict=self._is_strict,
             )
         )
-        if plan.is_named and not is_assignable:  # the same for every request with this head
+        if plan.is_named and not is_assignable:  # valid for every request with this head
             request.head.plan = plan
         self._submit_append(plan, request, responder)
 
@@ -282,8 +285,8 @@ def _no_such_address(message: str) -> MalformedRequest:
     return MalformedRequest(Problem(404, "no_such_address", message))
 
 
-# ---- pages ---------------------------------------------------------------------------------------
-# `GET /v1/streams`: the durable streams, in order of their paths, a page at a time.
+# ---- the list of streams -------------------------------------------------------------------------
+# `GET /v1/streams`: the durable streams, in order of their paths, one page per request.
 
 
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})

@@ -1,12 +1,12 @@
 """One HTTP/1.1 connection: strict parsing, responses in the order of the requests, bounded memory.
 
-What a connection does next depends on its phase; the legal changes are in `phases.py`. It stops
-reading while too many requests wait for their responses, or while the client does not read them
-(`admission.py` describes this together with the other limits on reads).
+What a connection does next depends on its phase. `phases.py` has the legal transitions. A
+connection stops reading while too many requests wait for their responses, or while the client does
+not read responses. `admission.py` describes this together with the other limits on reads.
 
-There is no timer per connection: the listener calls `check` on every connection at intervals. One
-clock serves every deadline, because a connection waits for one thing at a time; the clock restarts
-when that changes.
+There is no timer per connection: the listener calls `check` on every connection at intervals. A
+connection waits for one thing at a time, so all deadlines are measured with one clock (`_clock`).
+It restarts when the connection begins to wait for something else.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _log: Final = logging.getLogger("semel.server")
 _READS: Final = (b"GET ", b"HEAD ")
 _UNSET: Final = -1.0
 
-# Looking up a member of an enum costs more than a global name. These are used for every request.
+# Looking up a global name is cheaper than a member of an enum, and every request uses these.
 _IDLE: Final = ConnectionPhase.IDLE
 _CONTINUE: Final = ConnectionPhase.CONTINUE
 _BODY: Final = ConnectionPhase.BODY
@@ -80,8 +80,8 @@ class ServerConnection(asyncio.Protocol):
         self._buffer = b""  # received, not parsed
         self._body: PartialBody | None = None  # in phases CONTINUE and BODY
         # Output.
-        self._waiting: deque[Exchange] = deque()  # exchanges whose responses are owed
-        self._held_bytes = 0  # bodies of their requests
+        self._waiting: deque[Exchange] = deque()  # their responses are owed
+        self._held_bytes = 0  # the size of the request bodies of those exchanges
         self.output: ConnectionOutput
         # Deadlines.
         self._clock = _UNSET
@@ -104,7 +104,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        # Resume writing only when the buffer is empty: a part of it in use holds all of it.
+        # Resume writing only when the buffer is empty: its memory is freed only as a whole.
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
         self.output = ConnectionOutput(self._transport, self._limits, self._registry.unread)
         self._registry.enter(self)
@@ -121,7 +121,7 @@ class ServerConnection(asyncio.Protocol):
             self._buffer = data
 
     def eof_received(self) -> bool:
-        """Return whether to keep the transport open: responses are owed, and can be written."""
+        """Return whether to keep the transport open, to write the responses that are owed."""
         waiting = self._waiting
         can_half_close = self._transport.can_write_eof()  # TLS cannot
         if not waiting or waiting[0].phase is ExchangePhase.STREAMING or not can_half_close:
@@ -188,10 +188,11 @@ class ServerConnection(asyncio.Protocol):
         return position
 
     def _take_head(self, data: bytes, position: int) -> int:
-        # Some clients send a line end too many after a body.
+        # Some clients send one more line end after a body.
         start = position + (2 if data.startswith(b"\r\n", position) else 0)
         if self._waiting and data.startswith(_READS, start):
-            # A read must see the writes before it, and one long response at a time is enough.
+            # A read must return the writes before it. Also, a client gets one long response at a
+            # time, which bounds the memory.
             self._pause()
             return position
         end = data.find(b"\r\n\r\n", start)
@@ -258,7 +259,7 @@ class ServerConnection(asyncio.Protocol):
             self._fail(exchange)
 
     def _fail(self, exchange: Exchange) -> None:
-        """Send 500 if there is no response yet, and close the connection after it."""
+        """Send 500 if no response was sent yet, then close the connection."""
         if self._phase <= _BODY:
             self._end_reading(ConnectionEvent.READING_ENDED)
         exchange.fail()
@@ -274,7 +275,7 @@ class ServerConnection(asyncio.Protocol):
             raise HttpRefused(503, "overloaded", "too many bodies wait to be stored")
 
     def _is_overfull(self) -> bool:
-        """Return whether no further request is accepted for now. One that has begun may end."""
+        """Return whether no new request is accepted now. A request that has begun is completed."""
         if self._body is not None:
             return False
         return (
@@ -290,13 +291,13 @@ class ServerConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _resume_soon(self) -> None:
-        # Later: this is called from inside the engine, where no further request may be submitted.
+        # Not at once: the engine may be the caller, and accepts no command during a reply.
         if self._input is _PAUSED and self._phase <= _BODY:
             self._move_input(InputEvent.CAPACITY)
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        has_ended = self._input is _RUNNING  # the output has, and with it the pause
+        has_ended = self._input is _RUNNING  # the end of the output has ended the pause
         if has_ended:
             return
         if self._phase > _BODY or self._is_overfull():
@@ -311,7 +312,7 @@ class ServerConnection(asyncio.Protocol):
     # ---- responding ----------------------------------------------------------------------------
 
     def is_turn(self, exchange: Exchange) -> bool:
-        """Return whether no earlier response is owed."""
+        """Return whether all earlier responses are sent, so that `exchange` may send."""
         return bool(self._waiting) and self._waiting[0] is exchange
 
     def call_soon(self, callback: Callable[[], None]) -> None:
@@ -327,7 +328,7 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def advance(self) -> None:
-        """Remove complete exchanges; send what the next ones have held until now."""
+        """Remove complete exchanges; let the next one send the bytes it has held."""
         waiting = self._waiting
         while waiting and waiting[0].phase is _COMPLETE:
             exchange = waiting.popleft()
@@ -366,7 +367,7 @@ class ServerConnection(asyncio.Protocol):
             exchange.client_gone()
 
     def _end_output_soon(self) -> None:
-        """Drop exchanges after the last response; close our side once that is written."""
+        """Drop all later exchanges; close our side as soon as the last response is written."""
         if self._phase <= _BODY:
             self._end_reading(ConnectionEvent.READING_ENDED)
         self._drop_waiting()
@@ -376,7 +377,11 @@ class ServerConnection(asyncio.Protocol):
             self._end_output()
 
     def _end_output(self) -> None:
-        """Close our side, and wait for the client's: a reset could cost it the response."""
+        """Close our side, and wait until the client closes its side.
+
+        Closing both sides at once could reset the connection before the client has read the
+        response.
+        """
         if self._transport.is_closing():
             return
         is_half_closed = self._phase is _HALF_CLOSED
@@ -396,14 +401,17 @@ class ServerConnection(asyncio.Protocol):
         self._drop_waiting()
 
     def abort(self) -> None:
-        """Close the connection at once: what was sent cannot be completed."""
+        """Close the connection at once, without completing any response."""
         if self.output.held is not None:
             self.output.held = []
         self._closed()
         self._transport.abort()
 
     def drain(self) -> None:
-        """Close the connection once no response is owed and no request is incomplete."""
+        """Close the connection; first send all responses that are owed.
+
+        A request that is being received is completed first.
+        """
         if self._phase > _IDLE:
             return
         if self._waiting:

@@ -1,8 +1,8 @@
 """Server-sent events: a reader catches up alone; at the tail it joins a fan-out group.
 
-A group has one wait, one read and one encoded event for all of its members. Its read is admitted
-like every other one (`admission.py`). A member whose client does not receive an event at once
-leaves the group, and catches up with reads of its own.
+All members of a group share one wait, one read and one encoded event. The group's read is admitted
+like every other read (`admission.py`). A member whose client does not receive an event at once
+leaves the group, and catches up with its own reads.
 """
 
 from typing import Final
@@ -20,13 +20,16 @@ from semel.wire import responses, sse
 from semel.wire.requests import ReadRequest
 from semel.wire.responses import Blocker
 
-# An event stays in memory until the client has read it. An append is never split, so an event may
-# be longer by one append.
+# The size from which an event takes no further append. An event stays in memory until the client
+# has read it, so it must be small. Appends are never split, so it may be longer by one append.
 _EVENT_BYTES: Final = 256 * KIB
 
 
 class EventStream(LiveRead):
-    """Writes events until the stream is closed, the client is gone, or after `sse_seconds`."""
+    """A live read with one endless response.
+
+    It ends when the stream is closed or deleted, the client disconnects, or after `sse_seconds`.
+    """
 
     def __init__(
         self,
@@ -38,23 +41,23 @@ class EventStream(LiveRead):
     ) -> None:
         super().__init__(live, path, request, responder, _EVENT_BYTES)
         self._groups = groups
-        self._number = 0  # of the stream, after the first read
+        self._number = 0  # the stream number; set after the first read
         self._begun: tuple[ResponseStream, sse.SseEncoder] | None = None
         self.group: FanoutGroup | None = None
 
     def take(self, outcome: Outcome) -> None:
-        """Write the result of a read, and continue from there."""
+        """Write the result of a read as an event, then read further or wait at the tail."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
             if self._begun is None:
                 self._end()
                 send_response(self._responder, responses.outcome_response(outcome))
-            self.finish()  # the stream is deleted: the client's next request gets the refusal
+            self.finish()  # the stream is deleted; the client's next request is refused
             return
         stream, encoder = self._begun or self._begin(outcome)
         if outcome.row.number != self._number:
-            self.finish()  # the stream was deleted, and the path has another one now
+            self.finish()  # the stream was deleted, and another stream has its path now
             return
         is_at_tail = outcome.next_offset >= outcome.tail.tail
         is_closed = is_at_tail and outcome.tail.is_closed
@@ -87,13 +90,14 @@ class EventStream(LiveRead):
         if (group.number, group.offset) == (done.row.number, done.next_offset):
             group.join(self)
         else:
-            self._live.loop.call_soon(self.read)  # there is more since
+            self._live.loop.call_soon(self.read)  # the group is at another offset
 
     def share(self, event: SharedBytes, next_offset: int) -> bool:
-        """Write an event of the group; return False, and write nothing, if it needs its own.
+        """Write an event of the group; return False if the reader needs its own, and write nothing.
 
-        That is so if the client sent a cursor, which decides about the next one, and if the first
-        bytes of a character are held back, because then the encoder is not at the group's offset.
+        A reader needs its own event if its client sent a cursor, because the next cursor depends on
+        that one. It also needs its own if the encoder still has the first bytes of a character,
+        because then the encoder is not at the group's offset.
         """
         assert self._begun is not None
         stream, encoder = self._begun
@@ -106,7 +110,7 @@ class EventStream(LiveRead):
         return True
 
     def leave(self) -> None:
-        """Leave the group, if it is in one."""
+        """Leave the fan-out group, if this event stream is a member of one."""
         if self.group is not None:
             self.group.leave(self)
 
@@ -122,7 +126,7 @@ class EventStream(LiveRead):
         return begun
 
     def finish(self) -> None:
-        """End the response; nothing if the first read is not done yet."""
+        """End the response; do nothing before the first read, when no response has begun."""
         if not self._is_over and self._begun is not None:
             self._end()
             self._begun[0].end()
@@ -142,7 +146,7 @@ def control_of(
     is_closed: bool,
     blocker: Blocker | None = None,
 ) -> bytes:
-    """Return the control event for a reader whose events came from `encoder`."""
+    """Return the control event that follows the events of `encoder`."""
     return sse.control_event(
         encoder.next_offset,
         cursor=cursor,
@@ -155,7 +159,7 @@ def control_of(
 class FanoutGroup:
     """The event streams at the tail of one stream, with the same isolation.
 
-    It waits (`_waiting`) or reads (`_is_reading`) while it has members, and never both.
+    While it has members, it either waits (`_waiting`) or reads (`_is_reading`), never both.
     """
 
     def __init__(
@@ -173,24 +177,24 @@ class FanoutGroup:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has no members: it is never used again."""
+        """Whether it has no members; a group without members is never used again."""
         return not self._members
 
     def join(self, member: EventStream) -> None:
-        """Add a member; the first one starts the wait."""
+        """Add a member. The first member starts the wait for new messages."""
         self._members[member] = None
         member.group = self
         self._wait()
 
     def leave(self, member: EventStream) -> None:
-        """Remove a member; the last one ends the wait."""
+        """Remove a member. After the last one the wait is cancelled and the group is dropped."""
         self._members.pop(member, None)
         member.group = None
         if not self._members:
             self._close()
 
     def _wait(self) -> None:
-        """Read when there is something new, unless a wait or a read is under way already."""
+        """Start to wait for new messages, unless a wait or a read is already under way."""
         if self._is_reading or self._waiting is not None or self.is_over:
             return
         self._waiting = self._live.engine.wait(self._path, self.offset, self._read, self._isolation)
@@ -227,7 +231,7 @@ class FanoutGroup:
             member.take(outcome)
 
     def _encode(self, done: ReadDone) -> bytes | None:
-        """Return the event for all members, or None if each has to handle the result itself."""
+        """Return the event for all members; None if each member must handle the result itself."""
         is_at_tail = done.next_offset >= done.tail.tail
         is_same_stream = done.row.number == self.number
         if done.tail.is_closed or not done.slices or not is_at_tail or not is_same_stream:

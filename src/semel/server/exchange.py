@@ -1,4 +1,4 @@
-"""Exchanges: responses are encoded, sent in the order of their requests, and counted until read."""
+"""Exchanges: encoding responses, sending them in order, and counting their unread bytes."""
 
 import asyncio
 import logging
@@ -31,26 +31,26 @@ _log: Final = logging.getLogger("semel.server")
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }
-_HELD_BYTES_MAX: Final = 64 * 1024  # more is written at once
-# Below this size, one copy is cheaper than a second buffer for the kernel.
+_HELD_BYTES_MAX: Final = 64 * 1024  # above it, held bytes are written at once
+# Up to this size, copying the body is cheaper than passing two buffers to the kernel.
 _JOIN_BYTES_MAX: Final = 16 * 1024
-_BODILESS: Final = frozenset({204, 304})  # neither a body nor a Content-Length
+_BODILESS: Final = frozenset({204, 304})  # responses with neither a body nor a Content-Length
 
 CONTINUE_RESPONSE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 Callbacks = tuple[Callable[[], None], ...]
 
-# Looking up a member of an enum, or a transition, costs more than a global name.
+# Looking up a global name is cheaper than a member of an enum or a transition.
 _WAITING: Final = ExchangePhase.WAITING
 _STREAMING: Final = ExchangePhase.STREAMING
 _COMPLETE: Final = EXCHANGE.next(_WAITING, ExchangeEvent.RESPONSE_COMPLETE)
 
 
 class PrefixLines(dict[int, bytes]):
-    """The first lines of a response, by status: status line, date, and the constant headers.
+    """The first lines of a response, by status: the status line, the date, the constant headers.
 
-    They are encoded once per status and second, when a response needs them.
+    The lines of a status are encoded at most once per second, when a response needs them.
     """
 
     def __init__(self, constant: str) -> None:
@@ -63,7 +63,7 @@ class PrefixLines(dict[int, bytes]):
         return self.setdefault(status, (line + self._date + self._constant).encode("ascii"))
 
     def turn(self, date: str) -> None:
-        """Use another date line from now on."""
+        """Set the Date line for later responses."""
         self._date = date
         self.clear()
 
@@ -79,7 +79,7 @@ class PrefixCache:
         self.turn()
 
     def turn(self) -> None:
-        """Update the date if another second has begun."""
+        """Update the Date lines if another second has begun."""
         second = self._clock.now_ms() // 1000
         if second != self._second:
             self._second = second
@@ -89,9 +89,9 @@ class PrefixCache:
 
 
 class ConnectionOutput:
-    """The output of a connection: it writes the responses to one read of the socket together.
+    """The output of a connection. Responses to requests that arrive together are written together.
 
-    It also counts what the client has not read, and notices when the client does not read at all.
+    It also counts the bytes that the client has not read, and detects a client that does not read.
     """
 
     __slots__ = (
@@ -116,11 +116,11 @@ class ConnectionOutput:
         self._limits = limits
         self._budget = budget
         self._loop = asyncio.get_running_loop()
-        self.held: list[bytes] | None = None  # while bytes are parsed: responses to them
+        self.held: list[bytes] | None = None  # responses, while input is being parsed
         self._held_bytes = 0
         self._sent_bytes = 0
         self._delivered_bytes = 0
-        self._progress_at: float | None = None  # when the client has read last
+        self._progress_at: float | None = None  # when the client last read something
         self.is_blocked = False  # the client reads too slowly
         self.unread_bytes = 0
         self.unread_since = 0.0
@@ -142,7 +142,7 @@ class ConnectionOutput:
             self.write(held)
 
     def write(self, held: list[bytes]) -> None:
-        """Write what was held."""
+        """Write held responses to the transport."""
         size, self._held_bytes = self._held_bytes, 0
         if len(held) == 1:
             self._transport.write(held[0])
@@ -152,17 +152,17 @@ class ConnectionOutput:
             self._count(size)
 
     def block(self) -> None:
-        """Count what is in the buffer of the transport: it is full."""
+        """Note that the buffer of the transport is full, and count its bytes as unread."""
         self.is_blocked = True
         self._count(0)
 
     def unblock(self) -> None:
-        """Stop counting: the buffer of the transport is empty."""
+        """Note that the buffer of the transport is empty, and stop counting its bytes."""
         self.is_blocked = False
         self.uncount()
 
     def _count(self, size: int) -> None:
-        """Count `size` bytes that were just written, while a part of them is in the buffer."""
+        """Count a write of `size` bytes as unread, if a part of it is still in the buffer."""
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if unread and more > 0:
@@ -172,18 +172,18 @@ class ConnectionOutput:
             self._budget.add(more)
 
     def uncount(self) -> None:
-        """Stop counting what the client has not read."""
+        """Remove the unread bytes of this connection from the budget."""
         count, self.unread_bytes = self.unread_bytes, 0
         if count:
             self._budget.remove(count)
 
     @property
     def is_unread(self) -> bool:
-        """Whether something was in the buffer of the transport when `is_stalled` was called."""
+        """Whether sent bytes may still be unread. `is_stalled` updates this."""
         return self._sent_bytes != self._delivered_bytes
 
     def is_stalled(self, now: float) -> bool:
-        """Return whether the client has read nothing for `stall_seconds`."""
+        """Return whether bytes are unread and the client has read none for `stall_seconds`."""
         if not self.is_unread:
             return False
         unread = self._transport.get_write_buffer_size()
@@ -199,11 +199,11 @@ class ConnectionOutput:
 
 
 class Exchange(Struct, eq=False, gc=False):
-    """One exchange: the Responder of its request, and the ResponseStream if there is one.
+    """One exchange. It is the Responder of its request, and the ResponseStream of its response.
 
-    `phase` changes by the table in `phases.py`; the other fields are facts of the request. It is a
-    Struct because one is made per request. It is in no cycle once it is complete or its client is
-    gone.
+    `phase` changes by the table in `phases.py`. The class is a Struct with `gc=False`, because one
+    instance is created per request. That does not leak memory: once an exchange is complete or its
+    client is gone, it is not part of a reference cycle.
     """
 
     _line: "ServerConnection"
@@ -215,19 +215,19 @@ class Exchange(Struct, eq=False, gc=False):
     phase: ExchangePhase = _WAITING
     _is_chunked: bool = False
     _omits_body: bool = False
-    _held: tuple[bytes, ...] = ()  # before its turn
+    _held: tuple[bytes, ...] = ()  # until all earlier responses are sent
     _gone: Callbacks = ()
     _drained: Callbacks = ()
 
     # ---- a complete response -------------------------------------------------------------------
 
     def send(self, response: Response) -> None:
-        """Send a response. A second one is logged and dropped."""
+        """Send a response. A second response is logged and dropped."""
         status, body = response.status, response.body
         if self.phase is not _WAITING:
             self._drop(status)
             return
-        # To HEAD no length is better than one that GET would not have.
+        # For HEAD without a body there is no Content-Length: it could differ from that of GET.
         is_bodiless = status in _BODILESS or (self._is_head and not body)
         framing = "" if is_bodiless else f"Content-Length: {len(body)}\r\n"
         try:
@@ -245,7 +245,7 @@ class Exchange(Struct, eq=False, gc=False):
         self._complete(data)
 
     def send_lines(self, status: int, lines: bytes) -> None:
-        """Send a response without a body, with encoded header lines; else as `send`."""
+        """Send a response without a body. `lines` are its encoded header lines."""
         if self.phase is not _WAITING:
             self._drop(status)
             return
@@ -274,13 +274,13 @@ class Exchange(Struct, eq=False, gc=False):
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not the status of a response")
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
-        # A value may quote what a client sent: it must not become a line of its own.
+        # A value may quote the request. It must not be able to add a header line.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
-            raise ValueError("a header of a response holds a line end")
+            raise ValueError("a header of a response contains a line end or a NUL character")
         return self._prefixes[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
-        """Close the connection after a failure of the handler; if it sent nothing, send 500."""
+        """Close the connection after the handler has failed; first send 500 if nothing was sent."""
         self.closes = True
         if self.phase is _WAITING:
             self.send(problem(internal_error()))
@@ -311,11 +311,11 @@ class Exchange(Struct, eq=False, gc=False):
         return self
 
     def _nowhere(self) -> "Exchange":
-        """Return the stream of a response that was dropped: so is everything written to it."""
+        """Return the stream of a dropped response. Everything written to it is dropped, too."""
         return Exchange(self._line, self._prefixes, phase=ExchangePhase.GONE)
 
     def write(self, data: bytes) -> None:
-        """Send a part; nothing if the client is gone."""
+        """Send a part; do nothing if the client is gone."""
         if self._omits_body or not data:
             return
         if self.phase is _STREAMING:
@@ -343,22 +343,25 @@ class Exchange(Struct, eq=False, gc=False):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether to wait: the client reads too slowly, or an earlier response is not sent yet."""
+        """Whether the writer has to wait.
+
+        Either the client reads too slowly, or an earlier response is not sent yet.
+        """
         if self.phase is ExchangePhase.GONE:
             return False
         return not self._line.is_turn(self) or self._line.output.is_blocked
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back once, when the stream is not, or no longer, blocked."""
+        """Call `callback` once, as soon as the stream is not blocked."""
         if not self.is_blocked:
             self._line.call_soon(lambda: _guarded(callback))
         else:
             self._drained += (callback,)
 
-    # ---- the connection's side -----------------------------------------------------------------
+    # ---- disconnects, and the order of responses -------------------------------------------------
 
     def on_gone(self, callback: Callable[[], None]) -> None:
-        """Call back if the client goes away before the response is complete."""
+        """Call `callback` if the client disconnects before the response is complete."""
         if self.phase is ExchangePhase.GONE:
             _guarded(callback)
         else:
@@ -370,7 +373,7 @@ class Exchange(Struct, eq=False, gc=False):
         return self.phase >= ExchangePhase.COMPLETE
 
     def client_gone(self) -> None:
-        """Drop what is held; unless the response is complete, call the callbacks of `on_gone`."""
+        """Drop held bytes. If the response is not complete, call the callbacks of `on_gone`."""
         self._held = self._drained = ()
         if self.phase < ExchangePhase.COMPLETE:
             self.phase = EXCHANGE.next(self.phase, ExchangeEvent.CLIENT_GONE)
@@ -385,7 +388,7 @@ class Exchange(Struct, eq=False, gc=False):
             self._held += (data,)
 
     def take_turn(self) -> None:
-        """Send what was held: every earlier response is sent."""
+        """Send the held bytes: all earlier responses are sent."""
         held, self._held = self._held, ()
         for data in held:
             self._line.output.emit(data)
@@ -393,7 +396,7 @@ class Exchange(Struct, eq=False, gc=False):
             self.drained()
 
     def drained(self) -> None:
-        """Call the callbacks of `on_drain`: the client has read what was sent."""
+        """Call the callbacks of `on_drain`: the stream is not blocked any more."""
         callbacks, self._drained = self._drained, ()
         for callback in callbacks:
             _guarded(callback)

@@ -1,4 +1,4 @@
-"""HTTP as values: the requests a handler gets, how it responds, and refusals of the connection."""
+"""The types between connections and handlers: requests, responders, and refused requests."""
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -34,17 +34,18 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 class Head(Struct, gc=False, eq=False):
     """A parsed request head. Requests with the same head share one (`HeadCache`).
 
-    `plan` is set by the handler: the parsed append, for later requests with the same head.
+    The handler sets `plan` to the parsed append, so that later requests with the same head need not
+    be parsed again.
     """
 
     method: str
     path: str  # still percent-encoded, without the query
     query: str  # still percent-encoded, without the "?"
-    headers: Mapping[str, str]  # by lower-case name; repeated ones are joined with ", "
+    headers: Mapping[str, str]  # by lower-case name; values of repeated names are joined with ", "
     repeated: frozenset[str] = _NOTHING  # the names of repeated headers
     is_modern: bool = True  # HTTP/1.1
     is_head: bool = False
-    closes: bool = False  # the client sends no further request
+    closes: bool = False  # the connection closes after the response
     is_expecting: bool = False  # the client waits for 100 Continue before it sends the body
     is_exposed: bool = True  # scripts of other origins may read the headers of the response
     plan: AppendPlan | None = None
@@ -55,7 +56,8 @@ class Request(Struct, gc=False, eq=False):
 
     head: Head
     body: bytes = b""
-    # The two numbers that may differ between requests with the same head. Empty: see `head`.
+    # The two numbers that may differ between requests with a cached head, which does not have them.
+    # If one is empty, the value, if there is one, is in `head.headers`.
     length: bytes = b""  # Content-Length
     seq: bytes = b""  # Producer-Seq
 
@@ -87,7 +89,7 @@ class Request(Struct, gc=False, eq=False):
 
 
 class SharedBytes:
-    """A part of several responses, framed once for all of them."""
+    """Bytes that several responses have in common, encoded once as a body chunk."""
 
     __slots__ = ("chunk", "data")
 
@@ -100,7 +102,7 @@ class ResponseStream(Protocol):
     """A response that is written in parts."""
 
     def write(self, data: bytes) -> None:
-        """Send a part; nothing if the client is gone."""
+        """Send a part; do nothing if the client is gone."""
 
     def write_piece(self, piece: SharedBytes) -> bool:
         """Send a part that several responses share; return whether the stream is blocked now."""
@@ -110,26 +112,29 @@ class ResponseStream(Protocol):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether to wait: the client reads too slowly, or an earlier response is not sent yet."""
+        """Whether the writer has to wait.
+
+        Either the client reads too slowly, or an earlier response is not sent yet.
+        """
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back once, when the stream is not, or no longer, blocked."""
+        """Call `callback` once, as soon as the stream is not blocked."""
 
 
 class Responder(Protocol):
-    """Responds to one request, now or later; responses are sent in the order of the requests."""
+    """The response side of one request. Responses are sent in the order of their requests."""
 
     def send(self, response: Response) -> None:
-        """Send the response. A second one is logged and dropped."""
+        """Send the response. A second response is logged and dropped."""
 
     def send_lines(self, status: int, lines: bytes) -> None:
-        """Send a response without a body, with encoded header lines; else as `send`."""
+        """Send a response without a body. `lines` are its encoded header lines."""
 
     def start(self, status: int, headers: Headers) -> ResponseStream:
         """Begin a response of unknown length. A second response is logged and dropped."""
 
     def on_gone(self, callback: Callable[[], None]) -> None:
-        """Call back if the client goes away before the response is complete."""
+        """Call `callback` if the client disconnects before the response is complete."""
 
     @property
     def is_over(self) -> bool:
@@ -140,7 +145,7 @@ Handler = Callable[[Request, Responder], None]
 
 
 class HttpRefused(Exception):
-    """Raised for a request that the connection refuses; the connection is closed after it."""
+    """Raised for a request that is refused. The connection sends the problem, then closes."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -150,12 +155,12 @@ class HttpRefused(Exception):
 
 
 def malformed(message: str) -> HttpRefused:
-    """Return the refusal of a request that is not valid HTTP: its meaning is never guessed."""
+    """Return the error for a request that is not valid HTTP; its meaning is never guessed."""
     return HttpRefused(400, "malformed_request", message)
 
 
 def internal_error() -> HttpRefused:
-    """Return the refusal of a request at which the server failed."""
+    """Return the error for a request whose handler raised an exception."""
     return HttpRefused(500, "internal_error", "the server has a bug; see its log")
 
 
@@ -163,7 +168,7 @@ def problem(refused: HttpRefused) -> Response:
     """Return the response to a refused request."""
     is_overloaded = refused.status == HTTPStatus.SERVICE_UNAVAILABLE
     headers = [("Retry-After", "1")] if is_overloaded else []
-    # Only a request whose handler failed can have had an effect.
+    # Only a request whose handler failed may have been applied.
     applied = "unknown" if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR else "no"
     return problem_response(
         Problem(refused.status, refused.code, refused.message, {}, headers, applied)

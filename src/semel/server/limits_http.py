@@ -1,4 +1,4 @@
-"""The limits of HTTP connections, and of all of them together (`docs/reference/limits.md`)."""
+"""The limits of one HTTP connection and of all together (`docs/reference/limits.md`)."""
 
 import resource
 from math import inf
@@ -10,42 +10,42 @@ from semel.model.limits import BODY_BYTES_MAX, KIB, MIB
 from semel.server.phases import ConnectionPhase
 
 _FILE_SHARE: Final = 0.8
-_OWN_FILES: Final = 64  # of the journal, its reader, the checkpoint and the loop
+_OWN_FILES: Final = 64  # used by the journal, its reader, the checkpoint and the loop
 
 
 class HttpLimits(Struct, frozen=True, kw_only=True):
-    """Sizes in bytes, times in seconds."""
+    """The limits on HTTP requests, responses and connections. All must be positive."""
 
-    # Request heads: 414 for the target, 431 for the rest.
+    # Request heads: the response is 414 if the URL is too long, otherwise 431.
     url_bytes_max: int = 8 * KIB
     header_line_bytes_max: int = 8 * KIB
     header_count_max: int = 100
     head_bytes_max: int = 32 * KIB
 
-    # Request bodies: 413.
+    # Request bodies: the response is 413 if the body is too large.
     body_bytes_max: int = BODY_BYTES_MAX
     chunk_count_max: int = 65_536
     chunk_line_bytes_max: int = 1 * KIB
     trailer_bytes_max: int = 8 * KIB
 
-    # How long a client may take: 408, or a closed connection.
+    # Timeouts: a slow request gets 408; in all other cases the connection is closed.
     header_seconds: float = 10.0
     body_seconds: float = 60.0
     body_bytes_per_second_min: int = 1 * KIB
     body_grace_seconds: float = 5.0  # before the rate is checked
     keep_alive_seconds: float = 30.0
-    stall_seconds: float = 30.0  # a response of which nothing is read
-    crowded_stall_seconds: float = 2.0  # the same, while reads wait for admission
+    stall_seconds: float = 30.0  # without the client reading anything of a response
+    crowded_stall_seconds: float = 2.0  # the limit while reads wait for admission
     half_closed_seconds: float = 5.0  # for responses, after the client has closed its side
     linger_seconds: float = 2.0  # for the client to close its side, after the last response
 
-    # Memory of one connection, and of all: reading pauses, or 503.
+    # Memory of one connection, and of all. Above a limit, reading pauses, or the response is 503.
     connections_max: int = 16_384
     pipelined_max: int = 64
     pipelined_bytes_max: int = 8 * MIB
     held_bytes_max: int = 512 * MIB
-    write_buffer_bytes: int = 16 * KIB  # of one connection; above it, nothing is encoded for it
-    unread_bytes_max: int = 256 * MIB  # long responses, of all connections; further reads wait
+    write_buffer_bytes: int = 16 * KIB  # of a connection; above it, no response is encoded
+    unread_bytes_max: int = 256 * MIB  # of all connections; above it, reads wait
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -53,7 +53,11 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} must be positive")
 
     def seconds_in(self, phase: ConnectionPhase) -> float:
-        """Return how long a connection may wait in a phase; a body has its own rule."""
+        """Return how long a connection may stay in a phase.
+
+        Infinite for the phases of a body, which `PartialBody.is_late` checks, and for phases that
+        wait for the server.
+        """
         seconds = {
             ConnectionPhase.FRESH: self.header_seconds,
             ConnectionPhase.IDLE: self.keep_alive_seconds,
@@ -65,7 +69,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
     @property
     def sweep_seconds(self) -> float:
-        """The interval between checks of deadlines: a quarter of the shortest one, at most 1."""
+        """The interval between checks of deadlines: a quarter of the shortest, at most a second."""
         shortest = min(
             self.header_seconds,
             self.body_seconds,
@@ -80,7 +84,11 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
 
 def connections_allowed(limits: HttpLimits) -> int:
-    """Return how many connections are accepted; other files are for the journal and refusals."""
+    """Return the maximum number of connections.
+
+    It is below the limit on open files: the journal and connections that are refused need files,
+    too.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return limits.connections_max
@@ -88,7 +96,7 @@ def connections_allowed(limits: HttpLimits) -> int:
 
 
 def raise_file_limit(limits: HttpLimits) -> None:
-    """Raise the limit on open files to what `connections_max` needs, as far as allowed."""
+    """Raise the soft limit on open files to what `connections_max` needs, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = int(limits.connections_max / _FILE_SHARE) + _OWN_FILES
     if hard != resource.RLIM_INFINITY:

@@ -1,4 +1,4 @@
-"""A listening address: it accepts connections, checks deadlines, and ends in good order."""
+"""A listening address: accepting connections, checking their deadlines, and shutting down."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from semel.server.request_head import HeadCache
 
 
 class ConnectionSet:
-    """All connections of a listener; `held_bytes` is the size of bodies that wait to be stored."""
+    """All connections of a listener; `held_bytes` counts request bodies until their responses."""
 
     def __init__(self, limits: HttpLimits, clock: Clock, unread: UnreadBudget) -> None:
         self.heads: Final = HeadCache(limits)
@@ -33,7 +33,7 @@ class ConnectionSet:
         self._count_max = connections_allowed(limits)
 
     def enter(self, connection: ServerConnection) -> None:
-        """Add a connection; refuse it, or close it, if there are too many."""
+        """Add a connection. Above the limit it is refused, and far above the limit it is closed."""
         self.members.add(connection)
         if self.is_draining or len(self.members) > self._count_max + self._count_max // 8 + 1:
             connection.abort()
@@ -45,13 +45,13 @@ class ConnectionSet:
             )
 
     def leave(self, connection: ServerConnection) -> None:
-        """Remove a connection; call `on_empty` after the last one."""
+        """Remove a connection; call `on_empty` if it was the last one."""
         self.members.discard(connection)
         if not self.members and self.on_empty is not None:
             self.on_empty()
 
     def sweep(self, now: float) -> None:
-        """Update the date of responses, and check every deadline."""
+        """Update the Date header of responses, and check the deadlines of every connection."""
         self.prefixes.turn()
         for connection in tuple(self.members):
             connection.check(now)
@@ -120,7 +120,7 @@ class Listener:
         registry.sweep(loop.time())
 
     async def drain(self, seconds: float) -> None:
-        """Accept no more, finish requests for at most `seconds`, then close what is open."""
+        """Stop accepting, wait at most `seconds` for open requests, then close all connections."""
         await self._acceptor.shut()
         registry = self._registry
         if registry is None:
@@ -145,17 +145,17 @@ async def _is_empty_within(registry: ConnectionSet, seconds: float) -> bool:
 
 
 # ---- the acceptor --------------------------------------------------------------------------------
-# The loop's own server accepts one connection per turn. If many new readers each use a few
-# milliseconds of a turn, other clients would wait for seconds to be accepted. So this one accepts
-# many per turn.
+# The loop's own server accepts one connection per turn of the loop. If many new readers each use a
+# few milliseconds of a turn, other clients would wait for seconds to be accepted. So this class
+# accepts many connections per turn.
 
 
 _log: Final = logging.getLogger("semel.server")
 
 _BACKLOG: Final = 1024
 _ACCEPTS_PER_TURN: Final = 32
-_UNSENT_BYTES: Final = 256 * KIB  # inherited by every connection
-_PAUSE_SECONDS: Final = 0.1  # until files may be free again
+_UNSENT_BYTES: Final = 256 * KIB  # in the kernel; every connection inherits the setting
+_PAUSE_SECONDS: Final = 0.1  # after an error such as too many open files
 
 Factory = Callable[[], asyncio.Protocol]
 
@@ -174,7 +174,7 @@ class Acceptor:
         self._is_open = False
 
     async def bind(self, host: str, port: int) -> None:
-        """Bind the address, so that no other process can; connections are still refused."""
+        """Bind the address so that no other process can. Connections are refused until `open`."""
         self._loop = asyncio.get_running_loop()
         addresses = await self._loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -188,7 +188,7 @@ class Acceptor:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # The kernel may hold little of what a client does not read; the rest is counted.
+                # Keep few unread bytes in the kernel, so that UnreadBudget counts most of them.
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
                 listening.bind((address[0], self.port, *address[2:]))
                 self.port = listening.getsockname()[1]
@@ -197,11 +197,11 @@ class Acceptor:
             raise
 
     def open(self, factory: Factory, tls: SSLContext | None, handshake_seconds: float) -> None:
-        """Accept connections from now on."""
+        """Start to accept connections, with TLS if `tls` is set."""
         self._is_open = True
         self._factory = factory
         if tls is not None:
-            # A connection is checked from the end of its handshake on: TLS has its own timeout.
+            # The deadlines of a connection begin after the handshake, which has its own timeout.
             self._tls, self._handshake_seconds = tls, handshake_seconds
         for listening in self._sockets:
             listening.listen(_BACKLOG)
@@ -237,14 +237,14 @@ class Acceptor:
                 ssl_handshake_timeout=self._handshake_seconds,
             )
         except OSError as error:
-            _log.debug("a connection ended before it began: %s", error)
+            _log.debug("a connection failed before its first request: %s", error)
             accepted.close()
 
     async def shut(self) -> None:
-        """Accept no more, and wait for connections that are being accepted.
+        """Stop accepting, and wait for connections that are being accepted.
 
-        Only a TLS handshake is cancelled. Without one, an entry ends on the next turn of the loop;
-        and if it is cancelled there, uvloop never calls `connection_lost`.
+        Only TLS handshakes are cancelled. Without TLS, a connection is complete on the next turn of
+        the loop. If its task were cancelled before, uvloop would never call `connection_lost`.
         """
         self.close()
         if self._tls is not None:
@@ -253,7 +253,7 @@ class Acceptor:
         await asyncio.gather(*self._entries, return_exceptions=True)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting, and close the listening sockets."""
         self._is_open = False
         for listening in self._sockets:
             if listening.fileno() >= 0:

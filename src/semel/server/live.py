@@ -1,4 +1,4 @@
-"""Live reads: what all of them share, and the long-poll."""
+"""Live reads: their common base class, and long-polls. `event_stream.py` has the others."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -31,13 +31,13 @@ class Live:
         self.is_draining = False
 
     def drain(self) -> None:
-        """End every live read in good order: the client will repeat it at the next server."""
+        """Complete the response of every live read; clients repeat the read at the next server."""
         self.is_draining = True
         for reader in list(self.readers):
             reader.finish()
 
     def cursor(self, previous: int | None) -> int:
-        """Return the next read cursor; `previous` is the one the client sent."""
+        """Return the next read cursor; `previous` is the cursor that the client sent, if any."""
         clock = self.engine.clock
         jitter_s = 1
         if previous is not None:
@@ -46,10 +46,11 @@ class Live:
 
 
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:
-    """Return the pending transaction that a reader at `read_committed` waits for, if there is one.
+    """Return the pending transaction that a reader at `read_committed` waits for, or None.
 
-    It is at the stable offset. The state runs ahead of the disk, so the transaction is only
-    reported if its first message is durable. None also if its end is on the way to the disk.
+    Its first message is at the stable offset. The engine's state is ahead of the disk, so the
+    transaction is returned only if that message is durable. Once the state has the end of the
+    transaction, None is returned, even while that end is not durable yet.
     """
     stable = done.tail.stable
     if isolation != READ_COMMITTED or not stable <= done.next_offset < done.tail.tail:
@@ -62,7 +63,7 @@ def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None
 
 
 def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
-    """Return what responses say about a stream: `wire` does not see the rows of the state."""
+    """Return the facts about a stream for a response; `wire` must not import the state's rows."""
     row, tail = done.row, done.tail
     return StreamFacts(
         incarnation=row.incarnation,
@@ -78,7 +79,7 @@ def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
 
 
 class LiveRead(ABC):
-    """A long-poll or an event stream: it reads, and waits for more, until `_is_over`."""
+    """A long-poll or an event stream: it reads and waits for new messages until `_is_over`."""
 
     def __init__(
         self,
@@ -98,13 +99,13 @@ class LiveRead(ABC):
         self._is_over = False
 
     def start(self) -> None:
-        """Begin with a read; its result decides about the response."""
+        """Start the first read. Its result determines the response."""
         self._live.readers.add(self)
         self._responder.on_gone(self._end)
         self.read()
 
     def read(self) -> None:
-        """Continue from the current offset."""
+        """Read from the current offset, unless this live read is over."""
         if not self._is_over:
             self._live.reads.begin(
                 AdmittedRead(
@@ -119,11 +120,11 @@ class LiveRead(ABC):
 
     @abstractmethod
     def take(self, outcome: Outcome) -> None:
-        """Respond with the result of a read, and continue from there."""
+        """Handle the result of a read: respond, read further, or wait for new messages."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Complete the response; nothing if the first read is not done yet."""
+        """Complete the response; do nothing before the first read is done."""
 
     def _end(self) -> None:
         self._is_over = True
@@ -133,24 +134,24 @@ class LiveRead(ABC):
 
 
 class LongPoll(LiveRead):
-    """A read with one response: when there are messages, or after `long_poll_seconds`."""
+    """A live read with one response: the first messages, or none after `long_poll_seconds`."""
 
-    _last: ReadDone | None = None  # the newest read without messages
+    _last: ReadDone | None = None  # the last read, which returned no messages
     _waiting: Waiting | None = None
 
     def read(self) -> None:
-        """Continue from the current offset."""
+        """Read from the current offset, unless this live read is over."""
         self._waiting = None
         super().read()
 
     def take(self, outcome: Outcome) -> None:
-        """Respond if there are messages, or can be none; else wait."""
+        """Respond if there are messages, or there can be no more; otherwise wait."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
             self._send(responses.outcome_response(outcome))
         elif self._last is not None and outcome.row.number != self._last.row.number:
-            self._send(responses.outcome_response(NotFound()))  # the path has another stream now
+            self._send(responses.outcome_response(NotFound()))  # another stream has the path now
         elif outcome.slices:
             self._send(
                 responses.read_response(
@@ -178,10 +179,10 @@ class LongPoll(LiveRead):
             self._path, done.next_offset, self.read, self._request.isolation
         )
         if self._waiting is None:
-            self._live.loop.call_soon(self.read)  # there is more since
+            self._live.loop.call_soon(self.read)  # the stream has changed since this read
 
     def finish(self) -> None:
-        """Respond that there is nothing new; nothing if the first read is not done yet."""
+        """Respond without messages; do nothing before the first read is done."""
         if not self._is_over and self._last is not None:
             self._send_empty(self._last)
 

@@ -1,4 +1,4 @@
-"""`GET /metrics`: figures of the engine and of the responses, in the Prometheus text format."""
+"""The page `GET /metrics`: counters and gauges in the Prometheus text format."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from semel.model.outcomes_txn import (
     ExtendDone,
 )
 
-# The labels of outcomes whose class has another name; dashboards use them.
+# Outcomes whose label differs from the name of their class. Dashboards depend on the labels.
 _LABELS: Final[Mapping[type[Outcome], str]] = {
     AbortDone: "Aborted",
     AlreadyAborted: "TxnAborted",
@@ -27,7 +27,7 @@ Metric = tuple[str, str, str, float]  # name without `semel_`, type, help, value
 
 
 class OutcomeCounts:
-    """The outcomes of writes since the start, by label."""
+    """Counts of the outcomes of writes since the start of the server, by label."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -35,7 +35,7 @@ class OutcomeCounts:
         self.below_window = 0
 
     def note(self, outcome: Outcome) -> None:
-        """Count an outcome."""
+        """Count an outcome under its label."""
         kind = type(outcome)
         self.outcomes[_LABELS.get(kind, kind.__name__)] += 1
         if isinstance(outcome, Duplicate):
@@ -51,7 +51,7 @@ def render_metrics(
     live_readers: int,
     gaps_held: int,
 ) -> str:
-    """Return the text of the page: every metric with its help and type."""
+    """Return the page: the help, the type and the value of every metric."""
     metrics = [
         *_engine_metrics(figures, live_readers),
         *_producer_metrics(figures, tally, gaps_held),
@@ -98,7 +98,7 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
         ("producers", "gauge", "Producers of all streams, without tombstones.", producers),
         ("gaps_held", "gauge", "Appends that wait for earlier ones.", gaps_held),
         *((f"producer_{name}_total", "counter", text, value) for name, text, value in totals),
-        # The same two under the names that other servers of the protocol use.
+        # Two of these metrics again, under the names that other servers of the protocol use.
         ("idempotent_producers_active", "gauge", "As semel_producers.", producers),
         (
             "idempotent_duplicates_total",

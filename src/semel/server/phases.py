@@ -1,16 +1,16 @@
 """The phases of a connection and of an exchange, as tables of transitions.
 
-Three small state machines. A row of a table is a phase, a column is an event, the value is the next
-phase. Whatever a table does not list is a bug: `PhaseTable.next` raises InvariantBroken.
+There are three small state machines. A table maps a phase and an event to the next phase. An event
+that a table does not list for a phase is a bug: `PhaseTable.next` raises InvariantBroken.
 
-- `CONNECTION`: what a connection reads at the moment, and how it ends.
+- `CONNECTION`: which part of a request a connection reads, and the stages of its close.
 - `INPUT`: whether the transport may deliver more bytes (back-pressure). It changes independently of
   `CONNECTION`: a connection may be paused before, between and after the parts of a request.
-- `EXCHANGE`: how far the response to one request is.
+- `EXCHANGE`: whether the response to one request has begun, and whether it is complete.
 
-Facts of a request (`is_head`, `closes`) and the data of a phase, such as the body that is being
-received, are not in the tables. `docs/contributing/connections.md` shows the same tables; a test
-compares them, and another one checks that every transition occurs.
+Properties of a request (`is_head`, `closes`) and the data of a phase, such as the body that is
+being received, are not in the tables. `docs/contributing/connections.md` shows the same tables. One
+test compares the page with them, and another checks that every transition occurs.
 """
 
 from collections.abc import Mapping
@@ -40,15 +40,15 @@ class PhaseTable(Generic[PhaseT, EventT]):
 
 
 class ConnectionPhase(IntEnum):
-    """What a connection reads, and how it ends. Up to BODY it reads requests, later none."""
+    """What a connection reads, and the stages of its close. After BODY it reads no requests."""
 
     FRESH = auto()  # no request has been received yet
     IDLE = auto()  # between two requests; responses may be owed
     HEAD = auto()  # a part of a request head has been received
     CONTINUE = auto()  # the client waits for 100 Continue before it sends the body
     BODY = auto()  # a part of a request body has been received
-    FINISHING = auto()  # the last response closes the connection, and is still owed
-    HALF_CLOSED = auto()  # the same, and the client has closed its side
+    FINISHING = auto()  # no more requests are read; the last response is still owed
+    HALF_CLOSED = auto()  # like FINISHING, and the client has closed its side
     FLUSHING = auto()  # the last response is complete, and is written when the current read ends
     LINGERING = auto()  # our side is closed; the client has to read the response and close its side
     CLOSED = auto()  # the transport is closed, or will be when its buffer is empty
@@ -59,14 +59,14 @@ class ConnectionEvent(IntEnum):
 
     HEAD_BEGUN = auto()  # the first bytes of a request head
     BODY_BEGUN = auto()  # a complete request head whose body is not complete
-    CONTINUE_EXPECTED = auto()  # the same, with `Expect: 100-continue` and no byte of the body
+    CONTINUE_EXPECTED = auto()  # BODY_BEGUN with `Expect: 100-continue` and no byte of the body
     CONTINUE_SENT = auto()
     BODY_RECEIVED = auto()  # bytes of the body, without waiting for 100 Continue
     REQUEST_RECEIVED = auto()  # a complete request
     READING_ENDED = auto()  # the last request, a refusal, a failed handler, or a shutdown
     CLIENT_ENDED = auto()  # the client has closed its side and can still read responses
     LAST_RESPONSE = auto()  # the response that closes the connection is complete
-    OUTPUT_ENDED = auto()  # it is written, and our side is closed
+    OUTPUT_ENDED = auto()  # the last response is written, and our side is closed
     TRANSPORT_CLOSED = auto()  # closed by us, or lost
 
 
@@ -74,7 +74,7 @@ class InputPhase(IntEnum):
     """Whether the transport may deliver bytes."""
 
     RUNNING = auto()
-    PAUSED = auto()  # too much is owed, or the client does not read
+    PAUSED = auto()  # too many responses are owed, or the client does not read
     RESUMING = auto()  # there is capacity again: the loop will call back
 
 
@@ -83,15 +83,15 @@ class InputEvent(IntEnum):
 
     OVERFULL = auto()  # nothing more is accepted for now
     CAPACITY = auto()  # a response was sent, or the client reads again
-    STILL_FULL = auto()  # but that was not enough
-    RESUMED = auto()  # it was: parsing continues
+    STILL_FULL = auto()  # the capacity is not enough to continue
+    RESUMED = auto()  # there is capacity: parsing continues
     OUTPUT_ENDED = auto()  # only the end of the client's side is expected now
 
 
 class ExchangePhase(IntEnum):
-    """How far a response is. From COMPLETE on, nothing more is sent."""
+    """The progress of one response. From COMPLETE on, nothing more is sent."""
 
-    WAITING = auto()  # for its response
+    WAITING = auto()  # the handler has not responded yet
     STREAMING = auto()  # the response has begun; its length is unknown
     COMPLETE = auto()  # sent, or held until the earlier responses are sent
     GONE = auto()  # the client is gone; whatever else is sent is dropped
@@ -101,7 +101,7 @@ class ExchangeEvent(IntEnum):
     """What moves an exchange from one phase to the next."""
 
     RESPONSE_BEGUN = auto()  # status and headers of a response in parts
-    RESPONSE_COMPLETE = auto()  # all of it, or its last part
+    RESPONSE_COMPLETE = auto()  # a whole response, or its last part
     CLIENT_GONE = auto()
 
 

@@ -1,6 +1,6 @@
-"""`/v1/producers`: register, claim, show, explain and forget producers.
+"""The endpoints below `/v1/producers`: register, claim, show, explain and forget producers.
 
-A response that shows the state is sent when that state is durable (EO-4).
+A response that shows state is sent only after that state is durable (EO-4).
 """
 
 from collections.abc import Mapping
@@ -42,10 +42,10 @@ Page = ProducersPage[RegisteredProducer]
 
 
 class ProducersResource(Resource):
-    """Handles requests to the three addresses of producers."""
+    """The handlers of the three addresses of producers."""
 
     def pages(self) -> dict[str, Mapping[str, Route]]:
-        """Return what to call, by address and method."""
+        """Return the handlers, by address and method."""
         return {
             PRODUCERS: {"POST": self._register, **reads(self._show), "DELETE": self._forget},
             CLAIM: {"POST": self._claim},
@@ -67,8 +67,8 @@ class ProducersResource(Resource):
     def asks_for_id(self, request: Request, path: str) -> bool:
         """Return whether a POST to the path of a stream asks for a producer id.
 
-        It does if the path ends in `/producer`, the body is empty, there is no stream of this path,
-        and there is one of the path before the suffix.
+        It does if the path ends in `/producer`, the body is empty, no stream has this path, and a
+        stream has the path without that suffix.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:
@@ -79,7 +79,7 @@ class ProducersResource(Resource):
         return stream is not None and not stream.tail.is_deleted
 
     def assign(self, responder: Responder) -> None:
-        """Register a new id as the older dialect expects it: with epoch 1, for any stream."""
+        """Register a new id, with epoch 1 as the older dialect expects; every stream accepts it."""
         command = Register(self.now_ms, self.fresh_id(), calls.FIRST_EPOCH_X)
         self.submit(command, responder, calls.assigned_response)
 
@@ -110,7 +110,10 @@ def _page_response(page: Page | ExplainResponse | Outcome) -> Response:
 
 
 def producers_page(state: State, query: calls.ProducerQuery) -> Page | Outcome:
-    """Return the producers of a stream, one of them, or the registration of an id."""
+    """Return what `query` selects: all producers of a stream, one of them, or a registration.
+
+    Returns an outcome if there is no such stream.
+    """
     if query.stream is None:
         return ProducersPage(_registered(state, query.id or ""))
     stream = find_stream(state, query.stream)
@@ -176,7 +179,10 @@ def _receipts_of(row: ProducerRow) -> list[Receipt]:
 def explain_append(
     state: State, query: calls.ExplainQuery, now_ms: int
 ) -> ExplainResponse | Outcome:
-    """Return what would happen to an append, and why; an outcome if there is no such stream."""
+    """Return which outcome an append would have, and why; nothing is appended.
+
+    Returns an outcome if there is no such stream.
+    """
     tag = query.tag
     run = dry_run(state, query.stream, tag, now_ms=now_ms)
     stream = find_stream(state, query.stream)

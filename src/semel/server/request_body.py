@@ -1,4 +1,4 @@
-"""Request bodies that arrive in parts: with a Content-Length, or chunked."""
+"""Request bodies that arrive in parts, with a Content-Length or chunked."""
 
 import re
 from enum import Enum, auto
@@ -26,8 +26,9 @@ class _Next(Enum):
 class PartialBody:
     """A request whose body is incomplete; `length` is its Content-Length, or CHUNKED.
 
-    A chunked body is parsed strictly, with limits on its size, its body chunks and its trailers.
-    The caller keeps bytes that were not consumed, and passes them again with the next ones.
+    A chunked body is parsed strictly. Its size, the number of its body chunks and the size of its
+    trailers are limited. The caller keeps the bytes that `take` did not consume, and passes them
+    again with the next ones.
     """
 
     __slots__ = (
@@ -49,22 +50,23 @@ class PartialBody:
         is_chunked = length == CHUNKED
         self._next = _Next.SIZE if is_chunked else _Next.DATA
         self._next_after_data = _Next.DATA_END if is_chunked else _Next.NOTHING
-        self._missing_bytes = length  # of the body, or of the current body chunk
+        self._missing_bytes = length  # in the body, or in the current body chunk
         self._pieces: list[bytes] = []
         self._body_bytes = 0
-        self._received_bytes = 0  # with the lines of body chunks
+        self._received_bytes = 0  # including size lines and trailers
         self._chunk_count = 0
         self._trailer_bytes = 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether the body is complete, with its trailers: `request` has it."""
+        """Whether the body and its trailers are complete, and `request.body` is set."""
         return self._next is _Next.NOTHING
 
     def take(self, data: bytes, position: int) -> tuple[int, int]:
-        """Parse from `position` on; return the position of the first byte not consumed.
+        """Parse `data` from `position` on.
 
-        The second value is how much the body has grown. Raises HttpRefused.
+        Return the position of the first byte that was not consumed, and the number of bytes that
+        the body has grown by. Raises HttpRefused.
         """
         start, body_bytes, before = position, self._body_bytes, -1
         while not self.is_complete and before < position < len(data):
@@ -134,7 +136,7 @@ class PartialBody:
             raise HttpRefused(431, "headers_too_large", "the trailers are too long")
 
     def is_late(self, elapsed: float) -> bool:
-        """Return whether it arrives too slowly, `elapsed` seconds after the request head."""
+        """Return whether the body is too slow; `elapsed` is in seconds since the request head."""
         limits = self._limits
         if elapsed > limits.body_seconds:
             return True

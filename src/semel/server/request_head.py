@@ -1,10 +1,10 @@
-"""Request heads, parsed strictly: what two parsers could understand differently is refused.
+"""The strict parser of request heads: a head that two parsers could read differently is refused.
 
-The grammar is that of RFC 9112 without its leniencies: lines end with CRLF, fields are not folded,
-one space separates the parts of the request line, and a body has exactly one length.
+The grammar is that of RFC 9112 without its optional tolerance: lines end with CRLF, header lines
+are not folded, one space separates the parts of the request line, and a body has exactly one
+length.
 
-Clients repeat most header lines, so the results of parsing single lines are cached here; complete
-heads are cached by `HeadCache`.
+Clients repeat most header lines, so parsed lines are cached. `HeadCache` caches complete heads.
 """
 
 import re
@@ -50,7 +50,7 @@ def _remember(cache: dict[str, T], line: str, value: T) -> T:
 
 
 class _Fields(dict[str, tuple[str, str]]):
-    """A cache of header lines: name and value by line."""
+    """A cache of parsed header lines: the name and the value, by line."""
 
     def __missing__(self, line: str) -> tuple[str, str]:
         match = _FIELD.fullmatch(line)
@@ -60,7 +60,7 @@ class _Fields(dict[str, tuple[str, str]]):
 
 
 class _Starts(dict[str, _Start]):
-    """A cache of request lines: method, path, query, whether it is HTTP/1.1, and host."""
+    """A cache of parsed request lines: method, path, query, whether it is HTTP/1.1, and host."""
 
     def __missing__(self, line: str) -> _Start:
         match = _START.fullmatch(line)
@@ -76,12 +76,12 @@ class _Starts(dict[str, _Start]):
 
 _FIELDS: Final = _Fields()
 _STARTS: Final = _Starts()
-_HOSTS: Final[dict[str, bool]] = {}  # values of Host that are valid
+_HOSTS: Final[dict[str, bool]] = {}  # a cache of valid values of Host
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def _split_target(method: str, target: str) -> tuple[str, str, str]:
-    """Return path, query and host; the host is empty unless the target is an absolute URL."""
+    """Return the path, query and host of a request target; no host unless it is absolute."""
     host = ""
     if target[0] != "/":
         if target == "*" and method == "OPTIONS":
@@ -95,7 +95,7 @@ def _split_target(method: str, target: str) -> tuple[str, str, str]:
 
 
 def parse_head(raw: bytes, limits: HttpLimits) -> Head:
-    """Parse a request head, without its last two line ends. Raises HttpRefused."""
+    """Parse a request head; `raw` ends before its last two line ends. Raises HttpRefused."""
     lines = raw.decode("latin-1").split("\r\n")
     if len(raw) > limits.header_line_bytes_max or len(raw) > limits.url_bytes_max:
         _check_lengths(lines, limits)
@@ -110,7 +110,7 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
     host = headers.get("host")
     if host not in _HOSTS or repeated:
         _check_host(host, repeated, is_modern)
-    if target_host:  # RFC 9112, 3.2.2: then the header does not count
+    if target_host:  # RFC 9112, 3.2.2: it replaces the Host header
         headers["host"] = target_host
     return Head(
         method,
@@ -138,7 +138,7 @@ def _check_lengths(lines: list[str], limits: HttpLimits) -> None:
 
 
 def _join_repeated(headers: dict[str, str], lines: list[str]) -> frozenset[str]:
-    """Join the values of repeated headers; return their names."""
+    """Join the values of each repeated header in `headers`; return the names of those."""
     values: dict[str, list[str]] = {}
     for line in lines:
         name, value = _FIELDS[line]
@@ -161,7 +161,7 @@ def _check_host(host: str | None, repeated: frozenset[str], is_modern: bool) -> 
 
 
 def head_too_large(raw: bytes, limits: HttpLimits) -> HttpRefused:
-    """Return the refusal of a head that is too long: because of its target, or its headers."""
+    """Return the refusal of a head that is too long: 414 if the URL is too long, else 431."""
     words = raw.partition(b"\r\n")[0].split(b" ")
     if len(words) > 1 and len(words[1]) > limits.url_bytes_max:
         return _url_too_long(limits)
@@ -174,7 +174,7 @@ def _url_too_long(limits: HttpLimits) -> HttpRefused:
 
 
 def check_partial_head(partial: bytes, limits: HttpLimits) -> None:
-    """Raise HttpRefused if the first part of a head shows that it is not valid."""
+    """Raise HttpRefused if an incomplete head can no longer become a valid one."""
     if partial == b"\r":
         return
     if partial[0] not in _BEGINNING:
@@ -185,7 +185,7 @@ def check_partial_head(partial: bytes, limits: HttpLimits) -> None:
 
 
 def check_line_ends(partial: bytes) -> None:
-    """Raise HttpRefused if there is a CR without LF, or an LF without CR."""
+    """Raise HttpRefused for a CR without LF or an LF without CR. The last byte may be a CR."""
     ends = partial.count(b"\r\n")
     returns = partial.count(b"\r") - partial.endswith(b"\r")
     if partial.count(b"\n") != ends or returns != ends:
@@ -193,7 +193,10 @@ def check_line_ends(partial: bytes) -> None:
 
 
 def body_length(head: Head, limits: HttpLimits) -> int:
-    """Return the length of the body, or CHUNKED. Raises HttpRefused if it is ambiguous."""
+    """Return the length of the body, or CHUNKED.
+
+    Raises HttpRefused if the length is ambiguous, malformed or over the limit.
+    """
     length = head.headers.get("content-length")
     coding = head.headers.get("transfer-encoding")
     if coding is not None:
@@ -228,7 +231,10 @@ def keeps_alive(connection: str | None, is_modern: bool) -> bool:
 
 
 def expects_continue(head: Head) -> bool:
-    """Return whether the client waits for 100 Continue before it sends the body."""
+    """Return whether the client waits for 100 Continue before it sends the body.
+
+    Raises HttpRefused for every other expectation.
+    """
     expectation = head.headers.get("expect")
     if expectation is None or not head.is_modern:
         return False
@@ -238,19 +244,19 @@ def expects_continue(head: Head) -> bool:
 
 
 def check_trailer(line: str) -> None:
-    """Raise HttpRefused if a trailer is not a header line; its content is ignored."""
+    """Raise HttpRefused if a trailer line is malformed. The content of trailers is ignored."""
     if _FIELD.fullmatch(line) is None:
         raise malformed("a trailer line is malformed")
 
 
 # ---- the head cache ------------------------------------------------------------------------------
 # A client that appends sends the same request head every time, except for two numbers:
-# Content-Length and Producer-Seq. Those two lines are stripped, and the rest is looked up as a
-# whole (ADR 0012).
+# Content-Length and Producer-Seq. Those two lines are stripped, and the rest of the head is the key
+# of the cache (ADR 0012).
 #
-# The cache must not change the meaning of a head. A line is stripped only if its value is digits
-# only. The rest is cached only if the complete head is valid, has neither of the two headers a
-# second time, and needs no special handling. Every other head is parsed line by line, every time.
+# The cache must not change the meaning of a head. A line is stripped only if its value consists of
+# digits. The rest is cached only if the complete head is valid, repeats no header, and has no
+# header that needs special handling. Every other head is parsed line by line, every time.
 
 
 _LENGTH: Final = "content-length"
@@ -258,25 +264,25 @@ _SEQ: Final = "producer-seq"
 _LENGTH_LINES: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 _SEQ_LINES: Final = (b"\r\nProducer-Seq: ", b"\r\nproducer-seq: ")
 _SPECIAL: Final = frozenset({"transfer-encoding", "expect"})
-_DIGITS_MAX: Final = 15  # no such number is beyond what a sequence may be
+_DIGITS_MAX: Final = 15  # a sequence of 15 digits is never over the limit
 _CACHED_MAX: Final = 4096
 _CACHED_BYTES_MAX: Final = 512
 
 
 class HeadCache:
-    """Parses the request heads of one listener; one that occurs a second time is cached."""
+    """The parser of the request heads of one listener. A head is cached when it occurs again."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        # No line of a head of at most this length is too long.
+        # In a head of at most this length, no line can be too long.
         self._bytes_max = min(_CACHED_BYTES_MAX, limits.header_line_bytes_max, limits.url_bytes_max)
         self._heads: dict[bytes, Head] = {}
-        self._once: set[int] = set()  # hashes of heads that were parsed once
+        self._once: set[int] = set()  # hashes of heads that have occurred
 
     def read(self, raw: bytes) -> tuple[Request, int]:
-        """Parse a head, without its last two line ends; return a request, and its body's length.
+        """Return a request without its body, and the length of that body, or CHUNKED.
 
-        Raises HttpRefused.
+        `raw` is the request head, up to its last two line ends. Raises HttpRefused.
         """
         if len(raw) > self._bytes_max:
             head, count = self._parse(raw)
@@ -301,7 +307,7 @@ class HeadCache:
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:
-        """Return whether it was parsed before: heads that occur once must not displace others."""
+        """Return whether a head occurred before: heads that occur once must not displace others."""
         digest = hash(rest)
         if digest in self._once:
             return True
@@ -311,14 +317,14 @@ class HeadCache:
         return False
 
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
-        """Return whether the head means the same as its rest and the stripped lines."""
+        """Return whether the cached rest and the stripped lines mean the same as the head."""
         headers = head.headers
         return (
             not head.repeated
             and _SPECIAL.isdisjoint(headers)
             and (_LENGTH in headers) == bool(length)
             and (_SEQ in headers) == bool(seq)
-            and len(headers) + 2 <= self._limits.header_count_max  # the next may have both lines
+            and len(headers) + 2 <= self._limits.header_count_max  # the next head may have both
         )
 
     def _add(self, rest: bytes, head: Head) -> None:
@@ -329,7 +335,10 @@ class HeadCache:
 
 
 def _split_special(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Strip the first line that begins like one of `lines`, if digits follow: rest, digits."""
+    """Strip the first line that begins with one of `lines`; return the rest and its digits.
+
+    Returns `raw` and no digits if there is no such line or its value is not a number.
+    """
     before, line, after = raw.partition(lines[0])
     if not line:
         before, line, after = raw.partition(lines[1])

@@ -1,7 +1,7 @@
-"""`/v1/transactions`, `/v1/commits`, `/v1/groups` and `/v1/sinks`.
+"""The endpoints below `/v1/transactions`, `/v1/commits`, `/v1/groups` and `/v1/sinks`.
 
-A handler raises MalformedRequest for a request that it refuses; `App.handle` responds with its
-problem.
+A handler raises MalformedRequest for a request that it refuses. `App.handle` catches it and sends
+its problem.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,22 +46,22 @@ from semel.wire.transactions import (
 )
 
 T = TypeVar("T")
-# Called with a request, its responder, and the first name in the address, if there is one.
+# A handler: its arguments are a request, a responder, and the first name in the address, if any.
 Route = Callable[..., None]
-# By the names in the address, of which the first may be any: what to call for each method.
+# Handlers by method, for each sequence of names in an address. "*" matches any first name.
 Routes = Mapping[tuple[str, ...], Mapping[str, Route]]
 
 
 class Resource:
-    """Handles the requests to one address and those below it."""
+    """The handlers of one address and of the addresses below it."""
 
     def __init__(self, engine: Engine, tally: OutcomeCounts | None = None) -> None:
         self.engine = engine
-        self._tally = tally  # of outcomes, if they are counted
+        self._tally = tally  # None if outcomes are not counted
 
     @property
     def now_ms(self) -> int:
-        """The current time, for commands."""
+        """The current time by the engine's clock; every command has one."""
         return self.engine.clock.now_ms()
 
     def type_of(self, path: str) -> str | None:
@@ -75,7 +75,10 @@ class Resource:
         responder: Responder,
         response_of: Callable[[Outcome], Response],
     ) -> None:
-        """Submit a command, and respond with its outcome. Raises MalformedRequest."""
+        """Submit a command, and respond with its outcome.
+
+        Raises MalformedRequest if the parser returned a problem instead of a command.
+        """
         if isinstance(command, Problem):
             raise MalformedRequest(command)
 
@@ -93,7 +96,7 @@ class Resource:
         response_of: Callable[[T], Response],
         path: str = "",
     ) -> None:
-        """Read the state, and respond when what was read is durable (EO-4).
+        """Read the state, and respond as soon as the state that was read is durable (EO-4).
 
         The stream at `path` is ended first if it has expired.
         """
@@ -103,19 +106,19 @@ class Resource:
 
 
 def valid(value: T | Problem) -> T:
-    """Return what a parser returned; raise MalformedRequest for a problem."""
+    """Return the value that a parser returned; raise MalformedRequest if it is a problem."""
     if isinstance(value, Problem):
         raise MalformedRequest(value)
     return value
 
 
 def reads(handler: Route) -> dict[str, Route]:
-    """Return the methods of an address that only shows something."""
+    """Return the routes of a read-only address: GET and HEAD have the same handler."""
     return {"GET": handler, "HEAD": handler}
 
 
 class TransactionsResource(Resource):
-    """Begins, lists and shows transactions, and handles the calls in ACTIONS."""
+    """The handlers that begin, list and show transactions, and one for each call in ACTIONS."""
 
     def routes(self) -> Routes:
         return {
@@ -141,7 +144,7 @@ class TransactionsResource(Resource):
 
     def _show(self, request: Request, responder: Responder, name: str) -> None:
         epoch = valid(parse_txn_epoch(request.query))
-        # Both read the same state, and the replies come in this order.
+        # Both requests read the same state, and their replies arrive in this order.
         views: list[TxnView | None] = []
         self.engine.ask(partial(transaction, txn_id=name), views.append)
         now_ms = self.now_ms
@@ -155,7 +158,7 @@ class TransactionsResource(Resource):
 def _transaction_response(
     view: TxnView | None, ended: TxnOutcome | Outcome | None, epoch: int | None, now_ms: int
 ) -> Response:
-    """Show the pending transaction if it has the epoch that was asked for, else how it ended."""
+    """Return the pending transaction if it has the requested epoch, else its stored outcome."""
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, pending_transaction(view, now_ms))
     if isinstance(ended, TxnOutcome):
@@ -182,7 +185,7 @@ def transactions_page(
 
 
 class SinksResource(Resource):
-    """Lists, shows, forgets and rebinds sinks."""
+    """The handlers that list, show, forget and rebind sinks."""
 
     def routes(self) -> Routes:
         return {
@@ -208,7 +211,7 @@ class SinksResource(Resource):
 
 
 class CommitsResource(Resource):
-    """Handles one-shot commits: `POST /v1/commits`."""
+    """The handler of one-shot commits: `POST /v1/commits`."""
 
     def commit(self, request: Request, responder: Responder) -> None:
         """Submit the commit of a request, and respond with its outcome."""
@@ -221,7 +224,7 @@ class CommitsResource(Resource):
 
 
 class GroupsResource(Resource):
-    """Shows and moves the positions of groups, shows and pins their steps."""
+    """The handlers that show and move the positions of groups, and show and pin their steps."""
 
     def routes(self) -> Routes:
         return {

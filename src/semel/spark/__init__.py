@@ -27,7 +27,11 @@ _EXTRA: Final = ("pandas", "pyarrow", "pyspark")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use; ModuleNotFoundError says what to install."""
+    """Import a public name on first use.
+
+    Raises ModuleNotFoundError if a package of the extra is missing; the message says how to install
+    it.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module 'semel.spark' has no attribute {name!r}")
     try:

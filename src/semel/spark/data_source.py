@@ -1,6 +1,7 @@
-"""The format "semel" as Spark sees it: one class that creates readers and writers.
+"""The entry point of Spark: the class of the format "semel", which creates readers and writers.
 
-Spark imports this module in every planning process, so each method imports only what it needs.
+Spark imports this module in every planning process. Each method imports only the modules it needs,
+to keep that fast.
 """
 
 from pyspark.sql.datasource import (
@@ -14,7 +15,7 @@ from pyspark.sql.types import StructType
 
 
 class SemelDataSource(DataSource):
-    """`spark.read`, `readStream`, `write` and `writeStream` with `.format("semel")`."""
+    """The data source of `.format("semel")`, for reads and writes, batch and streaming."""
 
     @classmethod
     def name(cls) -> str:
@@ -22,7 +23,7 @@ class SemelDataSource(DataSource):
         return "semel"
 
     def schema(self) -> StructType:
-        """Return the columns of a read without a schema."""
+        """Return the columns of a read for which the user gives no schema."""
         from semel.spark.errors import hide_traceback
         from semel.spark.options import parse_source
         from semel.spark.source.columns import source_schema
@@ -38,7 +39,10 @@ class SemelDataSource(DataSource):
         return hide_traceback(lambda: BatchReader(parse_source(self.options), schema))()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return a reader for `spark.readStream`; one that raises if the options are wrong."""
+        """Return a reader for `spark.readStream`.
+
+        If the options are wrong, return a RefusedReader, whose methods raise the error.
+        """
         from semel.spark.options import SparkOptionError, parse_source
         from semel.spark.source.readers import RefusedReader, StreamReader
 

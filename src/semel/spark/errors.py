@@ -1,4 +1,4 @@
-"""The errors of readers and writers; each message says what to do."""
+"""The errors of readers and writers. Each message says what the user can do."""
 
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -7,25 +7,26 @@ from typing import Final, ParamSpec, TypeVar
 from semel.client.errors import ClientError
 from semel.spark.options import SparkOptionError
 
-# A server that never responded more likely has a wrong address than that it is restarting.
+# The timeout of the first request. If a server has never responded, a wrong address is more likely
+# than a restart, so the error should come soon.
 FIRST_SECONDS: Final = 10.0
 _CONTINUE: Final = 'to continue without them, set .option("failOnDataLoss", "false")'
 
 
 class DataLossError(RuntimeError):
-    """Messages that the query has not read do not exist any more."""
+    """Raised if messages no longer exist that the query has not read yet."""
 
 
 class StreamMissing(LookupError):
-    """The stream does not exist; the message lists streams with similar paths."""
+    """Raised if a stream does not exist; the message lists streams with similar paths."""
 
 
 class ServerUnreachable(ConnectionError):
-    """The server cannot be reached; the message has its address."""
+    """Raised if the server does not respond, or is not semel; the message has its address."""
 
 
 class RowError(ValueError):
-    """A row cannot be written; nothing of its batch is written."""
+    """Raised if a row cannot be written. Then nothing of its batch is written."""
 
     def __init__(self, partition: int, row: int, what: str) -> None:
         super().__init__(partition, row, what)
@@ -39,7 +40,10 @@ class RowError(ValueError):
 
 
 class CheckpointError(RuntimeError):
-    """The offset log cannot be read, so a repeated batch could not be recognised."""
+    """Raised if the offset log of the Spark checkpoint cannot be read.
+
+    Without it, a repeated batch could not be distinguished from another one.
+    """
 
 
 def server_unreachable(error: ClientError) -> ServerUnreachable:
@@ -65,7 +69,7 @@ def stream_trimmed(stream: str, begin: int, head: int) -> DataLossError:
 
 
 def stream_recreated(stream: str) -> DataLossError:
-    """Return the error for a stream with another incarnation."""
+    """Return the error for a stream that was deleted and created again."""
     return DataLossError(
         f"{stream} was deleted and created again since the query read it: messages that were not"
         " read are lost. Start with a new checkpointLocation to read the new stream from its"
@@ -91,8 +95,8 @@ def stream_truncated(stream: str, position: int, tail: int) -> DataLossError:
 
 
 # ---- tracebacks ----------------------------------------------------------------------------------
-# Spark prints the whole traceback of an error before its message. The messages of errors of the
-# user's input or environment are complete, so the frames of semel would only hide them.
+# Spark prints the whole traceback of an error before its message. If the cause is the user's input
+# or environment, the message is enough, and the traceback would only hide it.
 
 
 P = ParamSpec("P")
@@ -109,7 +113,7 @@ USER_ERRORS: Final = (
 
 
 def hide_traceback(call: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function: it raises the errors in USER_ERRORS without a traceback."""
+    """Return a function that raises the errors in USER_ERRORS without a traceback."""
 
     @wraps(call)
     def calling(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,7 +1,7 @@
-"""The options of the format "semel", parsed once; and the clients for the servers they name.
+"""The options of the format "semel", and the clients for the servers that they name.
 
-Spark passes options as strings, with names in lower case. Names are compared without case. Options
-that Spark adds itself are accepted.
+Spark passes options as strings, and may change their names to lower case. So the case of a name is
+ignored. The options that Spark itself adds are accepted.
 """
 
 import json
@@ -20,7 +20,7 @@ from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import parse_offset
 
 # ---- values --------------------------------------------------------------------------------------
-# Each function parses the value of one option; it raises SparkOptionError with the option's name.
+# Each function parses the value of one option. It raises SparkOptionError, with the option's name.
 
 
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)?")
@@ -29,7 +29,7 @@ _BOOLS: Final = {"true": True, "false": False}
 
 
 class Secret(str):
-    """A string that is not printed with the other options."""
+    """A string whose `repr` does not show it, so that logs of options do not contain it."""
 
     __slots__ = ()
 
@@ -38,7 +38,7 @@ class Secret(str):
 
 
 class SparkOptionError(ValueError):
-    """An option is missing, unknown or invalid; the message says what to write."""
+    """Raised if an option is missing, unknown or invalid; the message says what to write."""
 
 
 def read_path(name: str, text: str) -> str:
@@ -86,13 +86,13 @@ def read_bool(name: str, text: str) -> bool:
 
 
 def read_secret(name: str, text: str) -> Secret | None:
-    """Return a secret; None if it is empty."""
+    """Return the text as a Secret; None if it is empty."""
     del name
     return Secret(text) if text else None
 
 
 def read_seconds(name: str, text: str) -> float:
-    """Parse a duration such as `120s`."""
+    """Return the seconds of a duration such as `120s`. Without a unit it is in seconds."""
     match = _DURATION.fullmatch(text)
     seconds = float(match[1]) * _UNIT_SECONDS[match[2] or "s"] if match else 0.0
     if not seconds:
@@ -108,9 +108,10 @@ LATEST_NUMBER: Final = -1
 
 
 class StartOffsets(Struct, frozen=True):
-    """The value of startingOffsets or endingOffsets: offsets by stream, `default` for the others.
+    """The value of startingOffsets or endingOffsets.
 
-    An offset of -2 is the first message that is kept, -1 the tail.
+    It has an ordinal for each stream in `by_stream`, and `default` for all others. -2 means the
+    head of a stream, and -1 its tail.
     """
 
     default: int
@@ -120,7 +121,7 @@ class StartOffsets(Struct, frozen=True):
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return whether one of these streams starts at its tail, which moves."""
+        """Return whether any of these streams starts at its tail, which moves."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
@@ -135,7 +136,7 @@ _EXAMPLE: Final = 'write earliest, latest, or JSON such as {"orders": 23}'
 def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
     """Parse startingOffsets or endingOffsets; raise ValueError if they are not valid.
 
-    `default` is for the streams that a JSON document does not name.
+    `default` applies to the streams that the JSON document does not name.
     """
     word = _START_WORDS.get(text.lower())
     if word is not None:
@@ -199,7 +200,7 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 class ServerOptions(Struct, frozen=True):
-    """Which server, and for how long to try to reach it."""
+    """The options about the server: its address, and how long to retry."""
 
     url: str
     token: Secret | None
@@ -207,7 +208,7 @@ class ServerOptions(Struct, frozen=True):
 
 
 class SourceOptions(ServerOptions, frozen=True):
-    """What to read, and how. Either `streams` or `pattern` is set."""
+    """The options of a read. Either `streams` or `pattern` is set."""
 
     streams: tuple[str, ...]
     pattern: str | None
@@ -221,7 +222,7 @@ class SourceOptions(ServerOptions, frozen=True):
 
 
 class SinkOptions(ServerOptions, frozen=True):
-    """Where to write, and as which sink. Without `stream` each row names its own."""
+    """The options of a write. Without `stream`, each row names its stream in a column."""
 
     stream: str | None
     app_id: str | None
@@ -280,7 +281,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
 
 
 class _OptionReader:
-    """The options by their names in lower case; unknown ones are refused."""
+    """The options by lower-case name. Raises SparkOptionError for an option that is not allowed."""
 
     def __init__(
         self,
@@ -299,7 +300,7 @@ class _OptionReader:
         return name.lower() in self._values
 
     def text(self, name: str) -> str | None:
-        """Return the string of an option; None if it is missing or empty."""
+        """Return the text of an option; None if it is missing or empty."""
         return self._values.get(name.lower(), "").strip() or None
 
     def take(self, name: str, read: Callable[[str, str], T]) -> T | None:
@@ -341,7 +342,7 @@ def _refuse_unknown(
 
 
 def _subscription(values: _OptionReader) -> tuple[tuple[str, ...], str | None]:
-    """Return what to read: the paths, or a pattern of them."""
+    """Return the paths of the streams to read, or none and a pattern that paths must match."""
     named = [name for name in ("stream", "subscribe", "subscribePattern") if values.has(name)]
     if len(named) != 1:
         present = " and ".join(named) if named else "none of them"
@@ -386,14 +387,15 @@ _clients: Final[dict[tuple[int, str, str | None, float], Client]] = {}
 
 
 def client_for(options: ServerOptions) -> Client:
-    """Return the client of this process for a server; it is never closed.
+    """Return the client of this process for a server.
 
-    Spark reuses its worker processes, and so their connections. A forked process gets its own.
+    It is never closed: Spark reuses its worker processes, and so the connections are reused. A
+    forked process gets its own client.
     """
     key = (os.getpid(), options.url, options.token, options.retry_seconds)
     client = _clients.get(key)
     if client is None:
-        # If two threads come here at once, one client is dropped: it has no connections yet.
+        # If two threads run this at once, one of the clients is dropped. It has no connections yet.
         client = Client(options.url, token=options.token, timeout=options.retry_seconds)
         client = _clients.setdefault(key, client)
     return client

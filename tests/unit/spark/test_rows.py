@@ -102,7 +102,7 @@ def test_without_a_value_a_row_is_an_object() -> None:
     ("values", "content_type", "words"),
     [
         (["1", ""], JSON, "row 1: value is empty, which is not JSON"),
-        (["x", None], "text/plain", "row 1: value is null, and text/plain has no null"),
+        (["x", None], "text/plain", "row 1: value is null; text/plain cannot represent null"),
         (["x", ""], "text/plain", "row 1: value is empty"),
     ],
 )
@@ -212,5 +212,7 @@ def test_no_more_is_held_than_a_few_chunks(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_year_that_has_no_form_is_named_by_its_partition() -> None:
     columns = SinkColumns(None, None, None, None, None, ((0, "at"),))
-    with pytest.raises(RowError, match="partition 7, row 0: or a later row: a year is not within"):
+    with pytest.raises(
+        RowError, match="partition 7, row 0: this row or a later one: a year is not within"
+    ):
         split(pa.record_batch({"at": pa.array([2**62], pa.timestamp("us"))}), columns)

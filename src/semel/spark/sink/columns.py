@@ -1,4 +1,4 @@
-"""The meaning of the columns of a DataFrame, found once, when a write is planned."""
+"""The columns of a DataFrame that have a meaning for the sink, found when a write is planned."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -25,10 +25,10 @@ _AS_SOURCE: Final = "array<struct<key string, value binary>>"
 
 
 class SinkColumns(Struct, frozen=True):
-    """The index of each column; None if there is none.
+    """The index of each column with a meaning; None if the DataFrame does not have it.
 
-    Without `value` a row is one JSON object of the columns `named`, and no other column has a
-    meaning except `stream`, if rows are routed by it.
+    Without a column `value`, a row is written as a JSON object of the columns `named`. Then no
+    other column has a meaning, except `stream` if each row names its stream.
     """
 
     value: int | None
@@ -40,9 +40,9 @@ class SinkColumns(Struct, frozen=True):
 
 
 def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
-    """Find the columns of a schema; `stream` is the one all rows go to, if it is set.
+    """Return the columns of a schema. If `stream` is set, all rows are written to that stream.
 
-    Raises SparkOptionError if the schema cannot be written.
+    Raises SparkOptionError if a DataFrame with this schema cannot be written.
     """
     names = [name.lower() for name in schema.names]
     indices = {name: index for index, name in enumerate(names)}
@@ -77,7 +77,7 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
 
 
 def _require_once(names: Iterable[str]) -> None:
-    """Refuse a name that occurs twice: one of the columns would be lost."""
+    """Raise SparkOptionError if a name occurs twice: one of the columns would be lost."""
     for name, count in Counter(names).items():
         if count > 1:
             raise SparkOptionError(f"there are two columns {name}: rename or drop one of them")

@@ -1,4 +1,4 @@
-"""The commit of a version of a sink, and the digests of the Spark checkpoint that go with it."""
+"""The commit of a version of a sink, with digests of the batch from the Spark checkpoint."""
 
 import hashlib
 import os
@@ -21,17 +21,18 @@ from semel.spark.options import SinkOptions, SparkOptionError, client_for
 from semel.wire.refusal_table import BY_CODE
 
 # ---- digests of the Spark checkpoint -------------------------------------------------------------
-# A batch id identifies a range of the sources only within one offset log. The digest of its range,
-# and the digest of the batch before, make a chain. With it the server distinguishes a repeated
-# batch from another one with the same number, as of a checkpoint that was copied or restored.
+# A batch id identifies ranges of the sources only within one offset log. So a commit has two
+# digests: one of the ranges of its batch, and one of the ranges of the previous batch. With them
+# the server distinguishes a repeated batch from another batch with the same id, which can occur
+# after a checkpoint was copied or restored.
 
 
-_HEADER_LINES: Final = 2  # the version of the log, and metadata: watermark, time, settings
+_HEADER_LINES: Final = 2  # the version of the log, then metadata: watermark, time, settings
 _SCHEME_ALIASES: Final = {"s3a": "s3", "s3n": "s3"}
 
 
 class Digests(Struct, frozen=True):
-    """The digests of the inputs of a batch and of the one before it; None if unknown."""
+    """The digests of the inputs of a batch and of the previous batch; None if unknown."""
 
     input: str | None = None
     previous: str | None = None
@@ -45,11 +46,12 @@ UNKNOWN: Final = Digests()
 
 
 def read_digests(checkpoint: str, batch_id: int) -> Digests:
-    """Return the digests of a batch and of the one before it, from the offset log of a checkpoint.
+    """Return the digests of a batch and of the previous batch, from the offset log of a checkpoint.
 
-    Both are unknown if only Spark can read the checkpoint, as for a scheme that pyarrow does not
-    support. Otherwise the log must exist; raises CheckpointError if it does not. The batch before
-    is unknown if this is the first one, or if Spark has removed it.
+    Both are unknown if pyarrow does not support the scheme of the location, so that only Spark can
+    read it. The previous digest is unknown for the first batch, and if Spark has removed the log
+    entry of the previous batch. Raises CheckpointError if the log has no entry for this batch, or
+    cannot be read.
     """
     location = _open(checkpoint)
     if location is None:
@@ -66,9 +68,10 @@ def read_digests(checkpoint: str, batch_id: int) -> Digests:
 
 
 def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
-    """Return a query's checkpoint below the directory that a setting names for all of them.
+    """Return the location of a query's checkpoint below `root`.
 
-    Raises CheckpointError if there is none.
+    `root` is the directory that a setting of Spark names for the checkpoints of all queries. Raises
+    CheckpointError if it has no checkpoint of this query.
     """
     if query_name is not None:
         return f"{root.rstrip('/')}/{query_name}"
@@ -112,9 +115,9 @@ def _read(files: FileSystem, path: str) -> bytes | None:
 
 
 def _open(location: str) -> tuple[FileSystem, str] | None:
-    """Return the file system and path of a location; None if pyarrow does not support it.
+    """Return the file system and path of a location; None if pyarrow does not support its scheme.
 
-    Paths of Hadoop are not escaped: spaces and percent signs are literal.
+    In paths of Hadoop, spaces and percent signs are literal, so they are escaped for pyarrow.
     """
     scheme, _, rest = location.partition(":")
     if not rest or "/" in scheme:
@@ -148,14 +151,15 @@ def commit_staged(
     tokens: Sequence[str],
     digests: Digests = UNKNOWN,
 ) -> CommitResult:
-    """Commit staged tasks as a version; a SinkRefused has advice in terms of Spark.
+    """Commit staged tasks as a version of a sink, and return the result.
 
-    If the version is committed already, the tasks that are not a part of it are aborted.
+    If the version was committed before, the tasks that are not part of that commit are aborted.
+    Raises ServerUnreachable, and SinkRefused with advice in terms of Spark.
     """
     if len(tokens) > TXN_LIST_MAX:
         raise SparkOptionError(
-            f"{len(tokens)} tasks wrote rows, and one commit can have {TXN_LIST_MAX}: coalesce the"
-            f" DataFrame to {TXN_LIST_MAX} partitions before it is written"
+            f"{len(tokens)} tasks wrote rows, and one commit can have at most {TXN_LIST_MAX}:"
+            f" coalesce the DataFrame to {TXN_LIST_MAX} partitions before it is written"
         )
     try:
         result = sink_of(options, app).commit(
@@ -172,7 +176,7 @@ def commit_staged(
 
 
 def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
-    """Abort staged tasks, for a few seconds at most; the next commit drops the others."""
+    """Abort staged tasks. Stop after a few seconds: the next commit aborts the rest."""
     sink = sink_of(options, app)
     deadline = time.monotonic() + min(options.retry_seconds, _ABORT_SECONDS_MAX)
     for token in tokens:
@@ -184,4 +188,4 @@ def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
         except (Unavailable, Indeterminate):
             return
         except ClientError:
-            continue  # it is committed, or has ended
+            continue  # the transaction is committed or aborted already

@@ -1,4 +1,7 @@
-"""Messages of a stream as Arrow columns, and as the body of an append, without a loop over rows."""
+"""Rows as Arrow columns, and their conversion to JSON and to the body of an append.
+
+For the usual types there is no Python loop over rows.
+"""
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -15,12 +18,12 @@ from pyarrow import types
 from semel.model.messages import NO_KEY, NO_TIMESTAMP, is_json, pack_columns, pack_headers
 from semel.wire.bodies import decode_batch, encode_batch, pack_batch
 
-_MESSAGE_BYTES: Final = 16  # the length of a message, the length of its key, and its time
+_MESSAGE_BYTES: Final = 16  # for the length of a message, the length of its key, and its time
 _SHOWN_BYTES_MAX: Final = 60
 
 
 class StreamRows(Struct, frozen=True):
-    """Messages of one stream as columns; `numbers` are the numbers of the rows in the partition."""
+    """Messages of one stream as columns. `numbers` has the number of each row in its partition."""
 
     path: str
     content_type: str
@@ -49,14 +52,14 @@ class StreamRows(Struct, frozen=True):
         return replace(self, numbers=numbers, **changed)
 
     def sizes(self) -> Any:
-        """Return the bytes that each row adds to a body, without headers."""
+        """Return the number of bytes that each row adds to a body, without its headers."""
         sizes = lengths_of(self.values) + _MESSAGE_BYTES
         if self.keys is not None:
             sizes += pc.fill_null(pc.binary_length(self.keys), 0).to_numpy(zero_copy_only=False)
         return sizes
 
     def body(self) -> bytes:
-        """Return the rows in the batch format."""
+        """Return the rows as the body of an append, in the batch format."""
         offsets, data = _buffers(self.values)
         lengths = np.diff(offsets).astype("<u4").tobytes()
         return pack_batch(
@@ -74,10 +77,13 @@ class StreamRows(Struct, frozen=True):
         return pack_columns(timestamps=times, key_lengths=lengths, keys=keys, headers=headers)
 
     def first_invalid(self) -> tuple[int, str] | None:
-        """Return the number of the first row the server refuses, and why; None if unknown."""
+        """Return the number of the first row that the server refuses, and why.
+
+        Return None if it cannot be found.
+        """
         if not is_json(self.content_type):
             return None
-        messages = self.values.view(pa.binary()).to_pylist()  # invalid UTF-8 cannot be a string
+        messages = self.values.view(pa.binary()).to_pylist()  # may be invalid UTF-8
         for number, message in zip(self.numbers, messages, strict=True):
             error = decode_batch(encode_batch(self.content_type, [message])).error
             if error is not None:
@@ -89,7 +95,7 @@ _COLUMNS: Final = ("values", "keys", "headers", "times")
 
 
 def concatenate(parts: list[StreamRows]) -> StreamRows:
-    """Return the rows of one stream as one value, in order."""
+    """Return rows of one stream as one StreamRows, in order."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -105,7 +111,7 @@ def concatenate(parts: list[StreamRows]) -> StreamRows:
 
 
 def compact(array: pa.Array) -> pa.Array:
-    """Return strings or bytes in the layout with 32-bit offsets."""
+    """Return an array of strings or bytes in the Arrow layout with 32-bit offsets."""
     if array.type in (pa.string(), pa.binary()):
         return array
     is_text = array.type in (pa.large_string(), pa.string_view())
@@ -160,21 +166,21 @@ def _bytes(value: str | bytes | None) -> bytes:
 
 
 # ---- rows as JSON --------------------------------------------------------------------------------
-# Each column becomes an array of JSON texts, and one join makes objects of them: no Python runs for
-# each row of the usual types. Types that JSON does not have: times are ISO 8601 (in UTC, if they
-# are instants), dates YYYY-MM-DD, decimals numbers with all digits, binary base64, and NaN and
-# infinity null.
+# Each column is converted to an array of JSON texts, and one join makes objects of them. So for the
+# usual types no Python code runs per row. Values that JSON does not have are written as follows:
+# timestamps as ISO 8601 (in UTC if they have a time zone), dates as YYYY-MM-DD, decimals as numbers
+# with all digits, binary as base64, NaN and infinity as null.
 
 
 _NULL: Final = "null"
 _DAY: Final = 24 * 60 * 60 * 1_000_000  # microseconds
-_MICROS_MIN: Final = -719_162 * _DAY  # the year 1
-_MICROS_MAX: Final = 2_932_897 * _DAY - 1  # the end of 9999
+_MICROS_MIN: Final = -719_162 * _DAY  # the start of the year 1
+_MICROS_MAX: Final = 2_932_897 * _DAY - 1  # the end of the year 9999
 _quote: Final = msgspec.json.Encoder().encode
 
 
 def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
-    """Return a string array with one JSON object per row; nulls are written as null."""
+    """Return a string array with one JSON object per row; missing values are written as null."""
     parts: list[Any] = []
     lead = "{"
     for name, column in zip(names, columns, strict=True):
@@ -184,7 +190,7 @@ def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def json_texts(array: pa.Array) -> pa.Array:
-    """Return the JSON text of each value; raise TypeError if JSON cannot represent the type."""
+    """Return the JSON text of each value. Raises TypeError if JSON cannot represent the type."""
     for is_kind, encode in _KINDS:
         if is_kind(array.type):
             texts = encode(array)
@@ -192,7 +198,8 @@ def json_texts(array: pa.Array) -> pa.Array:
     raise TypeError(f"the type {array.type} cannot be written as JSON")
 
 
-# ---- encoders of one type; null where the value is null ------------------------------------------
+# ---- encoders of one type ------------------------------------------------------------------------
+# Each returns the JSON texts of an array; null where the value is null.
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -207,7 +214,7 @@ def _float(array: pa.Array) -> pa.Array:
 
 
 def _quoted(array: pa.Array) -> pa.Array:
-    """Add quotes to texts that need no escapes."""
+    """Return texts with quotes around them; for texts that need no escapes."""
     return pc.binary_join_element_wise('"', pc.cast(array, pa.string()), '"', "")
 
 
@@ -220,7 +227,10 @@ def _string(array: pa.Array) -> pa.Array:
 
 
 def _escaped(raw: bytes) -> bytes:
-    """Quote a text. Invalid UTF-8 is kept: the server refuses it, and the error names the row."""
+    """Return a text as a JSON string.
+
+    Invalid UTF-8 is kept: the server refuses it, and the error then has the number of the row.
+    """
     try:
         return _quote(raw.decode())
     except UnicodeDecodeError:
@@ -237,7 +247,8 @@ def _needs_escapes(array: pa.Array) -> bool:
 
 
 def _timestamp(array: pa.Array) -> pa.Array:
-    # Without its zone an instant is in UTC; printing it with a zone takes thirty times as long.
+    # Arrow stores timestamps in UTC. Printing them with a zone would take thirty times as long, so
+    # the zone is removed, and Z is added to the text.
     times = pc.cast(array, pa.timestamp("us"))
     _require_four_digits(times, pa.int64(), _MICROS_MIN, _MICROS_MAX)
     texts = pc.replace_substring(pc.cast(times, pa.string()), " ", "T", max_replacements=1)
@@ -284,7 +295,7 @@ def _map(array: pa.MapArray) -> pa.Array:
 
 
 def _enclosed(array: pa.Array, start: str, items: pa.Array, end: str) -> pa.Array:
-    """Join the items of each list."""
+    """Return the items of each list, joined by commas, between `start` and `end`."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])

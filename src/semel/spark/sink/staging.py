@@ -1,4 +1,4 @@
-"""The staging of a task attempt: its rows go into a staged transaction, which is then prepared."""
+"""The staging of a task attempt: it stages its rows in a transaction and prepares it."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -47,12 +47,12 @@ from semel.spark.sink.rows import (
 # ---- routing -------------------------------------------------------------------------------------
 
 
-# Returns the content type of a stream; ValueError if no stream can have that path.
+# Returns the content type of a stream. Raises ValueError if the task cannot write to that stream.
 TypeOf = Callable[[str], str]
 
 
 class RowSplitter:
-    """Splits the batches of one partition by stream, and counts its rows."""
+    """Splits the batches of one partition by stream, and numbers the rows of the partition."""
 
     def __init__(
         self, columns: SinkColumns, stream: str | None, type_of: TypeOf, partition: int
@@ -64,7 +64,7 @@ class RowSplitter:
         self._row_count = 0
 
     def split(self, batch: pa.RecordBatch) -> Iterator[StreamRows]:
-        """Yield the rows of a batch by stream; raise RowError for one that cannot be written."""
+        """Yield the rows of a batch by stream. Raises RowError if a row cannot be written."""
         numbers = np.arange(self._row_count, self._row_count + batch.num_rows)
         self._row_count += batch.num_rows
         if not batch.num_rows:
@@ -72,7 +72,7 @@ class RowSplitter:
         try:
             values = self._values(batch)
         except ValueError as error:
-            raise self._wrong(numbers[0], f"or a later row: {error}") from None
+            raise self._wrong(numbers[0], f"this row or a later one: {error}") from None
         whole = StreamRows("", "", values, numbers, *self._extras(batch))
         if self._columns.stream is None:
             assert self._stream is not None
@@ -127,7 +127,9 @@ class RowSplitter:
             )
         elif values.null_count:
             at = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-            raise self._wrong(rows.numbers[at], f"value is null, and {content_type} has no null")
+            raise self._wrong(
+                rows.numbers[at], f"value is null; {content_type} cannot represent null"
+            )
         return self._checked(replace(rows, path=path, content_type=content_type, values=values))
 
     def _checked(self, rows: StreamRows) -> StreamRows:
@@ -153,12 +155,12 @@ class RowSplitter:
 # ---- staging -------------------------------------------------------------------------------------
 
 
-_IN_FLIGHT_MAX: Final = 2  # chunks that are sent or wait for it, while the next one is made
+_IN_FLIGHT_MAX: Final = 2  # chunks that are sent, or wait, while the next one is made
 _ABORT_SECONDS_MAX: Final = 5.0
 
 
 class TaskId(Struct, frozen=True):
-    """The identity of a task: sink, version and partition."""
+    """The identity of a task: the sink, its version, and the partition."""
 
     app: str
     version: int
@@ -168,7 +170,7 @@ class TaskId(Struct, frozen=True):
 def stage(
     options: SinkOptions, columns: SinkColumns, id: TaskId, batches: Iterable[pa.RecordBatch]
 ) -> str | None:
-    """Stage and prepare all rows; return the token for the commit, None without rows.
+    """Stage all rows and prepare their transaction; return its token, None without rows.
 
     Raises RowError for a row that cannot be written, and ServerUnreachable.
     """
@@ -182,7 +184,8 @@ def stage(
     except (Indeterminate, Unavailable) as error:
         raise server_unreachable(error) from None
     except BaseException:
-        # If this fails, the next commit of the sink drops the chunks, or they expire after a day.
+        # If the abort fails, the next commit of the sink drops the chunks, or the server aborts the
+        # transaction after a day without changes.
         with suppress(ClientError):
             task.abort(timeout=min(options.retry_seconds, _ABORT_SECONDS_MAX))
         raise
@@ -197,7 +200,7 @@ def _chunks(splitter: RowSplitter, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 class Targets:
-    """The content types of the streams a task writes to; missing streams are created."""
+    """The content types of the streams that a task writes to; creates missing streams."""
 
     def __init__(self, client: Client, options: SinkOptions, *, is_first: bool) -> None:
         self._client = client
@@ -208,7 +211,11 @@ class Targets:
             self._first_timeout = min(options.retry_seconds, FIRST_SECONDS)
 
     def type_of(self, path: str) -> str:
-        """Return the content type of a stream; raise ValueError if the path is not valid."""
+        """Return the content type of a stream, which is created if it does not exist.
+
+        Raises ValueError if the path is not valid, and SparkOptionError, a subclass, if the stream
+        may not be created or there are too many streams.
+        """
         if path not in self._types:
             if len(self._types) == TXN_STREAMS_MAX:
                 raise SparkOptionError(
@@ -232,7 +239,7 @@ class Targets:
 
 
 class Sender:
-    """Sends chunks in order, on a thread, while the next ones are made."""
+    """A sender of chunks: in order, on its own thread, while the caller makes the next ones."""
 
     def __init__(self, task: SinkTask, partition: int) -> None:
         self._task = task
@@ -241,7 +248,7 @@ class Sender:
         self._is_over = False
 
     def send_all(self, chunks: Iterable[StreamRows]) -> None:
-        """Send all chunks; raise the error of the first that failed."""
+        """Send all chunks. Raises the error of the first chunk that fails."""
         in_flight: deque[Future[None]] = deque()
         with ThreadPoolExecutor(1, "semel-spark-sender") as pool:
             try:
@@ -252,7 +259,7 @@ class Sender:
                 while in_flight:
                     in_flight.popleft().result()
             except BaseException:
-                self._is_over = True  # a chunk after a missing one would get its number
+                self._is_over = True  # a later chunk would get the number of the missing one
                 raise
 
     def _send(self, rows: StreamRows) -> None:
@@ -265,7 +272,10 @@ class Sender:
             raise
 
     def _send_in_parts(self, rows: StreamRows) -> None:
-        """Send rows, in two halves if they are too large for the server."""
+        """Send rows as one chunk; if it is too large for the server, send two halves.
+
+        Raises RowError if a single row is too large.
+        """
         body = rows.body()
         if len(body) <= self._bytes_max and self._is_accepted(rows, body):
             return
@@ -285,17 +295,19 @@ class Sender:
         try:
             self._task.append_batch(rows.path, body, len(rows))
         except TooLarge:
-            self._bytes_max = len(body) - 1  # the limit of this server is lower
+            self._bytes_max = len(body) - 1  # this server has a lower limit
             return False
         except BadRequest as error:
             raise self._row_error(rows, error) from None
         return True
 
     def _row_error(self, rows: StreamRows, error: BadRequest) -> RowError:
-        """Find the row that was refused."""
+        """Return the error for the row that the server refused, if it can be found."""
         invalid = rows.first_invalid()
         if invalid is None:
-            return RowError(self._partition, int(rows.numbers[0]), f"or a later row: {error}")
+            return RowError(
+                self._partition, int(rows.numbers[0]), f"this row or a later one: {error}"
+            )
         row, what = invalid
         return RowError(self._partition, row, f"{rows.path} does not accept it: {what}")
 
@@ -303,12 +315,12 @@ class Sender:
 # ---- chunks --------------------------------------------------------------------------------------
 
 
-HELD_BYTES_MAX: Final = 16 * MIB  # of rows that wait for more of their stream, in total
+HELD_BYTES_MAX: Final = 16 * MIB  # of all rows that are not yet in a chunk
 _OVERHEAD_BYTES: Final = 1 * KIB  # the header of a body, its content type, the columns of extras
 
 
 class _PendingRows(Struct):
-    """Rows of one stream that wait for more."""
+    """Rows of one stream that are not yet in a chunk."""
 
     parts: list[StreamRows] = []
     count: int = 0
@@ -329,7 +341,7 @@ class Chunker:
         self._held = 0
 
     def add(self, rows: StreamRows) -> Iterator[StreamRows]:
-        """Add rows, and yield the chunks that are full."""
+        """Add rows of one stream; yield the chunks that are full."""
         size = int(rows.sizes().sum())
         pending = self._pending.setdefault(rows.path, _PendingRows())
         pending.add(rows, size)
@@ -340,7 +352,7 @@ class Chunker:
             yield from self.rest()
 
     def rest(self) -> Iterator[StreamRows]:
-        """Yield the remaining rows as chunks."""
+        """Yield all remaining rows as chunks."""
         for path in list(self._pending):
             yield from self._chunks(path, is_last=True)
 

@@ -1,4 +1,4 @@
-"""The sinks for streaming and batch: tasks stage their rows, the driver commits them once."""
+"""The writers, streaming and batch: tasks stage their rows, and the driver commits them once."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,10 +38,10 @@ _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 
 @dataclass(frozen=True)
 class StagedTask(WriterCommitMessage):
-    """What a task reports to the driver. `token` is None if it had no rows.
+    """The message of a task to the driver. `token` is None if the task had no rows.
 
-    `query_id` is the app if no query runs. `checkpoints` is the directory that a setting names for
-    the checkpoints of all queries, if it is set.
+    `query_id` equals `app` if no query runs. `checkpoints` is the directory that a setting of Spark
+    names for the checkpoints of all queries, or None.
     """
 
     partition: int
@@ -59,7 +59,7 @@ def stage_task(
     version: int,
     batches: Iterator[pa.RecordBatch],
 ) -> StagedTask:
-    """Stage the rows of the running task attempt; they are not visible before the commit."""
+    """Stage the rows of the running task attempt. They are not visible before the commit."""
     context = _task_context()
     partition = context.partitionId()
     return StagedTask(
@@ -72,7 +72,7 @@ def stage_task(
 
 
 def staged_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
-    """Return the messages of tasks that finished; a task that failed has sent None."""
+    """Return the messages of the tasks that finished. For a failed task, Spark passes None."""
     return [message for message in messages if isinstance(message, StagedTask)]
 
 
@@ -89,7 +89,7 @@ def _task_context() -> TaskContext:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a query. Spark creates one to plan, and another one to commit."""
+    """The writer of a streaming query. Spark creates one for planning, another to commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -105,7 +105,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.columns = find_columns(schema, options.stream)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage the rows of one task attempt; they are not visible before the commit."""
+        """Stage the rows of one task attempt. They are not visible before the commit."""
         context = _task_context()
         query_id = context.getLocalProperty(QUERY_ID)
         batch_id = context.getLocalProperty(BATCH_ID)
@@ -118,7 +118,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @hide_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Make a batch visible, once: a repeated commit changes nothing."""
+        """Commit a batch, which makes its rows visible. A repeated commit changes nothing."""
         tasks = staged_tasks(messages)
         assert tasks
         app, query_id, tokens = tasks[0].app, tasks[0].query_id, tokens_of(tasks)
@@ -126,7 +126,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit_staged(self.options, app, query_id, batchId, tokens, digests)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop what was staged; never raises, and never undoes a commit."""
+        """Abort the staged tasks. Never raises, and never undoes a commit."""
         _abort(self.options, messages)
 
     def _digests(self, task: StagedTask, batch_id: int) -> Digests:
@@ -139,7 +139,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     tasks = staged_tasks(messages)
     if tasks:
-        with suppress(Exception):  # Spark would report it instead of the original error
+        with suppress(Exception):  # Spark would report this error instead of the original one
             abort_staged(options, tasks[0].app, tokens_of(tasks))
 
 
@@ -154,9 +154,9 @@ _IN_FOREACH: Final = (
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame: all rows become visible at once, or none.
+    """The writer of `df.write`. The rows become visible together, or not at all.
 
-    With `txnAppId` and `txnVersion` it is written once, also if the write is repeated.
+    With `txnAppId` and `txnVersion` they are written only once, even if the write is repeated.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
@@ -172,7 +172,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.version = options.version or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage the rows of one task attempt; they are not visible before the commit."""
+        """Stage the rows of one task attempt. They are not visible before the commit."""
         context = _task_context()
         if self.options.app_id is None and context.getLocalProperty(BATCH_ID) is not None:
             raise SparkOptionError(_IN_FOREACH)
@@ -180,7 +180,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     @hide_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the rows visible, in the order of the partitions."""
+        """Commit the rows, in the order of the partitions, which makes them visible."""
         tasks = staged_tasks(messages)
         tokens = tokens_of(tasks)
         if not tasks or (self.options.app_id is None and not tokens):
@@ -188,24 +188,24 @@ class BatchWriter(DataSourceArrowWriter):
         app, query_id = tasks[0].app, tasks[0].query_id
         commit_staged(self.options, app, query_id, self.version, tokens)
         if self.options.app_id is None:
-            with suppress(Exception):  # the rows are written; an unused sink may stay
+            with suppress(Exception):  # the rows are written; an unused sink does no harm
                 sink_of(self.options, app).forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop what was staged; never raises, and never undoes a commit."""
+        """Abort the staged tasks. Never raises, and never undoes a commit."""
         _abort(self.options, messages)
 
 
 # ---- foreachBatch --------------------------------------------------------------------------------
-# foreachBatch, exactly once: DataFrames to streams, staged by one job each, in one commit.
+# Each DataFrame is staged by its own Spark job. One commit then makes all of them visible.
 
 
-_RUN_ID: Final = "spark.jobGroup.id"  # of a query's thread: new with each start
-# A StagedTask as a row: the partition and the token.
+_RUN_ID: Final = "spark.jobGroup.id"  # in the thread of a query: new with each start
+# The columns of a StagedTask as a row.
 _STAGED: Final = pa.schema([("partition", pa.int32()), ("token", pa.string())])
 _STAGED_DDL: Final = "partition int, token string"
 
-# The last batch each run of a query has committed, by run and sink.
+# The last batch that was committed, by the run of a query and the sink.
 _committed: Final[dict[tuple[str, str], int]] = {}
 
 
@@ -217,13 +217,16 @@ def commit_batch(
     app: str | None = None,
     **options: str,
 ) -> CommitResult:
-    """Write DataFrames to streams, by path: all of them at once, and once per batch.
+    """Write DataFrames to streams in one commit, and only once per batch; return its result.
 
-    For foreachBatch, which passes `batch_id`. `app` names the sink, by default the query's id; two
-    calls in one batch need two names. A batch that is run again returns the result of the first
-    time, with `duplicate`. `options` are those of the sink: `token`, `createStream`, `contentType`,
-    `retryTimeout`; with `checkpointLocation`, that of the query, a checkpoint that was copied or
-    restored is recognised, too.
+    `frames` has the DataFrames by the path of the stream. Call this in foreachBatch, which passes
+    `batch_id`. `app` is the name of the sink; the default is the id of the query. Two calls in one
+    batch need two names. If Spark runs a batch again, the result is that of the first commit, with
+    `duplicate` set.
+
+    `options` are options of the sink: `token`, `createStream`, `contentType`, `retryTimeout` and
+    `checkpointLocation`. With the checkpointLocation of the query, the server also detects that a
+    checkpoint was copied or restored.
     """
     if not frames:
         raise ValueError("nothing to write: frames is empty")
@@ -231,7 +234,7 @@ def commit_batch(
     for path, frame in frames.items():
         if frame.isStreaming:
             raise SparkOptionError(
-                f"the DataFrame for {path} is a stream: call commit_batch in foreachBatch"
+                f"the DataFrame for {path} is streaming: call commit_batch in foreachBatch"
             )
     query_id, run_id = _query_of(next(iter(frames.values())).sparkSession)
     name = app or query_id
@@ -256,17 +259,20 @@ def commit_batch(
 
 
 def _query_of(spark: SparkSession) -> tuple[str | None, str | None]:
-    """Return the query of this thread and its run; Spark Connect does not provide them."""
+    """Return the id of this thread's query and of its run; None for both in Spark Connect."""
     try:
         context = spark.sparkContext
-    except Exception:  # noqa: BLE001 - Connect raises its own, which may not be installed
+    except Exception:  # noqa: BLE001 - Connect's own class, which may not be installed
         return None, None
     query_id = context.getLocalProperty(QUERY_ID)
     return query_id, None if query_id is None else context.getLocalProperty(_RUN_ID)
 
 
 def _require_first(run_id: str | None, app: str, batch_id: int) -> None:
-    """Refuse a second call in a batch: it would be recognised as a duplicate and be lost."""
+    """Raise SparkOptionError for a second call in one batch.
+
+    The server would treat that call as a duplicate, and its rows would be lost.
+    """
     if run_id is not None and _committed.get((run_id, app)) == batch_id:
         raise SparkOptionError(
             f"commit_batch was called twice for batch {batch_id}: pass all DataFrames in one call,"
@@ -278,7 +284,7 @@ def _stage(frame: DataFrame, options: SinkOptions, app: str, version: int) -> li
     columns = find_columns(frame.schema, options.stream)
 
     def stage_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage the rows of a task; yield one row with the token, or none without rows."""
+        """Stage the rows of a task; yield one row with its token, or none if it had no rows."""
         task = stage_task(options, columns, app, version, batches)
         if task.token is not None:
             yield pa.record_batch([[task.partition], [task.token]], schema=_STAGED)

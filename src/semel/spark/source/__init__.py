@@ -1,1 +1,1 @@
-"""The source: streams as Spark DataFrames, batch and streaming."""
+"""The Spark source: reading streams as DataFrames, batch and streaming."""

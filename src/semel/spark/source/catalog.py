@@ -1,4 +1,4 @@
-"""Finds the streams of a read on the server, and their first and last offsets."""
+"""Finds the streams of a read on the server, and the offsets where a read starts and ends."""
 
 import re
 from collections.abc import Callable, Container, Mapping
@@ -31,21 +31,22 @@ from semel.spark.source.frames import FrameRows, rows_of
 
 T = TypeVar("T")
 _LITERAL: Final = re.compile(r"[\w/-]*")
-_SIMILAR_FROM: Final = 5_000  # paths that are searched for similar ones
-# Times are not quite in order: a staged message has the time of its staging, but gets its offset
-# only when the transaction is committed. By more than this, times cannot be out of order.
+_SIMILAR_FROM: Final = 5_000  # the number of paths that are searched for similar ones
+# Times are not exactly in the order of offsets: a staged message has the time of its staging, but
+# gets its offset only when the transaction is committed. startingTimestamp may miss a message that
+# was staged longer than this before its commit.
 _STAGED_MS_MAX: Final = 3_600_000
 
 
 class StreamPosition(Struct, frozen=True, order=True):
-    """The next offset to read, in the stream of this incarnation."""
+    """The next offset to read in a stream; `id` is the incarnation of that stream."""
 
     id: str
     next: int
 
 
 class StreamEnd(Struct, frozen=True):
-    """The end of a stream: `stable` is the limit of a committed read."""
+    """The end of a stream. `id` is its incarnation; a read at `read_committed` ends at `stable`."""
 
     id: str
     stable: int
@@ -53,9 +54,10 @@ class StreamEnd(Struct, frozen=True):
 
 
 class StreamCatalog:
-    """Requests facts about the streams of one read.
+    """The streams of one read and their offsets, requested from the server.
 
-    Raises ServerUnreachable if the server cannot be reached or is not semel.
+    Every method that sends a request raises ServerUnreachable if the server does not respond or is
+    not semel.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -63,7 +65,7 @@ class StreamCatalog:
         self._has_responded = False
 
     def ends(self) -> dict[str, StreamEnd]:
-        """Return the ends of the streams of the read that exist."""
+        """Return the ends of those streams of the read that exist."""
         ends = {stream: self._end(stream) for stream in self._paths()}
         return {stream: end for stream, end in ends.items() if end is not None}
 
@@ -74,14 +76,14 @@ class StreamCatalog:
                 raise self._missing(stream)
 
     def reads(self, stream: str) -> bool:
-        """Return whether a stream belongs to the read."""
+        """Return whether the options name this stream, or its path matches the pattern."""
         pattern = self._options.pattern
         if pattern is None:
             return stream in self._options.streams
         return re.fullmatch(pattern, stream) is not None
 
     def first(self, stream: str) -> int:
-        """Return the first offset that is kept; raise StreamMissing."""
+        """Return the head of a stream. Raises StreamMissing."""
         page = self._ask(lambda client: client.run(list_streams(client.site, stream, None, 1)))
         for entry in page.streams:
             if entry.path == stream:
@@ -89,7 +91,10 @@ class StreamCatalog:
         raise self._missing(stream)
 
     def starts(self, ends: Mapping[str, StreamEnd]) -> dict[str, StreamPosition]:
-        """Return where the read starts in each of these streams, according to the options."""
+        """Return the start of the read in each of these streams, according to the options.
+
+        Raises StreamMissing, and SparkOptionError if a start is after the tail.
+        """
         return {
             stream: StreamPosition(end.id, self._start(stream, end)) for stream, end in ends.items()
         }
@@ -112,7 +117,10 @@ class StreamCatalog:
         return start
 
     def _scanned(self, stream: str, since_ms: int, low: int, high: int) -> int:
-        """Return the first message stored at or after a time, by a linear scan."""
+        """Return the offset of the first message stored at or after a time, by a linear scan.
+
+        Return `high` if there is none before it.
+        """
         while low < high:
             rows = self._rows(stream, low, high)
             late = rows.stored_ms >= since_ms
@@ -122,7 +130,10 @@ class StreamCatalog:
         return high
 
     def _halved(self, stream: str, since_ms: int, low: int, high: int) -> int:
-        """Return about the first message stored at or after a time, by bisection."""
+        """Return the approximate offset of the first message stored at or after a time.
+
+        It is found by bisection. It is not exact, because times are not exactly in order.
+        """
         while low < high:
             middle = (low + high) // 2
             rows = self._rows(stream, middle, high)
@@ -136,13 +147,16 @@ class StreamCatalog:
         return low
 
     def _rows(self, stream: str, offset: int, end: int) -> FrameRows:
-        """Return some messages from an offset on; none only if there is none before `end`."""
+        """Return a page of messages from `offset` on.
+
+        The page is empty only if there are no messages before `end`.
+        """
         while True:
             page = self._page(stream, offset)
             rows = rows_of(page.body)
             if len(rows.offsets) or not offset < page.next_offset < end:
                 return rows
-            offset = page.next_offset  # the page has gaps only
+            offset = page.next_offset  # the page has no messages, only skipped offsets
 
     def _page(self, stream: str, offset: int) -> FramesPage:
         at = print_offset(offset)
@@ -204,7 +218,7 @@ def _ordinal(offset: str) -> int:
 
 
 def _literal_prefix(pattern: str) -> str:
-    """Return a prefix of every path that matches, as far as it is a plain text."""
+    """Return the literal text at the start of a pattern: a prefix of every path that matches."""
     if "|" in pattern:
         return ""
     match = _LITERAL.match(pattern)

@@ -1,4 +1,4 @@
-"""The columns of the source: the parts of a message, or the columns of a schema of the user."""
+"""The columns of a read: the fields of a message, or the columns of the user's schema."""
 
 from typing import Any, Final
 
@@ -67,11 +67,11 @@ _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
 class SchemaError(SparkOptionError):
-    """JSON cannot be decoded to the schema of a read; the message says what to write."""
+    """Raised if JSON cannot be decoded to the user's schema; the message says what to write."""
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """Return the columns of a read without a schema."""
+    """Return the columns of a read for which the user gives no schema."""
     fields = [StructField(name, kind) for name, kind in _PLAIN]
     if options.has_headers:
         fields.append(StructField("headers", _HEADERS))
@@ -79,14 +79,14 @@ def source_schema(options: SourceOptions) -> StructType:
 
 
 def columns_for(options: SourceOptions, schema: StructType) -> "Columns":
-    """Return what makes batches with the columns of a schema. Raises SchemaError."""
+    """Return the Columns that make batches of this schema. Raises SchemaError."""
     if schema == source_schema(options):
         return PlainColumns(schema, has_headers=options.has_headers)
     return DecodedColumns(schema)
 
 
 class Columns:
-    """Turns the messages of a page into a batch for Spark."""
+    """The base class of PlainColumns and DecodedColumns, which convert messages for Spark."""
 
     has_headers = False
 
@@ -94,12 +94,12 @@ class Columns:
         self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
-        """Return a batch of the messages of a stream."""
+        """Return messages of a stream as an Arrow batch with the columns of `arrow`."""
         raise NotImplementedError
 
 
 class PlainColumns(Columns):
-    """The parts of a message as columns: key, value, stream and so on."""
+    """The fields of messages as columns: key, value, stream, partition, offset, timestamp."""
 
     def __init__(self, schema: StructType, *, has_headers: bool) -> None:
         super().__init__(schema)
@@ -124,7 +124,7 @@ class PlainColumns(Columns):
 
 
 class DecodedColumns(Columns):
-    """The messages, decoded from JSON to a schema of the user."""
+    """Messages that are decoded from JSON to the columns of the user's schema."""
 
     def __init__(self, schema: StructType) -> None:
         for field in schema.fields:
@@ -136,7 +136,7 @@ class DecodedColumns(Columns):
         )
 
     def __reduce__(self) -> Any:
-        """Pickle the schema only: a decoder cannot be pickled."""
+        """Pickle only the schema, because a decoder cannot be pickled."""
         return DecodedColumns, (self._schema,)
 
     def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
@@ -154,7 +154,7 @@ class DecodedColumns(Columns):
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
 
-# ---- columns -------------------------------------------------------------------------------------
+# ---- single columns ------------------------------------------------------------------------------
 
 
 def _constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
@@ -174,7 +174,7 @@ def _headers(headers: list[list[Header] | None], kind: pa.DataType) -> pa.Array:
 
 
 def _texts(values: pa.BinaryArray, bad: list[int]) -> pa.Array:
-    """Return the text of the bad records, and null for the others."""
+    """Return a column with the text of the bad records, and null for all others."""
     count = len(values)
     if not bad:
         return pa.nulls(count, pa.string())

@@ -1,9 +1,9 @@
 """Decoding of JSON messages to typed columns. A bad record affects its own row only.
 
-Arrow's parser decodes whole blocks, about a million rows per second. It refuses a block for one bad
-record, so a block that it refuses is halved until it is small, and then decoded record by record
-(`record_parser`). It must only get JSON objects: otherwise it reads two records as one or one as
-two, and a bare `null` crashes the process. So each record is checked before, which is cheap.
+Arrow's parser decodes whole blocks, about a million rows per second. It refuses a block if one
+record is bad. Such a block is halved until it is small, and then decoded record by record
+(`record_parser`). The parser must get JSON objects only: with other input it may split or join
+records, and a bare `null` crashes the process. So every record is checked first, which is cheap.
 """
 
 import json
@@ -17,18 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-_SMALL: Final = 256  # records; halving further costs more than decoding each
+_SMALL: Final = 256  # records; halving further costs more than decoding record by record
 
 
 class _AnyObject(msgspec.Struct):
-    """Any JSON object: its fields are ignored."""
+    """Any JSON object. Its members are ignored."""
 
 
 _check: Final = msgspec.json.Decoder(_AnyObject).decode
 
 
 class Decoder:
-    """Decodes messages to the columns of a schema."""
+    """A decoder of JSON messages to the columns of a schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -45,7 +45,10 @@ class Decoder:
         )
 
     def decode(self, values: pa.BinaryArray) -> tuple[pa.Table, list[int]]:
-        """Return the columns, with a row for each message, and the bad rows, which are null."""
+        """Return a table with a row for each message, and the indices of the bad rows.
+
+        All columns of a bad row are null.
+        """
         records = values.to_pylist()
         bad = [index for index, record in enumerate(records) if not is_object(record)]
         for index in bad:
@@ -53,7 +56,10 @@ class Decoder:
         return self._decode(records, 0, bad), sorted(bad)
 
     def _decode(self, records: list[bytes], first: int, bad: list[int]) -> pa.Table:
-        """Decode records, the first of which is the row `first`; append bad rows to `bad`."""
+        """Return the table of some records, and append the indices of bad rows to `bad`.
+
+        The first record has the index `first`.
+        """
         table = self._parse_block(records) if self._is_plain else None
         if table is not None:
             return table
@@ -67,7 +73,7 @@ class Decoder:
         return pa.concat_tables(parts)
 
     def _parse_block(self, records: list[bytes]) -> pa.Table | None:
-        """Decode all at once; return None if any record is bad."""
+        """Return the table of records, decoded by Arrow's parser; None if any record is bad."""
         data = b"".join(records)
         if not data:
             return self._schema.empty_table()
@@ -109,7 +115,7 @@ def is_object(record: bytes) -> bool:
 
 
 def _has_infinity(column: pa.ChunkedArray) -> bool:
-    """Return whether a number was too large: Arrow decodes it as infinity, without an error."""
+    """Return whether a number was too large: Arrow decodes such numbers as infinity."""
     kind = column.type
     if pa.types.is_struct(kind):
         return any(map(_has_infinity, column.flatten()))
@@ -119,7 +125,10 @@ def _has_infinity(column: pa.ChunkedArray) -> bool:
 
 
 def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
-    """Return whether Arrow's parser supports the type: no maps, dates and times only as columns."""
+    """Return whether Arrow's parser supports a type.
+
+    It does not support maps, nor dates and times inside structs and lists.
+    """
     if pa.types.is_struct(kind):
         return all(_is_plain(field.type) for field in kind)
     if pa.types.is_map(kind):
@@ -130,10 +139,10 @@ def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
 
 
 # ---- single records ------------------------------------------------------------------------------
-# The rules of decoding, used where Arrow's parser cannot. A value must be of the column's type:
-# integers within the range of the type, any number for float and double, a number or its text for
-# decimals, ISO 8601 texts for dates and times. A time without a zone is in UTC. A missing column is
-# null.
+# These functions decode records that Arrow's parser cannot decode, by the same rules. A value must
+# be of the column's type: integers within the range of the type, any number for float and double, a
+# number or its text for decimals, ISO 8601 text for dates and times. A time without a zone is in
+# UTC. A missing column is null.
 
 
 Convert = Callable[[Any], Any]
@@ -143,11 +152,11 @@ _FLOAT_MAX: Final = 3.4028235677973364e38  # the largest double that rounds to a
 
 
 class BadRecord(ValueError):
-    """The record is not a JSON object of the schema."""
+    """Raised if a record is not a JSON object that has the types of the schema."""
 
 
 class _Real(str):
-    """A number with a point or an exponent, as it is written."""
+    """The text of a JSON number that has a decimal point or an exponent."""
 
     __slots__ = ()
 
@@ -160,7 +169,7 @@ _load: Final = json.JSONDecoder(parse_float=_Real, parse_constant=_refuse).decod
 
 
 def record_parser(schema: pa.Schema) -> Parse:
-    """Return a function from a record to the values of a schema; it raises BadRecord."""
+    """Return a function that decodes a record to the values of a schema, or raises BadRecord."""
     convert = partial(_struct, _fields(schema))
 
     def parse(raw: bytes) -> dict[str, Any]:
@@ -202,14 +211,14 @@ def _converter_of_value(kind: pa.DataType) -> Convert:
 
 
 def parse_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert texts to dates, times or decimals; raise BadRecord if one is not valid."""
+    """Convert texts to dates, times or decimals. Raises BadRecord if one is not valid."""
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid as error:
         if not pa.types.is_timestamp(kind) or kind.tz is None:
             raise BadRecord(str(error)) from None
     try:
-        return texts.cast(pa.timestamp(kind.unit)).cast(kind)  # without a zone: in UTC
+        return texts.cast(pa.timestamp(kind.unit)).cast(kind)  # a time without a zone is in UTC
     except pa.ArrowInvalid as error:
         raise BadRecord(str(error)) from None
 
@@ -247,7 +256,7 @@ def _text(value: Any) -> Any:
 
 
 def _number_or_text(value: Any, kind: pa.DataType) -> Any:
-    """Return the text for `parse_texts`: numbers are allowed for decimals only."""
+    """Return the text for `parse_texts`; numbers are allowed for decimals only."""
     is_number = pa.types.is_decimal(kind) and _is_number(value, _Real, int)
     return str(value) if is_number else _text(value)
 

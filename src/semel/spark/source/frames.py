@@ -1,8 +1,9 @@
-"""Decode the frames format into columns, without touching a row in Python.
+"""Decoding of the frames format into columns, without a Python loop over messages.
 
-The messages are in the body in order, with heads, lengths and commas between them. So their starts
-and ends, interleaved, are the offsets of an Arrow array in which every second element is a message
-and the others are the bytes between two messages; taking every second element is one copy in C.
+The messages are in the body in order, with slice heads, lengths and commas between them. Their
+starts and ends, interleaved, are the offsets of an Arrow array over the body. Every second element
+of that array is a message, and the others are the bytes between two messages. Taking every second
+element is one copy in C. Only headers, which are rare, are decoded message by message.
 """
 
 import struct
@@ -33,7 +34,7 @@ Ints = npt.NDArray[np.int64]
 class FrameRows(NamedTuple):
     """The messages of a page. `keys` and `headers` are None if no message has any.
 
-    `times_us` are the messages' own times, or else when they were stored, as `stored_ms`.
+    `times_us` has the timestamp of each message, or the time from `stored_ms` if it has none.
     """
 
     values: pa.BinaryArray
@@ -44,7 +45,7 @@ class FrameRows(NamedTuple):
     headers: list[list[Header] | None] | None
 
     def before(self, end: int) -> "FrameRows":
-        """Return the messages before an offset."""
+        """Return the messages before the offset `end`."""
         count = int(np.searchsorted(self.offsets, end))
         if count == len(self.offsets):
             return self
@@ -59,7 +60,7 @@ class FrameRows(NamedTuple):
 
 
 class _Slices(NamedTuple):
-    """Where the slices of a body are: one element of each array, and of `lengths`, per slice."""
+    """The heads of the slices of a body. Each array, and `lengths`, has one element per slice."""
 
     offsets: Ints
     times_ms: Ints
@@ -68,30 +69,30 @@ class _Slices(NamedTuple):
     flags: Ints
     starts: Ints
     lengths: list[bytes]
-    extras: dict[int, tuple[int, int]]  # by the number of the slice: their start and end
+    extras: dict[int, tuple[int, int]]  # start and end of the extras, by index of the slice
 
 
 def rows_of(body: bytes, *, has_headers: bool = False) -> FrameRows:
-    """Decode a page. Raises BadFormat. The headers are decoded only with `has_headers`."""
+    """Return the messages of a page; their headers only with `has_headers`. Raises BadFormat."""
     try:
         return _columns(body, _find_slices(body), has_headers=has_headers)
     except (struct.error, OverflowError, ValueError) as error:
-        raise BadFormat(f"the frames are cut short or malformed: {error}") from None
+        raise BadFormat(f"the frames are truncated or malformed: {error}") from None
 
 
 def _find_slices(body: bytes) -> _Slices:
-    """Find the slices. This is the only loop, and it runs once per append."""
+    """Return the heads of the slices. Raises BadFormat. This loop runs once per slice."""
     magic, _, type_bytes, count, _, _ = FRAMES_HEAD.unpack_from(body)
     if magic != FRAMES_MAGIC:
-        raise BadFormat("not frames of this version")
+        raise BadFormat("the body does not begin with frames of this version")
     at = FRAMES_HEAD.size + type_bytes
-    numbers: list[int] = []  # six of each slice
+    numbers: list[int] = []  # six per slice
     lengths: list[bytes] = []
     extras: dict[int, tuple[int, int]] = {}
     unpack, head_bytes = SLICE_HEAD.unpack_from, SLICE_HEAD.size
     for number in range(count):
         offset, time_ms, messages, size, flags = unpack(body, at)
-        # A single message has no length of its own: it is that of the payload, in the head.
+        # A slice with one message has no list of lengths: the size in its head is the length.
         lengths_at = at + (SLICE_PAYLOAD_BYTES_AT if messages == 1 else head_bytes)
         lengths.append(body[lengths_at : lengths_at + 4 * messages])
         at += head_bytes + (4 * messages if messages != 1 else 0)
@@ -104,7 +105,7 @@ def _find_slices(body: bytes) -> _Slices:
         numbers += (offset, time_ms, messages, size, flags, at)
         at += size
     if at != len(body):
-        raise BadFormat("the slices do not add up to the body")
+        raise BadFormat("the slices do not add up to the length of the body")
     offsets, times_ms, counts, sizes, flags, starts = np.array(numbers, np.int64).reshape(-1, 6).T
     return _Slices(
         offsets, times_ms, counts, sizes, flags=flags, starts=starts, lengths=lengths, extras=extras
@@ -123,7 +124,7 @@ def _columns(body: bytes, slices: _Slices, *, has_headers: bool) -> FrameRows:
     joined = slices.flags & SLICE_JOINED
     sizes = np.add.reduceat(lengths, firsts) + joined * (counts - 1)
     if not np.array_equal(sizes, slices.sizes):
-        raise BadFormat("the lengths do not add up to a slice")
+        raise BadFormat("the lengths do not add up to the size of a slice")
     within = _within(lengths + np.repeat(joined, counts), counts, firsts)
     starts = np.repeat(slices.starts, counts) + within
     rank = np.arange(len(lengths)) - np.repeat(firsts, counts)
@@ -149,13 +150,13 @@ def _numbers(parts: list[bytes]) -> Ints:
 
 
 def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
-    """Return the start of each element, relative to the start of its slice."""
+    """Return the start of each element, relative to the first element of its slice."""
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)
 
 
 def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
-    """Copy the spans, which must be in order and must not overlap, into an array."""
+    """Copy spans of `body` into an array. They must be in order and must not overlap."""
     count = len(starts)
     edges = np.empty(2 * count, np.int32)
     edges[0::2] = starts
@@ -166,7 +167,7 @@ def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
 
 
 def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> None:
-    """Replace the times of storage by the messages' own times, where they have one."""
+    """Replace the time of storage in `times_ms` for each message that has a timestamp."""
     for number, (at, end) in slices.extras.items():
         if U32.unpack_from(body, at)[0] & HAS_TIMESTAMPS:
             count, first = slices.counts[number], firsts[number]
@@ -176,7 +177,7 @@ def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> No
 
 
 def _keys(body: bytes, slices: _Slices, counts: Ints, firsts: Ints) -> pa.BinaryArray | None:
-    """Return the keys, which are stored in the extras end to end; None if there are none."""
+    """Return the keys; None if no message has one. The extras store them end to end."""
     parts: list[bytes] = []
     starts, ends = slices.starts.copy(), slices.starts.copy()
     has_any = False
@@ -202,7 +203,7 @@ def _keys(body: bytes, slices: _Slices, counts: Ints, firsts: Ints) -> pa.Binary
 
 
 def _headers(body: bytes, slices: _Slices) -> list[list[Header] | None]:
-    """Return the headers, message by message: they are rare."""
+    """Return the headers of each message; None for a message without headers."""
     headers: list[list[Header] | None] = []
     for number, count in enumerate(slices.counts.tolist()):
         at, end = slices.extras.get(number, (0, 0))
@@ -215,4 +216,4 @@ def _headers(body: bytes, slices: _Slices) -> list[list[Header] | None]:
 
 def _require(is_sound: Any) -> None:
     if not is_sound:
-        raise BadFormat("the extras are cut short")
+        raise BadFormat("the extras are truncated")

@@ -1,4 +1,4 @@
-"""The sources: `spark.readStream.format("semel")` and `spark.read.format("semel")`."""
+"""The readers of `spark.readStream.format("semel")` and `spark.read.format("semel")`."""
 
 import json
 import time
@@ -27,14 +27,15 @@ from semel.spark.source.catalog import StreamCatalog, StreamEnd, StreamPosition
 from semel.spark.source.columns import columns_for
 from semel.spark.source.slices import Span, TaskInput, read_task, split_range
 
-# When there is nothing new, Spark asks about 80 times a second. Waiting here makes it about once.
+# Without new messages, Spark calls latestOffset about 80 times per second. This wait reduces that
+# to about one call per second.
 WAIT_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MIN: Final = 0.01
 _PAUSE_SECONDS_MAX: Final = 0.1
 
 
 class _TaskReader:
-    """What the readers have in common: their options, and the reading in tasks."""
+    """The base class of both readers: it reads the messages of a task."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -48,21 +49,21 @@ class _TaskReader:
 
 
 class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads streams batch by batch, each message once, as long as Spark keeps its checkpoint.
+    """The reader of `readStream`: it reads each message once while the Spark checkpoint exists.
 
-    Spark creates one for planning, which is used for the whole query, and sends copies to the
-    tasks, which only `read`.
+    Spark creates one instance, which plans all batches of the query, and sends copies to the tasks,
+    which only call `read`.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.ends is not None:
             raise SparkOptionError(
-                "endingOffsets has no meaning in a stream: remove it, or use spark.read"
+                "endingOffsets has no meaning in a streaming read: remove it, or use spark.read"
             )
         super().__init__(options, schema)
         self._catalog = StreamCatalog(options)
         self._last_ends: dict[str, StreamEnd] = {}
-        self._is_end_fixed = False  # with availableNow
+        self._is_end_fixed = False  # true for availableNow
         # The first offsets of streams in which the query has no position, by incarnation.
         self._firsts: dict[tuple[str, str], int] = {}
 
@@ -70,7 +71,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     @hide_traceback
     def initialOffset(self) -> dict[str, Any]:
-        """Return where the query starts; a pin if that is the tail, which moves."""
+        """Return the offset where the query starts; PIN if it starts at a tail, which moves."""
         ends = self._catalog.ends()
         self._catalog.require(ends)
         options = self._options
@@ -79,19 +80,19 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         return to_document(self._catalog.starts(ends))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return how much a batch may read, unless the trigger sets it."""
+        """Return the limit on a batch, for triggers that set none."""
         count = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
     @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
-        """Store the current ends of the streams: the run ends there."""
+        """Store the current ends of the streams, because an availableNow query ends there."""
         self._last_ends = self._catalog.ends()
         self._is_end_fixed = True
 
     @hide_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch; `start` itself, after a wait, if nothing is new."""
+        """Return the end of the next batch; `start`, after a wait, if there are no new messages."""
         if is_pin(start):
             return to_document(self._catalog.starts(self._ends({})))
         positions = from_document(start)
@@ -113,7 +114,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     @hide_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Split the batch into the inputs of tasks."""
+        """Return the inputs of the tasks that read the batch from `start` up to `end`."""
         if is_pin(start):
             return []
         positions = from_document(start)
@@ -124,15 +125,15 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         return list(split_range(spans, self._options.min_partitions))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the offsets are stored in Spark's checkpoint only."""
+        """Do nothing: offsets are stored in the Spark checkpoint only."""
 
     def stop(self) -> None:
-        """Do nothing: there are no resources."""
+        """Do nothing: there are no resources to release."""
 
     # ---- positions -------------------------------------------------------------------------------
 
     def _wait_for_ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamPosition]:
-        """Return the ends of the streams; wait for a short time while there is nothing new.
+        """Return the ends of the streams; wait for a short time for new messages.
 
         A stream that the query no longer names keeps its position, in case it is named again.
         """
@@ -150,7 +151,10 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
     def _ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamEnd]:
-        """Return the ends of the streams; with availableNow, those at the start of the run."""
+        """Return the ends of the streams; with availableNow, their ends at the start of the run.
+
+        Raises StreamMissing for a named stream that does not exist and has no position.
+        """
         if not self._is_end_fixed:
             self._last_ends = self._catalog.ends()
         self._catalog.require(self._last_ends, positions)
@@ -159,7 +163,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def _span(
         self, stream: str, end: StreamPosition, positions: Mapping[str, StreamPosition]
     ) -> Span:
-        """Return the offsets of a stream that a batch up to `end` reads."""
+        """Return the range of offsets that a batch up to `end` reads in a stream."""
         position = positions.get(stream)
         if position is not None and position.id == end.id:
             return Span(end.id, position.next, end.next)
@@ -176,16 +180,16 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
 # ---- offsets in the Spark checkpoint -------------------------------------------------------------
 # A source offset is `{"orders": {"id": "<incarnation>", "next": 5000}}`. Spark compares offsets as
-# texts, so the keys are always sorted. `{"pin": "latest"}` means the tail at the time the query was
-# first planned: the first batch is empty and stores the actual offsets in Spark's log, so that a
-# crash before it has ended cannot move the start.
+# text, so the keys are always sorted. `{"pin": "latest"}` means the tails at the time when the
+# query is first planned. The first batch of such a query is empty. It stores the actual offsets in
+# Spark's offset log, so that a crash before the first real batch cannot move the start.
 
 
 PIN: Final = {"pin": "latest"}
 
 
 def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
-    """Return the offset for Spark; keys are sorted, so that equal offsets are equal texts."""
+    """Return positions as an offset for Spark, with sorted keys, because Spark compares text."""
     return {
         stream: {"id": position.id, "next": position.next}
         for stream, position in sorted(positions.items())
@@ -193,12 +197,12 @@ def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
 
 
 def is_pin(document: Mapping[str, Any]) -> bool:
-    """Return whether an offset is the pin. The entry of a stream is never a string."""
+    """Return whether an offset is PIN. A stream named "pin" has an object here, not a string."""
     return document.get("pin") == PIN["pin"]
 
 
 def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
-    """Parse an offset from Spark's checkpoint; raise ValueError if it is of another source."""
+    """Parse an offset of the Spark checkpoint. Raises ValueError if it is of another source."""
     try:
         return {
             stream: StreamPosition(str(entry["id"]), int(entry["next"]))
@@ -217,10 +221,11 @@ def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
 def next_positions(
     positions: Mapping[str, StreamPosition], ends: Mapping[str, StreamEnd], *, is_loss_fatal: bool
 ) -> dict[str, StreamPosition]:
-    """Return the ends of the streams, never before the positions of the query.
+    """Return the ends of the streams as positions, never before the positions of the query.
 
-    A stream without an end was deleted. Raises DataLossError if messages were lost; if
-    `is_loss_fatal` is false, a new incarnation is read instead.
+    A stream without an end was deleted. Raises DataLossError if messages were lost and
+    `is_loss_fatal` is true. If it is false, a deleted stream keeps its position, and a stream that
+    was created again is read in its new incarnation.
     """
     latest: dict[str, StreamPosition] = {}
     for stream, position in positions.items():
@@ -244,7 +249,10 @@ def next_positions(
 def limit_positions(
     begins: Mapping[str, int], ends: Mapping[str, StreamPosition], count: int
 ) -> dict[str, StreamPosition]:
-    """Return ends for about `count` offsets, in proportion to the lags; at least 1 per stream."""
+    """Return ends for a batch of about `count` offsets.
+
+    Each stream gets a share in proportion to its lag, and at least one offset if it has a lag.
+    """
     lags = {stream: ends[stream].next - begin for stream, begin in begins.items()}
     total = sum(lags.values())
     if total <= count:
@@ -261,18 +269,19 @@ def limit_positions(
 
 
 class BatchReader(_TaskReader, DataSourceReader):
-    """Reads a range of each stream once. The range is fixed when the read is planned."""
+    """The reader of `spark.read`: one range of each stream, fixed when the read is planned."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.max_offsets_per_trigger is not None:
             raise SparkOptionError(
-                "maxOffsetsPerTrigger has no meaning in a batch: remove it, or set endingOffsets"
+                "maxOffsetsPerTrigger has no meaning in a batch read: remove it, or set"
+                " endingOffsets"
             )
         super().__init__(options, schema)
 
     @hide_traceback
     def partitions(self) -> list[InputPartition]:
-        """Find the ranges, and split them into the inputs of tasks."""
+        """Return the inputs of the tasks, which together read the range of each stream."""
         catalog = StreamCatalog(self._options)
         ends = catalog.ends()
         catalog.require(ends)
@@ -298,9 +307,9 @@ class BatchReader(_TaskReader, DataSourceReader):
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Takes the place of a reader with wrong options: its methods raise the error.
+    """A reader for wrong options: its methods raise the error.
 
-    An error while a reader is created would be wrapped by Spark, which hides the message.
+    If the error were raised when the reader is created, Spark would wrap it and hide its message.
     """
 
     def __init__(self, error: SparkOptionError) -> None:
@@ -313,4 +322,4 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     read = _refuse
 
     def stop(self) -> None:
-        """Do nothing."""
+        """Do nothing, so that Spark reports the original error."""

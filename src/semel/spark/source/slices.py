@@ -1,4 +1,4 @@
-"""The offset ranges of tasks: splitting a batch into them, and reading them page by page."""
+"""The offset ranges of tasks: split a batch into ranges, and read a range page by page."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,16 +19,18 @@ from semel.spark.options import SourceOptions, client_for
 from semel.spark.source.columns import Columns
 from semel.spark.source.frames import rows_of
 
-# A task costs about 50 ms by itself. So a batch is split for the number of cores of the planner, if
-# each gets enough messages; and no task is so large that repeating it is expensive.
+# The overhead of a task is about 50 ms. So a batch is split into one task per core of the planner,
+# but only if each task gets at least OFFSETS_MIN. A task has at most about OFFSETS_MAX, so that
+# repeating it is not expensive.
 OFFSETS_MIN: Final = 50_000
 OFFSETS_MAX: Final = 1_000_000
 
 
 class Span(Struct, frozen=True):
-    """Offsets from `begin` up to `end` of the incarnation `id`.
+    """The offsets from `begin` up to `end`, in the incarnation `id` of a stream.
 
-    `is_open`: it starts with the first message that is kept, so trimmed messages are not missing.
+    `is_open` means that the span starts at the head of the stream. A trim may move the head, so
+    messages that were trimmed at its start are not reported as lost.
     """
 
     id: str
@@ -38,7 +40,7 @@ class Span(Struct, frozen=True):
 
 
 class OffsetRange(Struct, frozen=True):
-    """A range of offsets of one stream."""
+    """A span and the path of its stream."""
 
     stream: str
     span: Span
@@ -62,7 +64,10 @@ class TaskInput(InputPartition):
 def split_range(
     spans: Mapping[str, Span], min_partitions: int, cores: int | None = None
 ) -> list[TaskInput]:
-    """Split spans into task inputs, at least `min_partitions` if there are enough offsets."""
+    """Return the spans, split into inputs of tasks.
+
+    There are at least `min_partitions`, if there are enough offsets.
+    """
     total = sum(span.end - span.begin for span in spans.values())
     cores = cores or os.cpu_count() or 1
     task_count = max(min_partitions, min(total // OFFSETS_MIN, cores), total // OFFSETS_MAX)
@@ -71,7 +76,7 @@ def split_range(
         length = span.end - span.begin
         if not length:
             continue
-        # Rounded up, so that there are at least `task_count` in total.
+        # Rounded up, so that there are at least `task_count` ranges in total.
         count = min(length, -(-length * task_count // total))
         edges = [span.begin + length * number // count for number in range(count + 1)]
         for begin, end in pairwise(edges):
@@ -81,7 +86,7 @@ def split_range(
 
 
 def _packed(ranges: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
-    """Combine small ranges: a thousand streams with a message each are not a thousand tasks."""
+    """Combine small ranges, so that many streams with few messages do not need many tasks."""
     inputs: list[list[OffsetRange]] = []
     budget = 0
     for part in ranges:
@@ -96,13 +101,16 @@ def _packed(ranges: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-_AHEAD: Final = 1  # pages to fetch in advance; more would only use memory
+_AHEAD: Final = 1  # pages to fetch in advance; more would use memory without a gain
 
 
 def read_task(
     options: SourceOptions, columns: Columns, task: TaskInput
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a task, range by range. Raises DataLossError."""
+    """Yield the messages of a task, range by range.
+
+    Raises DataLossError and ServerUnreachable.
+    """
     for part in task.ranges:
         yield from read_offset_range(options, columns, part)
 
@@ -110,9 +118,10 @@ def read_task(
 def read_offset_range(
     options: SourceOptions, columns: Columns, part: OffsetRange
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the committed messages of a range, each once, in order; raises DataLossError.
+    """Yield the committed messages of a range, each once, in order.
 
-    The next page is fetched while the current one is decoded.
+    The next page is fetched while the current one is decoded. Raises DataLossError and
+    ServerUnreachable.
     """
     with ThreadPoolExecutor(_AHEAD, "semel-pages") as ahead:
         fetch = _Fetch(options, part)
@@ -132,7 +141,7 @@ def read_offset_range(
 
 
 class _Fetch:
-    """Fetches the pages of one offset range."""
+    """The pages of one offset range, fetched from the server."""
 
     def __init__(self, options: SourceOptions, part: OffsetRange) -> None:
         self._part = part
