@@ -193,7 +193,7 @@ class StepLoop:
     def _on_restart(self, step: Step) -> str:
         """Return a text that says what a restart does after this step has failed."""
         if self._is_at_most_once:
-            return "this step is lost, because the processor is at-most-once; a restart continues after it"
+            return "at-most-once: this step is lost, and a restart continues after it"
         return f"a restart repeats the step from its beginning, with the same hash {step.hash}"
 
     def _commit(

@@ -181,7 +181,7 @@ class QueryLoop:
         return writer.start()
 
     def _tagged(self) -> DataFrame:
-        """Call the function once, with streaming DataFrames; return its outputs as one DataFrame."""
+        """Call the function once, with streaming DataFrames; return the union of its outputs."""
         processor = self._running.processor
         frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
         evaluation = without_function(evaluation_of(self._running.graph, processor, hash=""))
