@@ -1,8 +1,10 @@
 """A proxy that injects network faults chosen by a plan, and counts them.
 
-with local() as server, FaultProxy(server.url, FaultPlan({"drop_answer": 0.1})) as proxy:
-    ...  # a client that uses proxy.url
-proxy.dropped_after_commit
+    with local() as server, FaultProxy(server.url, FaultPlan({"drop_answer": 0.1})) as proxy:
+        ...  # a client that uses proxy.url
+    proxy.dropped_after_commit
+
+The last line is the number of writes whose response the client did not get.
 """
 
 import asyncio

@@ -317,7 +317,7 @@ def _damage(write: Write, result: _Result, rng: Random) -> list[Write]:
 
 
 def _torn(sectors: list[Write], rng: Random) -> list[Write]:
-    """Return only some of the sectors: a prefix or, as disks can reorder writes, any of them."""
+    """Return some of the sectors, never all: a prefix or, as disks reorder writes, any subset."""
     if rng.random() < 0.5:
         return sectors[: rng.randrange(len(sectors))]
     lost = rng.randrange(len(sectors))
