@@ -35,7 +35,7 @@ class Action(StrEnum):
     CUT_REQUEST = "cut_request"
     """Forward a part of the request, then close both connections."""
     CUT_ANSWER = "cut_answer"
-    """Forward a part of the response, then close. A chunked body may lose only its last chunks."""
+    """Forward a part of the response, then close. That part may have several whole body chunks."""
     HALF_OPEN_BEFORE = "half_open_before"
     """Keep the client's connection open without reading or writing; the server gets nothing."""
     HALF_OPEN_AFTER = "half_open_after"
