@@ -1,6 +1,6 @@
 """Pipelines: graphs of sources, streams and sinks that process each message exactly once.
 
-Importing this package loads neither Spark nor Arrow: an engine imports what it needs.
+Importing this package imports neither Spark nor Arrow. Each engine imports the libraries it needs.
 """
 
 from semel.pipeline.graph.graph import Graph

@@ -1,8 +1,8 @@
 """Calls of a processor's function: messages in, `(stream, message)` pairs out. Pure.
 
-Every engine uses this. All outputs of a message, including the error stream, come from one call of
-the function: so a function that fails sometimes writes either its outputs or the error, never both
-and never neither.
+Every engine uses this module. All outputs for a message come from one call of the function, and so
+does the message for the error stream. So even if a function fails only sometimes, a message leads
+either to its outputs or to an error message: never to both, and never to neither.
 """
 
 import json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InputMessage(NamedTuple):
-    """A message of an input: the encoded JSON value, and where it is stored."""
+    """A message of an input: the encoded JSON value, its binding, its stream and its ordinal."""
 
     binding: str
     stream: str
@@ -34,14 +34,17 @@ class InputMessage(NamedTuple):
     raw: bytes
 
 
-# The messages for one call of a function: for a join one of every input, otherwise one.
+# The messages for one call of a function: one message of every input for a join, otherwise one.
 Call = Sequence[InputMessage]
 # A stream, and the encoded JSON value to append to it.
 Output = tuple[str, bytes]
 
 
 class MessageFailed(Exception):
-    """A call failed, and the processor has no error stream. The cause is the failure."""
+    """Raised if a call fails and the processor has no error stream.
+
+    `__cause__` is the error of the call.
+    """
 
     def __init__(self, inputs: Call) -> None:
         self.inputs = tuple(inputs)
@@ -70,7 +73,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
-    """Return everything needed to call a processor's function in the step with this hash."""
+    """Return the function of a processor with all that calling it needs, for the step `hash`."""
     return Evaluation(
         graph=graph.id,
         processor=processor.id,
@@ -90,19 +93,22 @@ def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
 
 
 def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> list[Call]:
-    """Group the messages of inputs into calls: for a join the i-th of every input, else singly."""
+    """Group the messages of inputs into calls.
+
+    A call of a join has the i-th message of every input. Any other call has one message.
+    """
     if is_join:
         return list(zip(*inputs, strict=True))
     return [(message,) for messages in inputs for message in messages]
 
 
 def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Make the calls of the function, and yield its outputs, in order.
+    """Call the function for each of `calls`, and yield the outputs, in order.
 
-    What the function raises becomes a message of the error stream; without one, MessageFailed is
-    raised. The same holds for a message that is JSON but that Python cannot decode, such as an
-    integer of 5,000 digits. MemoryError, and exceptions that are not an Exception, do not concern
-    the message and are raised as they are.
+    An error of the function becomes a message of the error stream. If the processor has no error
+    stream, MessageFailed is raised. The same applies to a message that is valid JSON but that
+    Python cannot decode, such as an integer of 5,000 digits. MemoryError, and exceptions that are
+    not an Exception, are not caused by the message. They are raised unchanged.
     """
     if evaluation.kind is FunctionKind.ARROW:
         yield from _evaluate_all(evaluation, calls)
@@ -112,9 +118,9 @@ def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
 
 
 def passing(evaluation: Evaluation, call: Call) -> dict[str, Any] | None:
-    """Return the decoded messages that pass the filters, by binding; None if none does.
+    """Return the decoded messages of a call, by binding; None if no message passes the filters.
 
-    In a join, the values of the others are None.
+    In a join, a message that does not pass the filters is replaced with None.
     """
     values = {message.binding: decode(message.raw, JSON_MEDIA_TYPE) for message in call}
     if not (evaluation.types or evaluation.topics):
@@ -126,7 +132,10 @@ def passing(evaluation: Evaluation, call: Call) -> dict[str, Any] | None:
 
 
 def _passes(evaluation: Evaluation, binding: str, value: Any) -> bool:
-    """Return whether a message passes the filter of its input: its topics, otherwise its types."""
+    """Return whether a message passes the filter of its input.
+
+    If the input has a filter of topics, only the topics count, otherwise only the types.
+    """
     topics = evaluation.topics.get(binding)
     if topics is not None:
         tagged = value.get("topics") if isinstance(value, dict) else None
@@ -170,7 +179,7 @@ def _output(path: str, value: Any) -> Output:
         raise TypeError("a function must return JSON values, not bytes; decode them")
     try:
         raw = encode_json(value)
-    except OverflowError:  # an integer of more than 64 bits, which is valid JSON
+    except OverflowError:  # an integer of more than 64 bits: valid JSON, but not for `encode_json`
         raw = json.dumps(value, separators=(",", ":")).encode("ascii")
     if len(raw) > MESSAGE_BYTES_MAX:
         raise ValueError(
@@ -182,7 +191,11 @@ def _output(path: str, value: Any) -> Output:
 
 
 def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each output of a function with its stream; None is no output."""
+    """Yield each output of a function with its stream; None is not an output.
+
+    Raises TypeError or KeyError if a function with several outputs does not return a dict by
+    binding.
+    """
     if result is None:
         return
     if evaluation.has_one_output:
@@ -198,7 +211,7 @@ def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
         if binding not in evaluation.outputs:
             expected = ", ".join(evaluation.outputs)
             raise KeyError(f"{binding!r} is not an output; expected {expected}")
-    # In the order of the graph, so that every engine yields the same.
+    # In the order in which the graph declares the outputs, so that all engines yield the same.
     for binding, path in evaluation.outputs.items():
         if result.get(binding) is not None:
             yield path, result[binding]
@@ -216,7 +229,7 @@ DecodedCall = tuple[Call, dict[str, Any]]
 
 
 def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Decode all messages; those that cannot be decoded come first, as errors."""
+    """Yield errors for the messages that cannot be decoded, then the outputs for the others."""
     decoded: list[DecodedCall] = []
     for call in calls:
         try:
@@ -233,7 +246,10 @@ def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Out
 
 
 def _evaluate_batch(evaluation: Evaluation, calls: Sequence[DecodedCall]) -> Iterator[Output]:
-    """Call the function for all; if that fails, for each alone, to find the ones that fail."""
+    """Call the function with all messages and yield the outputs.
+
+    If that fails, call it again for each call separately, to find out which messages cause errors.
+    """
     outputs: list[Output] | None = None
     try:
         outputs = _batch_outputs(evaluation, [values for _, values in calls])
@@ -268,22 +284,22 @@ def _batch_outputs(evaluation: Evaluation, calls: Sequence[dict[str, Any]]) -> l
 
 
 # ---- error stream --------------------------------------------------------------------------------
-# A message of the error stream has the inputs of a call that failed, and why it failed.
+# A message of the error stream contains the inputs of a failed call, and the error.
 
 
 ERROR_TYPE: Final = "q.type.err/processor"
 _MESSAGE_CHARS_MAX: Final = 2_000
 _TRACE_CHARS_MAX: Final = 8_000
-# The limit of 4 MiB per append includes the framing of the message.
+# Below the limit of an append, because that limit includes the framing of the message.
 MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
 
 
 def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) -> bytes:
     """Return the message of the error stream for one failed call.
 
-    The values of inputs that are too large, nested too deep, or cannot be decoded are omitted: an
-    error message must always be storable, or one message could stop a processor for ever, and its
-    readers must be able to decode it.
+    Values of inputs that are too large, nested too deeply, or cannot be decoded are omitted, for
+    two reasons. The server must accept every error message, otherwise one message could stop a
+    processor permanently. And the readers of the error stream must be able to decode it.
     """
     kind = type(error)
     message: dict[str, Any] = {
@@ -322,7 +338,7 @@ def _is_readable(message: InputMessage) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, also of one whose `__str__` fails."""
+    """Return the text of an error; a replacement text if its `__str__` fails."""
     try:
         return str(error)
     except Exception as another:  # noqa: BLE001 - a user's class can have a bug
@@ -330,19 +346,19 @@ def text_of(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape single surrogates, which cannot be encoded."""
+    """Return the text with single surrogates escaped, because UTF-8 cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 # ---- Arrow batches -------------------------------------------------------------------------------
-# pyarrow is an extra, so it is imported where it is used.
+# pyarrow is an optional dependency, so it is imported only where it is used.
 
 
 def arrow_batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
-    """Return a batch with a column for every name in any of the messages.
+    """Return messages as a batch, with a column for every name that occurs in a message.
 
-    Raises TypeError if a message is not an object, and what Arrow raises if the values of a column
-    have no common type.
+    Raises TypeError if a message is not a JSON object, and an error of Arrow if the values of a
+    column have no common type.
     """
     import pyarrow as pa  # noqa: PLC0415
 
@@ -357,7 +373,7 @@ def arrow_batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
 
 
 def messages_in(batch: Any) -> list[Any]:
-    """Return a message for every row; raise TypeError if it is not a RecordBatch."""
+    """Return the rows of a batch as messages; raise TypeError if it is not a RecordBatch."""
     import pyarrow as pa  # noqa: PLC0415
 
     if not isinstance(batch, pa.RecordBatch):

@@ -1,4 +1,4 @@
-"""The interface of an engine, which carries out pinned steps, and the choice of an engine."""
+"""The interface of an engine, which runs pinned steps, and the choice of an engine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from semel.version import install_advice
 T = TypeVar("T")
 Appends = Mapping[str, Sequence[bytes]]
 Moves = Mapping[str, Mapping[str, Move]]  # by group and stream
-Record = tuple[str, Any]  # a stream, and a message for it
+Record = tuple[str, Any]  # a stream, and the message to append to it
 AtBoundary = Callable[[str, str], None]
 
 
@@ -41,11 +41,11 @@ class RunState(StrEnum):
 
 @dataclass
 class Gauge:
-    """The progress of one processor; written by its thread, read by any.
+    """The progress of one processor. Its own thread writes it, and any thread may read it.
 
-    `read` and `written` count messages since the start, `errors` those among them that went to the
-    error stream. `lag` is the number of offsets not processed yet, `step_seconds` the duration of
-    the last step, `reason` why the processor stopped.
+    `read` and `written` count messages since the start. `errors` counts the written messages that
+    went to the error stream. `lag` is the number of offsets that are not processed yet.
+    `step_seconds` is the duration of the last step. `reason` says why the processor stopped.
     """
 
     processor: str
@@ -63,9 +63,9 @@ class Gauge:
 class StepOutput(Struct, frozen=True):
     """The output of a step: messages for the commit to append, staged transactions, or both.
 
-    `appends` are encoded JSON values, by stream. `transactions` are tokens of staged ones, which
-    the committer of the engine can commit; their messages come after the appends. `read` counts the
-    messages read, `written` the messages produced, by stream.
+    `appends` are encoded JSON values, by stream. `transactions` are the tokens of staged
+    transactions, which the committer of the engine commits; their messages come after the appends.
+    `read` is the number of messages read. `written` is the number of messages produced, by stream.
     """
 
     appends: Mapping[str, Sequence[bytes]] = {}
@@ -75,11 +75,11 @@ class StepOutput(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """One step of one processor, pinned on the server: a retry gets exactly the same.
+    """One step of one processor. It is pinned on the server, so a retry gets exactly the same step.
 
-    `messages()` reads the messages of the ranges, by binding; an engine that reads by itself need
-    not call it. `producer_id` and `producer_epoch` own the commit and what is staged for it;
-    `version` is the number of that commit.
+    `messages()` reads the messages of the ranges, by binding; an engine that reads the ranges
+    itself need not call it. `producer_id` and `producer_epoch` identify the owner of the commit and
+    of the transactions staged for it. `version` is the number of the commit.
     """
 
     graph: Graph
@@ -93,7 +93,7 @@ class Work(Struct, frozen=True):
 
     @property
     def evaluation(self) -> Evaluation:
-        """Everything needed to call the function, in any process."""
+        """The function of the processor with all that calling it needs, in any process."""
         return evaluation_of(self.graph, self.processor, self.step.hash)
 
     @property
@@ -103,12 +103,12 @@ class Work(Struct, frozen=True):
 
 
 class ProcessorRun(Struct, frozen=True, kw_only=True):
-    """The run of one processor: what its loop needs.
+    """The run of one processor, with everything that its loop needs.
 
-    `stop` ends the loop after the current step, `cut` even if the server does not respond.
-    `at_boundary(processor, boundary)` is called at each boundary of a step, for tests.
-    `is_draining`: it processes what is stored and ends, once `is_ending()` returns that no
-    processor writes to its inputs any more.
+    `stop` ends the loop after the current step. `cut` also ends requests that wait for a server
+    that does not respond. `at_boundary(processor, boundary)` is called at each boundary of a step,
+    for tests. If `is_draining`, the loop processes the stored messages, and ends when
+    `is_ending()` returns True: then no processor writes to its inputs any more.
     """
 
     client: Client
@@ -127,11 +127,11 @@ class ProcessorRun(Struct, frozen=True, kw_only=True):
         return f"{self.graph.id}/{self.processor.id}"
 
     def at(self, boundary: str) -> None:
-        """Report a boundary."""
+        """Call `at_boundary` for this processor."""
         self.at_boundary(self.processor.id, boundary)
 
     def stopped(self, reason: str) -> ProcessorStopped:
-        """Return the error that stops this processor."""
+        """Return the error to raise to stop this processor."""
         return ProcessorStopped(self.processor.id, reason)
 
 
@@ -139,14 +139,15 @@ class Loop(Protocol):
     """The loop of one processor."""
 
     def run(self) -> None:
-        """Run until no more input can come, or until it is stopped."""
+        """Process until no more input can come, or until a stop is requested."""
 
 
 class Committer(ABC):
     """Commits the steps of one processor: outputs, positions and trace record, all or nothing.
 
-    `producer_id`, which is `<graph>/<processor>`, and `epoch`, the number of this instance of the
-    processor, own the commits. `version` is the number of the next commit.
+    `producer_id` and `epoch` identify the owner of the commits. `producer_id` is
+    `<graph>/<processor>`; `epoch` counts the instances of the processor. `version` is the number of
+    the next commit.
     """
 
     def __init__(self, client: Client, name: str, stop: Stop) -> None:
@@ -171,10 +172,10 @@ class Committer(ABC):
         transactions: Sequence[str] = (),
         record: Record | None = None,
     ) -> CommitResult:
-        """Apply everything or nothing, once. `step` is None for a trace record alone.
+        """Commit appends, moves, transactions and record together, exactly once; return the result.
 
-        `record` is appended to its stream after the appends. An at-most-once step is committed
-        twice: first its moves, then its output.
+        `step` is None for a commit that has only a trace record. `record` is appended after
+        `appends`. An at-most-once step has two commits: first its moves, then its output.
         """
         streams: dict[str, Sequence[Any]] = dict(appends)
         if record is not None:
@@ -188,7 +189,7 @@ class Committer(ABC):
 
     @abstractmethod
     def _flow(self, step: Step | None, parts: Parts) -> Flow[CommitResult]:
-        """Return the flow of a commit with the number `version`."""
+        """Return the flow of the commit that has the number `version`."""
 
     def _run(self, flow: Flow[T]) -> T:
         return self._client.run_until_stopped(flow, self._stop)
@@ -197,29 +198,31 @@ class Committer(ABC):
 class Executor(Protocol):
     """An engine.
 
-    `reads_ahead`: it calls `Work.messages`, so the loop reads messages while it looks for work.
-    Otherwise the loop requests only the tails of the streams, except for joins, whose messages must
-    be counted. `step_messages_max`: the maximum number of messages of one step.
+    `reads_ahead` is true if the engine calls `Work.messages`. Then the loop reads the messages
+    while it waits for input. Otherwise the loop requests only the tails of the streams, except for
+    a join, whose messages must be counted. `step_messages_max` is the maximum number of messages in
+    one step.
     """
 
     reads_ahead: bool
     step_messages_max: int
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Return what it cannot run of a graph, before anything starts."""
+        """Return why the engine cannot run a graph; empty if it can. Nothing is started yet."""
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:
         """Return the committer for the steps of the processor `<graph>/<processor>`."""
 
     def run(self, work: Work) -> StepOutput:
-        """Carry out a step. Nothing of it may be visible before the commit, which the loop does.
+        """Run a step and return its output, which the loop commits.
 
-        Raises MessageFailed for a message that failed without an error stream. Any other exception
-        stops the processor, and a restart repeats the step.
+        No output may be visible before that commit. Raises MessageFailed if a message fails and
+        the processor has no error stream. Every exception stops the processor. A restart repeats
+        the step, unless the processor is at-most-once.
         """
 
     def query(self, running: ProcessorRun) -> Loop:
-        """Return the loop of a stateful processor, which stores its own progress."""
+        """Return the loop of a stateful processor; the loop stores its progress itself."""
 
     def close(self) -> None:
         """Release all resources."""
@@ -239,13 +242,17 @@ _MODULES: Final = {
 
 
 def engine_for(graph: Graph, *, master: str | None = None) -> str:
-    """Return Spark for a graph that needs it or if a master is named, otherwise local."""
+    """Return "spark" if the graph needs Spark or a master is named, otherwise "local"."""
     needs_spark = any(p.stateful or kind_of(p) is FunctionKind.DATAFRAME for p in graph.processors)
     return SPARK if needs_spark or master is not None else LOCAL
 
 
 def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
-    """Create an engine; raise GraphError if it is unknown, not installed, or an option is wrong."""
+    """Return a new engine.
+
+    Raises GraphError if the engine is unknown or not installed, or if the local engine gets an
+    option of Spark.
+    """
     if name not in _MODULES:
         raise GraphError(graph.id, [f"there is no engine {name!r}; use {' or '.join(ENGINES)}"])
     module, class_name = _MODULES[name]

@@ -1,8 +1,9 @@
-"""A sink to PostgreSQL, exactly once: for functions `(df, delivery)` on Spark.
+"""Exactly-once writes to PostgreSQL, for sink functions `(df, delivery)` on Spark.
 
-Every task copies its rows into a staging table, with the hash of the step, its partition and its
-attempt. Then the driver stores the hash and moves the rows of the successful attempts, in one
-transaction. If the hash is stored already for this table, the step was stored, and nothing is done.
+Every task copies its rows into a staging table. Each row has the hash of the step, the partition of
+the task, and the id of the attempt. Then the driver runs one transaction: it stores the hash, and
+moves the rows of the successful attempts to the table. If the hash is stored for this table
+already, the step was written before, and nothing is done.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,13 +31,15 @@ CREATE TABLE IF NOT EXISTS semel_deliveries (
     PRIMARY KEY (hash, table_name)
 )
 """
-# Without the constraints of the table: only the rows that are moved must satisfy them.
+# The staging table has no constraints. Only the rows that are moved must satisfy those of the
+# target table.
 _STAGING_SQL: Final = """
 CREATE TABLE IF NOT EXISTS {staging} AS
 SELECT ''::text AS _hash, 0::int AS _part, ''::text AS _attempt, 0::bigint AS _row, *
 FROM {table} WITH NO DATA
 """
-# Columns that were added to the table later, with their types.
+# The columns, with their types, that the target table has and the staging table does not: columns
+# that were added to the target table later.
 _MISSING_SQL: Final = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = {table_text}::regclass AND attnum > 0 AND NOT attisdropped AND attname NOT IN
@@ -49,7 +52,7 @@ _TAKE_SQL: Final = """
 INSERT INTO semel_deliveries (hash, table_name, processor, number) VALUES (%s, %s, %s, %s)
 ON CONFLICT DO NOTHING
 """
-# Values are literals here: in a statement with parameters, names could not contain %.
+# The values are literals, because in a statement with parameters a name could not contain %.
 _MOVE_SQL: Final = """
 INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging}
 WHERE _hash = {hash} AND _attempt = ANY({attempts}) ORDER BY _part, _row
@@ -62,9 +65,9 @@ _COPIED_DDL: Final = "attempt string, rows long"
 def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
     """Append the rows of a step to a table, by column name; return False if they are stored.
 
-    `to` is a connection string of libpq, which Spark's workers use, too. The table must exist;
-    `semel_deliveries` and `<table>_staging` are created. A sink may write to several tables, to
-    each of them once per step.
+    `to` is a connection string of libpq; Spark's workers use it, too. The table must exist. The
+    tables `semel_deliveries` and `<table>_staging` are created if they do not exist. A sink may
+    write to several tables, but only once to each of them in a step.
     """
     tables = _Tables(table, frame.columns)
     with psycopg.connect(to) as connection:
@@ -101,7 +104,8 @@ class _Tables:
 
 def _prepare(connection: Connection[Any], tables: _Tables) -> None:
     with connection.transaction():
-        connection.execute(_LOCK_SQL)  # otherwise two that create a table at once could fail
+        # Without a lock, two drivers that create a table at the same time could fail.
+        connection.execute(_LOCK_SQL)
         connection.execute(_DELIVERIES_SQL)
         connection.execute(tables.format(_STAGING_SQL))
         table, staging = (sql.Literal(name.as_string(connection)) for name in tables.names)
@@ -123,7 +127,11 @@ def _move(
     attempts: Sequence[str],
     count: int,
 ) -> bool:
-    """Store the hash and the rows together; return False if another driver has stored the hash."""
+    """Store the hash and the rows; return False if another driver has stored the hash before.
+
+    Raises RuntimeError if rows are missing in the staging table. The caller's transaction is then
+    rolled back.
+    """
     processor = f"{delivery.graph}/{delivery.processor}"
     identity = [delivery.hash, tables.table, processor, delivery.number]
     hash = sql.Literal(delivery.hash)
@@ -141,7 +149,10 @@ def _move(
 
 
 class _Copy(Struct, frozen=True):
-    """Copies the rows of one attempt of a task; yields one row: the attempt's id and the count."""
+    """A Spark task that copies its rows into the staging table.
+
+    It yields one row: the random id of this attempt, and the number of rows copied.
+    """
 
     to: str
     statement: str
@@ -150,7 +161,7 @@ class _Copy(Struct, frozen=True):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        # A random id: after a restart of the driver, Spark counts attempts from 0 again.
+        # The id is random because Spark counts attempts from 0 again after a restart of the driver.
         attempt, count = random_id(), 0
         with (
             psycopg.connect(self.to) as connection,
@@ -169,7 +180,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return values that psycopg can write; structs and maps as JSON."""
+    """Return the values of a column for psycopg; structs and maps become JSON."""
     if pa.types.is_struct(column.type) or pa.types.is_map(column.type):
         texts = zip(json_texts(column).to_pylist(), column.is_valid(), strict=True)
         return [text if is_valid else None for text, is_valid in texts]

@@ -1,4 +1,4 @@
-"""Running a graph: one thread per processor, until all have ended or one has stopped."""
+"""Running a graph: one thread per processor, until each has ended or stopped."""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,16 +37,17 @@ from semel.pipeline.values import GraphError, ProcessorStopped
 # ---- sources -------------------------------------------------------------------------------------
 
 
-_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0  # how long an unreachable server is retried
+_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0  # how long appends to an unreachable server are retried
 _PAUSE_SECONDS: Final = 0.005
 YIELDED: Final = "yielded"  # the boundary between two messages
 
 
 class SourceLoop:
-    """Runs one source, a generator, until it ends.
+    """Runs the generator of one source until it ends.
 
-    An idempotent producer appends its messages, once and in order. With a cursor, the next run gets
-    the last one that is stored; without, it starts from the beginning.
+    A producer appends the messages of the generator exactly once and in order. If the generator
+    uses a cursor, the next run gets the last cursor that is stored. Otherwise the next run starts
+    from the beginning.
     """
 
     def __init__(self, running: ProcessorRun) -> None:
@@ -54,7 +55,10 @@ class SourceLoop:
         self._failed: list[ClientError] = []
 
     def run(self) -> None:
-        """Append the messages of the generator. Raises ProcessorStopped."""
+        """Append the messages of the generator.
+
+        Raises ProcessorStopped if the generator raises an error or an append fails.
+        """
         running = self._running
         (path,) = running.processor.outputs.values()
         try:
@@ -75,7 +79,10 @@ class SourceLoop:
             raise running.stopped(reason) from error
 
     def _settle(self, producer: Producer) -> None:
-        """Wait until everything is stored; after a stop, only for the grace period."""
+        """Wait until all appended messages are stored; after a stop, only for the grace period.
+
+        Raises the first error of an append.
+        """
         stop = self._running.stop
         while producer.pending_count and not (self._failed or stop.is_set):
             stop.wait(_PAUSE_SECONDS)
@@ -112,10 +119,11 @@ _OVER: Final = (RunState.ENDED, RunState.STOPPED)
 class Runner:
     """One run of a graph.
 
-    `available_now`: end when everything that is stored is processed. Otherwise it runs until
-    `stop`, or until a processor stops, which stops the others too. A stop lets every step end, if
-    the server responds; the next run repeats what was not committed. `master` and `checkpoints`, a
-    directory for stateful processors, are for Spark. Raises GraphError if the graph cannot run.
+    With `available_now`, the run ends when all stored messages are processed. Otherwise it
+    continues until `stop` is called or a processor stops, which stops the others, too. After a
+    stop, the current steps still end if the server responds. The next run repeats the steps that
+    were not committed. `master` and `checkpoints` are for Spark; `checkpoints` is a directory for
+    stateful processors. Raises GraphError if the graph cannot run.
     """
 
     def __init__(
@@ -170,7 +178,10 @@ class Runner:
         self.close()
 
     def start(self) -> Self:
-        """Create missing streams and start the processors; a second call does nothing."""
+        """Create missing streams and start the processors; a second call does nothing.
+
+        Raises GraphError if a stream does not suit the graph.
+        """
         if self._threads:
             return self
         limits = prepare(self._client, self.graph)
@@ -186,12 +197,12 @@ class Runner:
 
     @property
     def is_over(self) -> bool:
-        """Whether all processors have ended or stopped."""
+        """Whether every processor has ended or stopped."""
         return all(gauge.state in _OVER for gauge in self.gauges.values())
 
     @property
     def stopped(self) -> dict[str, str]:
-        """The processors that have stopped, with the reasons."""
+        """The reasons of the processors that have stopped, by processor id."""
         return {
             gauge.processor: gauge.reason
             for gauge in self.gauges.values()
@@ -199,12 +210,12 @@ class Runner:
         }
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all have ended or stopped; return False on a timeout."""
+        """Wait until every processor has ended or stopped; return False on a timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_over, timeout)
 
     def stop(self) -> None:
-        """Request all processors to end; `wait` waits until they have."""
+        """Request all processors to end, and return at once; `wait` waits for them."""
         for running in self._runs:
             running.stop.set()
         if self._cut_timer is None:
@@ -217,10 +228,10 @@ class Runner:
             running.cut.set()
 
     def close(self) -> None:
-        """Stop, wait for the processors, and release all resources."""
+        """Stop the processors, wait for them for a limited time, and release all resources."""
         self.stop()
         for thread in self._threads:
-            thread.join(3 * GRACE_SECONDS)  # a function of the user may never return
+            thread.join(3 * GRACE_SECONDS)  # the user's function may never return
         assert self._cut_timer is not None
         self._cut_timer.cancel()
         self._executor.close()
@@ -256,7 +267,7 @@ class Runner:
         return StepLoop(running, self._executor, inputs)
 
     def _is_ending(self, above: Iterable[str]) -> bool:
-        """Return whether this run drains, and the processors `above` have ended or stopped."""
+        """Return whether this run is draining and all processors `above` have ended or stopped."""
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 
@@ -269,9 +280,10 @@ def run(
     checkpoints: str | None = None,
     available_now: bool = True,
 ) -> dict[str, Gauge]:
-    """Run a graph until it has ended, and return the gauge of each processor.
+    """Run a graph until it has ended; return the gauge of each processor, by id.
 
-    Raises GraphError before anything starts, and ProcessorStopped if a processor has stopped.
+    Raises GraphError if the graph cannot run, before any processor starts, and ProcessorStopped if
+    a processor has stopped.
     """
     with Runner(
         graph,
@@ -291,10 +303,11 @@ def run(
 
 
 def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Create the streams that the graph writes to and that are missing.
+    """Create the streams that the graph writes to, if they are missing; return tails by stream.
 
-    Returns the tails of the streams that only other applications write to. Raises GraphError,
-    before anything is created, if a stream does not exist or does not suit the graph.
+    The tails are those of the existing streams to which no processor of the graph writes. Raises
+    GraphError if a stream that must exist does not exist, or a stream does not suit the graph. In
+    that case nothing was created.
     """
     written = list(topology.writers(graph))
     read = [path for processor in graph.processors for path in processor.inputs.values()]

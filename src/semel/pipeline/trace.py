@@ -1,9 +1,10 @@
 """The trace of a graph: a record of each step, appended by the commit of the step.
 
-A record is appended to `<graph>/trace` by the same commit as the outputs and the positions of its
-step, so it exists if and only if the step was committed. The offsets of the outputs are known only
-from the response to that commit: the next record of the processor carries them, or a separate
-record when no step follows. If a runner is killed before that, they stay unknown.
+The commit that stores the outputs and the positions of a step also appends its record to
+`<graph>/trace`. So the record exists if and only if the step was committed. The offsets of the
+outputs are known only from the response to that commit. Therefore the next record of the processor
+has them, or a separate record if no step follows. If a runner is killed before that, the offsets
+stay unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,10 +23,11 @@ STEP_TYPE: Final = "q.type.trace/step"
 OFFSETS_TYPE: Final = "q.type.trace/offsets"
 
 DONE: Final = "done"
-TAKEN: Final = "taken"  # at-most-once: the position is moved, the outputs are not stored yet
-PINNED: Final = "pinned"  # started, and not committed
+TAKEN: Final = "taken"  # at-most-once: positions are moved, outputs are not stored yet
+PINNED: Final = "pinned"  # started, not committed
 
-# At least this many records are kept; each time this many were added, older ones are trimmed.
+# The trace keeps at least RECORDS_KEPT records. Each time TRIMMED_EVERY records were added, older
+# ones are trimmed.
 RECORDS_KEPT: Final = 10_000
 TRIMMED_EVERY: Final = 1_000
 
@@ -33,14 +35,17 @@ Offsets = dict[str, list[str]]
 
 
 class Outputs(Struct, frozen=True):
-    """The offsets of the outputs of a step: first and next, by stream."""
+    """The outputs of step `number`: the first and the next offset, by stream."""
 
     number: int
     offsets: Offsets
 
 
 class TracedStep(Struct, frozen=True, kw_only=True):
-    """One step in the trace. `read` and `written` count messages; `outputs` None: unknown."""
+    """One step in the trace.
+
+    `read` and `written` count messages. `outputs` is None if the offsets are unknown.
+    """
 
     processor: str
     number: int
@@ -58,24 +63,24 @@ def trace_stream(graph: str) -> str:
 
 
 def step_record(traced: TracedStep, before: Outputs | None) -> dict[str, Any]:
-    """Return the record of a step, with the offsets of the previous step's outputs."""
+    """Return the record of a step; `before` are the outputs of the previous step, if known."""
     record = {"type": STEP_TYPE, **asdict(traced)}
     del record["outputs"]
     return record if before is None else {**record, "before": before}
 
 
 def offsets_record(processor: str, before: Outputs) -> dict[str, Any]:
-    """Return the record of the last step's outputs, for when no step follows."""
+    """Return a separate record of the last step's outputs, for the case that no step follows."""
     return {"type": OFFSETS_TYPE, "processor": processor, "before": before}
 
 
 def printed_ranges(ranges: Iterable[Range]) -> list[tuple[str, str, str, str]]:
-    """Return ranges as records have them: stream, incarnation, first and next offset."""
+    """Return ranges in the format of a record: stream, incarnation, first and next offset."""
     return [(r.stream, r.incarnation, print_offset(r.start), print_offset(r.to)) for r in ranges]
 
 
 def pinned_step(processor: str, step: Step) -> TracedStep:
-    """Return a step that is pinned and not committed, as `read_trace` returns others."""
+    """Return a step that is pinned but not committed, in the form of `read_trace`."""
     return TracedStep(
         processor=processor,
         number=step.number,
@@ -86,7 +91,7 @@ def pinned_step(processor: str, step: Step) -> TracedStep:
 
 
 def read_trace(records: Iterable[Any], processor: str | None = None) -> list[TracedStep]:
-    """Combine the records of a trace into steps, in the order of their first records."""
+    """Return the steps in the records of a trace, in the order of their first records."""
     steps: dict[tuple[str, int], TracedStep] = {}
     for record in records:
         if not isinstance(record, Mapping) or processor not in (None, record.get("processor")):
@@ -102,7 +107,7 @@ def read_trace(records: Iterable[Any], processor: str | None = None) -> list[Tra
 
 
 def trace_of(client: Client, graph: str, processor: str | None = None) -> list[TracedStep]:
-    """Return the steps of a graph in the order of their commits, then the pinned ones.
+    """Return the committed steps of a graph in order, then the steps that are only pinned.
 
     Raises StreamNotFound if the graph has never run.
     """
@@ -120,7 +125,10 @@ def trace_of(client: Client, graph: str, processor: str | None = None) -> list[T
 
 
 def _uncommitted(client: Client, group: str) -> Step | None:
-    """Return the step a group has pinned, if the group is at its beginning."""
+    """Return the pinned step of a group; None if there is none, or it was committed.
+
+    A step was not committed if the positions of the group are the starts of its ranges.
+    """
     pinned = client.run(snapshot(client.site, group))
     if pinned is None:
         return None
@@ -131,7 +139,7 @@ def _uncommitted(client: Client, group: str) -> Step | None:
 
 
 def step_from(pinned: PinnedStep) -> Step:
-    """Convert a step from the form of the server."""
+    """Return a pinned step, as the server sends it, as a Step with ordinals."""
     ranges = sorted(
         Range(path, r.incarnation, parse_offset(r.start) or 0, parse_offset(r.to) or 0)
         for path, r in pinned.ranges.items()

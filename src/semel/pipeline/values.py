@@ -1,4 +1,4 @@
-"""What an application sees of a run: the ranges and the name of a step, and the errors."""
+"""The values of a run: ranges, steps, deliveries and errors."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ class Range(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step as the server has pinned it; `ranges` are sorted by stream."""
+    """A step as it is pinned on the server; `ranges` are sorted by stream."""
 
     number: int
     ranges: tuple[Range, ...]
@@ -28,9 +28,10 @@ class Step(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A step as a sink gets it: the same on every retry, and different for every other step.
+    """The identity of a step, as a sink gets it.
 
-    `number` grows by one with each step of the processor.
+    It is the same on every retry of the step, and no other step has it. `number` grows by one with
+    each step of the processor.
     """
 
     graph: str
@@ -41,15 +42,16 @@ class Delivery(NamedTuple):
 
 
 def step_of(graph: str, processor: str, number: int, ranges: Iterable[Range]) -> Step:
-    """Return the step with these ranges, sorted, and its hash."""
+    """Return a step with its hash and its ranges, sorted by stream."""
     ordered = tuple(sorted(ranges))
     return Step(number, ordered, delivery_hash(graph, processor, number, ordered))
 
 
 def delivery_hash(graph: str, processor: str, number: int, ranges: Iterable[Range]) -> str:
-    """Return the SHA-256 of canonical JSON: `[1, graph, processor, number, [[stream, ...], ...]]`.
+    """Return the SHA-256 of a step: of `[1, graph, processor, number, [[stream, ...], ...]]`.
 
-    Canonical: ranges sorted by stream, no spaces, UTF-8 without escapes.
+    The array is encoded as canonical JSON: ranges sorted by stream, no spaces, non-ASCII characters
+    as UTF-8 without escapes.
     """
     identity = [_VERSION, graph, processor, number, sorted(map(list, ranges))]
     text = json.dumps(identity, separators=(",", ":"), ensure_ascii=False)
@@ -57,7 +59,10 @@ def delivery_hash(graph: str, processor: str, number: int, ranges: Iterable[Rang
 
 
 class GraphError(SemelError):
-    """A graph cannot run; nothing was started. `complaints` lists everything that is wrong."""
+    """Raised if a graph cannot run; no processor was started.
+
+    `complaints` lists everything that is wrong, and how to correct it.
+    """
 
     code = "bad_graph"
 
@@ -68,7 +73,10 @@ class GraphError(SemelError):
 
 
 class ProcessorStopped(SemelError):
-    """A processor cannot continue. Its step stays pinned: a restart repeats the same step."""
+    """Raised if a processor cannot continue; `reason` says why.
+
+    Its step stays pinned. A restart repeats that step, unless the processor is at-most-once.
+    """
 
     code = "processor_stopped"
 
@@ -79,6 +87,6 @@ class ProcessorStopped(SemelError):
 
 
 class EngineFailed(SemelError):
-    """An engine could not carry out a step, for a reason that is not about one message."""
+    """Raised if an engine cannot run a step, and the cause is not a single message."""
 
     code = "engine_failed"

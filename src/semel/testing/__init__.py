@@ -1,19 +1,22 @@
 """Tools for the tests of semel and of applications that use it.
 
-Servers: `local()` is a process that can be killed, `InProcessServer` runs in the process of the
-test. A bad network: `FaultProxy` with its `FaultPlan`. Checkers: `History` and `check_history`, for
-transactions `TransactionHistory` and `check_transactions`.
+- Servers: `local()` starts a server process that can be killed. `InProcessServer` runs in the
+  process of the test.
+- Network faults: `FaultProxy` injects the faults that its `FaultPlan` chooses.
+- Checkers: `check_history` checks a `History` of appends and reads. `check_transactions` checks a
+  `TransactionHistory`.
+- Storage faults: `VirtualDisk` can lose power, and `VirtualStore` can fail.
 
-A virtual disk that loses power, and a virtual store that fails:
+A loss of power:
 
     disk = VirtualDisk()
     file = disk.create("a", 4096)
     file.write(0, [b"hello"])
-    disk.crash(Random(7), "torn_bytes")  # the name "a" was never synced either
+    disk.crash(Random(7), "torn_bytes")  # neither the write nor the name "a" was synced
 
 Pass an object with `before(operation, name, size)` as `faults` to make an operation fail, write
-less than requested, report a sync it has not done, or end the process. All random choices come from
-the `Random` that a test passes in.
+less than requested, lose the data of a sync, or end the process. All random choices come from the
+`Random` that a test passes in.
 """
 
 from semel.client.local import LocalServer, NotStarted, local

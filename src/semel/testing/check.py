@@ -1,8 +1,8 @@
 """The log checker: compares a stream with the recorded operations of its clients.
 
-Values are unique and responses carry offsets, so the stream itself is the order of all appends, and
-no order has to be searched for. The time is O(n log n) in the size of the history, for a sort by
-time.
+Values are unique and responses have offsets, so the stream shows the order of all appends, and the
+checker need not search for an order. It takes O(n log n) time in the size of the history, because
+it sorts by time.
 """
 
 from bisect import bisect_left
@@ -18,11 +18,11 @@ from msgspec import Struct
 #
 #     history = History()
 #     operation = history.append("one anvil", producer="shop-1", seq=0)
-#     operation.ok(offset=0)         # or .refuse(); or nothing, if it is indeterminate
+#     operation.ok(offset=0)         # or .refuse(), or no call if the outcome is indeterminate
 #     started_at = history.clock()
 #     history.read(["one anvil"], invoked_at=started_at)
 #
-# An operation includes its retries; they are not operations of their own. Values must be unique, so
+# An operation includes its retries: a retry is not a separate operation. Values must be unique, so
 # that each message identifies the operation that appended it.
 
 
@@ -30,7 +30,7 @@ _Outcome = Literal["ok", "refused", "indeterminate"]
 
 
 class Operation(Struct):
-    """One append of one message; indeterminate until `ok` or `refuse` is called."""
+    """One append of one message; its outcome is indeterminate until `ok` or `refuse` is called."""
 
     value: Hashable
     invoked_at: int
@@ -44,16 +44,19 @@ class Operation(Struct):
     returned_at: int | None = None
 
     def ok(self, offset: int | None) -> None:
-        """Record the response that the message is durable, at this offset; None if unknown."""
+        """Record a response: the message is durable; `offset` is None if it is not known."""
         self.outcome, self.offset, self.returned_at = "ok", offset, self.clock()
 
     def refuse(self) -> None:
-        """Record the response that the message is not stored and will not be."""
+        """Record a response: the message is not stored and will not be stored."""
         self.outcome, self.returned_at = "refused", self.clock()
 
 
 class Read(Struct):
-    """One read: its values from an offset on, and whether the response said that it is the end."""
+    """One read: the values from `offset` on, in order.
+
+    `is_up_to_date` is true if the response said that the read reached the tail.
+    """
 
     values: Sequence[Hashable]
     offset: int
@@ -64,9 +67,9 @@ class Read(Struct):
 
 
 class History:
-    """The recorded operations and reads of one stream. Threads may share it.
+    """The recorded operations and reads of one stream. Threads may share a history.
 
-    `clock` returns integers that never decrease; all clients share it.
+    `clock` returns integers that never decrease. All clients must use the same clock.
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
@@ -83,7 +86,10 @@ class History:
         seq: int | None = None,
         index: int = 0,
     ) -> Operation:
-        """Record the start of an append; `index` is the index of the message in its batch."""
+        """Record the start of an append and return it, to record its response.
+
+        `index` is the index of the message in its batch.
+        """
         operation = Operation(
             value, self.clock(), self.clock, producer=producer, epoch=epoch, seq=seq, index=index
         )
@@ -99,7 +105,7 @@ class History:
         reader: str = "reader",
         is_up_to_date: bool = True,
     ) -> None:
-        """Record a read that started at `invoked_at` (`history.clock()`) and has now returned."""
+        """Record a read that has just returned; `invoked_at` is `history.clock()` at its start."""
         self.reads.append(Read(values, offset, reader, invoked_at, self.clock(), is_up_to_date))
 
 
@@ -125,8 +131,9 @@ def check_history(
 ) -> list[Violation]:
     """Return the violations of a history, given the final content of the stream.
 
-    `log` has every message of the stream; the first one has `first_offset` (above 0 if the stream
-    was trimmed). At most 1,000 violations are returned. Every thread must have ended before.
+    `log` has every message of the stream. `first_offset` is the offset of the first one; it is
+    above 0 if the stream was trimmed. At most 1,000 violations are returned. All threads that use
+    the history must have ended. Raises ValueError if two operations append the same value.
     """
     checks = _Checks(history, log, first_offset)
     every = (
@@ -142,19 +149,19 @@ def check_history(
 
 
 class _Checks:
-    """One method per guarantee. The offset of each operation is looked up once, for all."""
+    """The checks, one method per guarantee; all share the offsets of the values."""
 
     def __init__(self, history: History, log: Sequence[Hashable], first_offset: int) -> None:
         self._history = history
         self._log = log
         self._first = first_offset
         self._by_value = _by_value(history.operations)
-        # The first offset of each value.
+        # The first offset at which each value is stored.
         self._where = {value: offset for offset, value in reversed([*enumerate(log, first_offset)])}
         self._placed = [self._by_value.get(value) for value in log]
 
     def values(self) -> Iterator[Violation]:
-        """Check that every message was sent, and is stored once."""
+        """Check that every message was sent by a client and is stored only once."""
         for offset, value in enumerate(self._log, self._first):
             if value not in self._by_value:
                 yield Violation("never_sent", {"value": value, "offset": offset})
@@ -163,7 +170,7 @@ class _Checks:
                 yield Violation("duplicated", facts)
 
     def outcomes(self) -> Iterator[Violation]:
-        """Check that acknowledged messages are at their offsets, and refused ones are missing."""
+        """Check that acknowledged messages are at their offsets and refused ones are not stored."""
         for operation in self._history.operations:
             value, acknowledged = operation.value, operation.offset
             offset = self._where.get(value)
@@ -181,7 +188,10 @@ class _Checks:
         return self._first > 0 if acknowledged is None else acknowledged < self._first
 
     def real_time_order(self) -> Iterator[Violation]:
-        """Check that no message is stored after one whose append started after it returned."""
+        """Check that the messages of appends that did not overlap in time are in that order.
+
+        If one append returned before another one started, its message must have the lower offset.
+        """
         latest: Operation | None = None
         for offset, operation in enumerate(self._placed, self._first):
             if operation is None:
@@ -216,9 +226,9 @@ class _Checks:
                 last[operation.producer] = here
 
     def reads(self) -> Iterator[Violation]:
-        """Check that every read returned what the log has, and nothing that was not yet sent."""
+        """Check that every read returned the messages of the log, and none before it was sent."""
         for read in self._history.reads:
-            skipped = max(0, self._first - read.offset)  # trimmed since
+            skipped = max(0, self._first - read.offset)  # messages that were trimmed after the read
             start = read.offset + skipped - self._first
             values = list(read.values[skipped:])
             stored = list(self._log[start : start + len(values)])
@@ -231,7 +241,7 @@ class _Checks:
                     yield Violation("read_before_sent", facts)
 
     def stale_reads(self) -> Iterator[Violation]:
-        """Check that an up-to-date read has all that was acknowledged before it started."""
+        """Check that an up-to-date read has all messages acknowledged before it started."""
         times, ends = _acknowledged(self._history.operations)
         for read in self._history.reads:
             count = bisect_left(times, read.invoked_at)
@@ -243,7 +253,7 @@ class _Checks:
                 yield Violation("stale_read", {**facts, "acknowledged_until": ends[count - 1]})
 
     def readers(self) -> Iterator[Violation]:
-        """Check that the end of the stream never moves back for a reader."""
+        """Check that a reader never sees an earlier end of the stream than it saw before."""
         furthest: dict[str, tuple[int, int]] = {}
         for read in sorted(self._history.reads, key=lambda read: read.invoked_at):
             end = read.offset + len(read.values)
@@ -272,7 +282,10 @@ def _differs(read: Read, values: list[Hashable], stored: list[Hashable], start: 
 
 
 def _acknowledged(operations: Sequence[Operation]) -> tuple[list[int], list[int]]:
-    """Return the times of acknowledgements, and the least end of the stream at each of them."""
+    """Return the times of the acknowledgements, in order, and the known end of the stream at each.
+
+    The end is the highest acknowledged offset so far, plus one. The tail may be higher.
+    """
     acknowledged = sorted(
         (operation.returned_at, operation.offset + 1)
         for operation in operations

@@ -1,9 +1,9 @@
 """A directory in memory with power losses, failing and lost syncs, and a limited capacity.
 
-It replaces `RealDisk` in tests. For each file it has the content on the disk (`durable`), the
-content that a reader sees through the page cache (`current`), and the changes between the two that
-are not synced, in order. Names work the same way: a created, renamed or removed file is durable
-after `sync_names`. All random choices come from the `Random` a test passes in.
+It replaces `RealDisk` in tests. Each file has the content on the disk (`durable`) and the content
+that a reader sees through the page cache (`current`). The changes that are not synced are kept in
+order. Names of files work the same way: creating, renaming or removing a file is durable after
+`sync_names`. All random choices come from the `Random` that a test passes in.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ from semel.testing.storage_faults import (
 
 @dataclass(frozen=True, slots=True)
 class _Inode:
-    """Immutable, so that a copy of the disk shares it."""
+    """The content of a file. It is immutable, so that a copy of the disk can share it."""
 
     durable: bytes = b""
     current: bytes = b""
-    # A failed sync marked pages clean: a later sync does not make them durable.
+    # True if a failed sync has marked pages clean: a later sync does not make them durable.
     has_lost_pages: bool = False
 
 
@@ -57,15 +57,18 @@ class VirtualFile:
         disk._open_counts[inode] += 1
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
-        """Write to the page cache; fewer bytes on a fault or at the capacity."""
+        """Write to the page cache and return the number of bytes written.
+
+        A fault or a full disk can make that fewer bytes than requested.
+        """
         return self._disk._write(self._opened(), position, b"".join(buffers))
 
     def sync(self) -> None:
-        """Make the changes of the file durable, but not its name."""
+        """Make the content of the file durable, but not its name."""
         self._disk._sync(self._opened())
 
     def read(self, position: int, size: int) -> bytes:
-        """Read through the page cache."""
+        """Return up to `size` bytes from `position` on, as the page cache has them."""
         return self._disk._read(self._opened(), position, size)
 
     def size(self) -> int:
@@ -78,7 +81,7 @@ class VirtualFile:
             self._is_open = False
 
     def _opened(self) -> int:
-        """Return the number of the inode; raise EBADF if the file is closed."""
+        """Return the number of the inode; raise an OSError (EBADF) if the file is closed."""
         if not self._is_open or self._process != self._disk._process:
             raise system_error(errno.EBADF)
         return self._inode
@@ -87,9 +90,9 @@ class VirtualFile:
 class VirtualDisk(FaultyStorage):
     """A `Disk` for tests.
 
-    Its operations are create, grow, write, sync, rename, unlink, sync_names, open and read.
-    `create` is a create, a grow and a sync, as on a real disk. Beyond the capacity, `create` and
-    growing writes fail with ENOSPC.
+    `faults` is called for these operations: create, grow, write, sync, rename, unlink, sync_names,
+    open and read. The method `create` consists of a create, a grow and a sync, as on a real disk.
+    `create`, and writes that extend a file, fail with ENOSPC if they exceed the capacity.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -106,23 +109,29 @@ class VirtualDisk(FaultyStorage):
     # ---- the interface of Disk -------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Lock the directory until `close`, `kill` or `crash`; raise DirectoryLocked."""
+        """Lock the directory until `close`, `kill` or `crash`.
+
+        Raises DirectoryLocked if it is locked already.
+        """
         self._check_alive()
         if self._is_locked:
             raise DirectoryLocked("virtual disk: another process owns this directory")
         self._is_locked = True
 
     def is_there(self) -> bool:
-        """Return True: the directory is never deleted."""
+        """Return True, because this directory cannot be deleted."""
         return True
 
     def names(self) -> list[str]:
-        """List the files, sorted."""
+        """Return the names of all files, sorted."""
         self._check_alive()
         return sorted(self._names)
 
     def create(self, name: str, size: int) -> VirtualFile:
-        """Create a file of zeros: its length is durable, its name only after `sync_names`."""
+        """Create a file of `size` zeros.
+
+        Its length is durable at once, its name only after `sync_names`.
+        """
         fault = self._begin("create", name, size)
         if name in self._names:
             raise system_error(errno.EEXIST, name)
@@ -147,7 +156,7 @@ class VirtualDisk(FaultyStorage):
         return VirtualFile(self, self._find(name))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, visible to readers at once; durable after `sync_names`."""
+        """Rename a file; readers see the new name at once, and it is durable after `sync_names`."""
         fault = self._begin("rename", old, 0)
         inode = self._find(old)
         if old != new:
@@ -155,7 +164,7 @@ class VirtualDisk(FaultyStorage):
         self._end("rename", old, fault)
 
     def unlink(self, name: str) -> None:
-        """Remove a file; durable after `sync_names`."""
+        """Remove a file; the removal is durable after `sync_names`."""
         fault = self._begin("unlink", name, 0)
         self._change_names(Unlink(name, self._find(name)))
         self._end("unlink", name, fault)
@@ -183,7 +192,7 @@ class VirtualDisk(FaultyStorage):
         self._death = None
 
     def crash(self, rng: Random, mode: CrashMode = "reordered") -> None:
-        """Lose power; `mode` chooses what of the unsynced changes is kept."""
+        """Lose power; `mode` determines which unsynced changes are kept."""
         kept = survivors(self._pending, rng, mode)
         self.kill()
         self._pending.clear()
@@ -194,9 +203,9 @@ class VirtualDisk(FaultyStorage):
         self._forget_nameless()
 
     def copy(self) -> "VirtualDisk":
-        """Return a copy, with unsynced changes and lock, without hooks and open files.
+        """Return a copy with the unsynced changes and the lock, but without hooks and open files.
 
-        `kill` or `crash` the copy before a journal opens it.
+        Call `kill` or `crash` on the copy before a journal opens it.
         """
         twin = VirtualDisk(capacity_bytes=self.capacity_bytes)
         twin.operations = self.operations
@@ -222,7 +231,7 @@ class VirtualDisk(FaultyStorage):
         self._make_durable([change])
 
     def files(self) -> dict[str, bytes]:
-        """Return the content a reader would see."""
+        """Return the content of all files as a reader would see it, by name."""
         return {name: self._inodes[self._names[name]].current for name in sorted(self._names)}
 
     def digest(self) -> str:
@@ -244,7 +253,7 @@ class VirtualDisk(FaultyStorage):
         fault = self._begin("write", name, len(data))
         if isinstance(fault, ShortWrite):
             data = data[: fault.written_bytes]
-        # A full disk writes less before it fails.
+        # A disk that becomes full writes a part. Only the next write fails.
         size_max = len(self._inodes[number].current) + self._room_bytes()
         if data and position >= size_max:
             raise system_error(errno.ENOSPC)
@@ -306,7 +315,7 @@ class VirtualDisk(FaultyStorage):
         change.apply(self._names)
 
     def _take_pending(self, is_chosen: Callable[[Change], bool]) -> list[Change]:
-        """Remove and return changes that are not synced."""
+        """Remove the chosen changes from those that are not synced, and return them."""
         taken = [change for change in self._pending if is_chosen(change)]
         self._pending = [change for change in self._pending if not is_chosen(change)]
         return taken
@@ -320,7 +329,10 @@ class VirtualDisk(FaultyStorage):
                 self._inodes[change.inode] = replace(inode, durable=change.apply(inode.durable))
 
     def _forget_nameless(self) -> None:
-        """Drop files without a name that are not open. No change of names may be pending."""
+        """Drop files that have no name and are not open.
+
+        Call it only when no change of names is pending: such a change may refer to a file.
+        """
         reachable = {*self._durable_names.values(), *self._names.values(), *+self._open_counts}
         self._inodes = {n: inode for n, inode in self._inodes.items() if n in reachable}
         self._take_pending(lambda change: change.inode not in reachable)

@@ -1,4 +1,4 @@
-"""The connections of a `FaultProxy`, and what its sessions share."""
+"""The connections of a `FaultProxy`, and the state that its sessions share."""
 
 import asyncio
 import re
@@ -24,19 +24,25 @@ _LINGER_ZERO: Final = struct.pack("ii", 1, 0)
 
 
 class WatchedReader(asyncio.StreamReader):
-    """A reader with a callback for the end of the other side, also while nothing is read."""
+    """A reader that calls `on_end` when the other side ends its direction of the connection.
+
+    It does so even while nothing is read.
+    """
 
     on_end: Callable[[], None] | None = None
 
     def feed_eof(self) -> None:
-        """Note the end, and call `on_end`."""
+        """Record the end of the input, and call `on_end`."""
         super().feed_eof()
         if self.on_end is not None:
             self.on_end()
 
 
 class Outlet:
-    """Writes pieces in order, each `seconds` after it came. Later ones do not wait for earlier."""
+    """Writes pieces in order, each of them `seconds` after it was passed to `write`.
+
+    The delays of several pieces overlap, so the delay does not limit the throughput.
+    """
 
     def __init__(self, writer: asyncio.StreamWriter, seconds: float) -> None:
         self._writer = writer
@@ -47,7 +53,10 @@ class Outlet:
         self._task = asyncio.create_task(self._run()) if seconds else None
 
     async def write(self, data: bytes) -> None:
-        """Send, or queue; raise ConnectionError if the connection is closed."""
+        """Send data, or queue it if there is a delay.
+
+        Raises ConnectionError if the connection is closed.
+        """
         if self._is_broken or self._writer.is_closing():
             raise ConnectionResetError("the other side has closed the connection")
         for start in range(0, len(data), PIECE_BYTES):
@@ -58,9 +67,10 @@ class Outlet:
                 await self._line.put((self._loop.time() + self._seconds, piece))
 
     async def close(self, *, is_reset: bool = False) -> None:
-        """Send what is in line, then close; or reset (RST)."""
+        """Send the queued data, then close the connection, or reset it (RST) if `is_reset`."""
         await self._line.join()
-        if is_reset and not self._writer.is_closing():  # else there may be no socket any more
+        # A connection that is closing may have no socket any more.
+        if is_reset and not self._writer.is_closing():
             self._writer.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO
             )
@@ -68,13 +78,13 @@ class Outlet:
         await close(self._writer)
 
     async def end(self) -> None:
-        """End this direction of the connection, after what is in line is sent."""
+        """Send the queued data, then end this direction of the connection."""
         await self._line.join()
         if self._writer.can_write_eof() and not self._writer.is_closing():
             self._writer.write_eof()
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection at once; queued data is lost."""
         if self._task is not None:
             self._task.cancel()
         self._writer.transport.abort()
@@ -97,7 +107,11 @@ class Outlet:
 
 
 class ConnectionRegistry:
-    """What all sessions of a proxy share: the address of the server, the plan, and the counts."""
+    """The state that all sessions of a proxy share.
+
+    It contains the address of the server, the plan, the counts, and the requests that wait until
+    another request overtakes them.
+    """
 
     def __init__(self, target: str, plan: FaultPlan, round_trip_seconds: float) -> None:
         self.target = target
@@ -108,22 +122,22 @@ class ConnectionRegistry:
         self._held: dict[int, asyncio.Future[None]] = {}
 
     def hold(self, number: int) -> asyncio.Future[None]:
-        """Return a future that is done when a later request of any session has its response."""
+        """Return a future that is done when a later request of any session has got its response."""
         future = self._held[number] = asyncio.get_running_loop().create_future()
         return future
 
     def release(self, number: int) -> None:
-        """Drop the future of a request."""
+        """Drop the future that `hold` has returned for a request."""
         self._held.pop(number).cancel()
 
     def responded(self, number: int) -> None:
-        """Notify the requests that wait to be overtaken."""
+        """Complete the futures of earlier requests, which request `number` has overtaken."""
         for held, future in self._held.items():
             if held < number and not future.done():
                 future.set_result(None)
 
     async def connect(self) -> tuple[WatchedReader, asyncio.StreamWriter]:
-        """Connect to the current address of the server."""
+        """Connect to the current address of the server; raise OSError if that fails."""
         loop = asyncio.get_running_loop()
         reader = WatchedReader(limit=HEAD_BYTES_MAX, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -133,7 +147,7 @@ class ConnectionRegistry:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def send_aside(self, request: bytes, method: str) -> bytes | None:
-        """Send a request on its own connection; return the response, or None if there is none."""
+        """Send a request on a separate connection; return the response, or None on a failure."""
         try:
             reader, writer = await self.connect()
         except OSError:
@@ -151,7 +165,10 @@ class ConnectionRegistry:
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
-    """Close, and wait until it is done; data that is not read in time is dropped."""
+    """Close a connection and wait until it is closed.
+
+    Data that the other side does not read in time is dropped.
+    """
     writer.close()
     with suppress(OSError):
         try:
@@ -162,7 +179,10 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 def address_of(target: str) -> tuple[str, int]:
-    """Return host and port of an address; raise ValueError if it is not one."""
+    """Return the host and the port of a server's address.
+
+    Raises ValueError if `target` is not `http://HOST:PORT`.
+    """
     parts = urlsplit(target)
     if parts.scheme != "http" or not parts.hostname or not parts.port:
         raise ValueError(f"{target!r} is not the address of a server; expected http://HOST:PORT")
@@ -170,7 +190,7 @@ def address_of(target: str) -> tuple[str, int]:
 
 
 # ---- HTTP messages -------------------------------------------------------------------------------
-# HTTP/1.1 messages are parsed only as far as needed to find where one ends.
+# HTTP/1.1 messages are parsed only as far as needed to find the end of each message.
 
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -184,14 +204,14 @@ _BODILESS: Final = frozenset({204, 304})
 
 
 class Broken(Exception):
-    """The bytes end within a message, or are not a message."""
+    """Raised if the input ends within a message, or is not a valid message."""
 
 
 class MessageHead(Struct, frozen=True):
-    """The first lines of a message, and how its body is delimited.
+    """The head of a message, and how its body is delimited.
 
-    `length` is None for a body of chunks, or (`is_chunked` false) for one that ends with the
-    connection.
+    `length` is None for a chunked body, and for a body that ends with the connection. In the second
+    case `is_chunked` is false.
     """
 
     data: bytes
@@ -200,12 +220,12 @@ class MessageHead(Struct, frozen=True):
 
     @property
     def method(self) -> str:
-        """The first word of a request."""
+        """The method, if this is a request head."""
         return self.data.partition(b" ")[0].decode("latin-1")
 
     @property
     def status(self) -> int:
-        """The status of a response."""
+        """The status, if this is the head of a response."""
         return int(self.data[9:12])
 
     @property
@@ -215,19 +235,25 @@ class MessageHead(Struct, frozen=True):
 
 
 async def read_request_head(reader: asyncio.StreamReader) -> MessageHead | None:
-    """Read a request head; return None at the end of the connection."""
+    """Read a request head; return None at the end of the connection.
+
+    Raises Broken if the connection ends within the head, or the head is too long.
+    """
     data = await _read_head(reader)
     return None if data is None else _head(data, length=0)
 
 
 async def read_response_head(reader: asyncio.StreamReader, method: str) -> MessageHead | None:
-    """Read the head of a final response to a `method`; return None at the end of the connection."""
+    """Read the head of the final response to a request; return None at the end of the connection.
+
+    `method` is the method of the request. Raises Broken if this is not the head of a response.
+    """
     while (data := await _read_head(reader)) is not None:
         if not re.match(rb"HTTP/1\.[01] \d\d\d[ \r]", data):
             raise Broken("a response does not begin with a status line")
         status = int(data[9:12])
         if status < 200:
-            continue  # the proxy has sent the client its own
+            continue  # skip 1xx: the proxy itself has sent 100 Continue to the client
         if method == "HEAD" or status in _BODILESS:
             return MessageHead(data, is_chunked=False, length=0)
         return _head(data, length=None)
@@ -235,7 +261,7 @@ async def read_response_head(reader: asyncio.StreamReader, method: str) -> Messa
 
 
 def _head(data: bytes, length: int | None) -> MessageHead:
-    """Return the head of a message; `length` is that of a body that declares none."""
+    """Return the head of a message; `length` applies if the head declares no length."""
     if _CHUNKED.search(data):
         return MessageHead(data, is_chunked=True, length=None)
     match = _LENGTH.search(data)
@@ -243,7 +269,10 @@ def _head(data: bytes, length: int | None) -> MessageHead:
 
 
 async def read_body(reader: asyncio.StreamReader, head: MessageHead) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives; of a chunked body, one whole body chunk at a time."""
+    """Yield the pieces of a body as they arrive; for a chunked body, one body chunk at a time.
+
+    Raises Broken if the connection ends within the body.
+    """
     if head.is_chunked:
         async for chunk in _read_chunks(reader):
             yield chunk
@@ -261,7 +290,10 @@ async def read_body(reader: asyncio.StreamReader, head: MessageHead) -> AsyncIte
 
 
 async def read_whole(reader: asyncio.StreamReader, head: MessageHead) -> bytes:
-    """Read the rest of a message, and return it with its head."""
+    """Read the body of a message, and return the whole message.
+
+    Raises Broken if the connection ends within the body, or the message is too large.
+    """
     message = bytearray(head.data)
     async for piece in read_body(reader, head):
         message += piece

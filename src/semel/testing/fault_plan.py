@@ -12,30 +12,34 @@ _RATES_TOLERANCE: Final = 1e-9
 
 
 class Action(StrEnum):
-    """What happens to a request. `before`: the server does not get it; `after`: it responded."""
+    """What the proxy does with a request.
+
+    For `half_open` and `bad_gateway`, `before` means that the server does not get the request, and
+    `after` that it has responded.
+    """
 
     PASS = "pass"  # noqa: S105 - no password
     """Forward the request and the response."""
     DELAY = "delay"
-    """Delay the request, and all after it on its connection."""
+    """Delay the request, and with it all later requests of the connection."""
     DROP_REQUEST = "drop_request"
     """Close the client's connection; the server gets nothing."""
     DROP_ANSWER = "drop_answer"
     """Close the client's connection after the server has responded."""
     DUPLICATE_BEFORE = "duplicate_before"
-    """Send a copy on another connection first; the client gets the response to its own request."""
+    """First send a copy on another connection. The client gets the response to its own request."""
     DUPLICATE_AFTER = "duplicate_after"
     """Send a copy on another connection after the client has its response."""
     REORDER = "reorder"
-    """Let the next request overtake this one: of this connection, otherwise of any other."""
+    """Let a later request, of the same connection or of another one, overtake this one."""
     CUT_REQUEST = "cut_request"
     """Forward a part of the request, then close both connections."""
     CUT_ANSWER = "cut_answer"
-    """Forward a part of the response, of an event stream some events and a part, then close."""
+    """Forward a part of the response, then close. That part may have several whole body chunks."""
     HALF_OPEN_BEFORE = "half_open_before"
-    """Keep the client's connection without reading or writing; the server gets nothing."""
+    """Keep the client's connection open without reading or writing; the server gets nothing."""
     HALF_OPEN_AFTER = "half_open_after"
-    """The same, but the server got the request and has responded."""
+    """The same as half_open_before, but the server has got the request and has responded."""
     TRICKLE = "trickle"
     """Forward the request and the response byte by byte."""
     RESET = "reset"
@@ -45,17 +49,18 @@ class Action(StrEnum):
     BAD_GATEWAY_AFTER = "bad_gateway_after"
     """Respond with 502 instead of the server's response."""
     STALE = "stale"
-    """Forward the response, then close the connection without announcing it."""
+    """Forward the response, then close the connection without `Connection: close`."""
 
 
 class FaultPlan:
-    """Chooses an action for each request: first those of `script`, in order, then by `rates`.
+    """Chooses an action for each request: first the actions of `script`, in order, then by `rates`.
 
-    A rate is a probability; the rest of the requests pass. With `only`, such as "POST /v1/commits",
-    requests that do not begin with it pass, too. `delay_seconds` is the length of a delay, or the
-    limits between which it is drawn. `trickle_seconds` is the time between two bytes,
-    `reorder_seconds` how long a request waits for another to overtake it, `stall_seconds` the
-    maximum length of a stall of any kind.
+    A rate is the probability of an action; all other requests pass. If `only` is set, such as to
+    "POST /v1/commits", requests that do not begin with it pass, too. `delay_seconds` is the length
+    of a delay, or a pair of limits between which the length is drawn. `trickle_seconds` is the time
+    between two bytes. `reorder_seconds` is how long a request waits for another one to overtake it.
+    `stall_seconds` is the maximum length of a stall of any kind. Raises ValueError if the rates are
+    not probabilities, or an action is unknown.
     """
 
     def __init__(
@@ -84,7 +89,7 @@ class FaultPlan:
         self.stall_seconds: Final = stall_seconds
 
     def draw(self, request: bytes = b"") -> Action:
-        """Return the action for the next request, which begins with `request`."""
+        """Return the action for the next request; `request` is the request or its beginning."""
         if not request.startswith(self._only):
             return Action.PASS
         if self._script:

@@ -1,8 +1,10 @@
-"""A proxy that injects network faults, by a plan, and counts them.
+"""A proxy that injects network faults chosen by a plan, and counts them.
 
-with local() as server, FaultProxy(server.url, FaultPlan({"drop_answer": 0.1})) as proxy:
-...  # a client of proxy.url
-proxy.dropped_after_commit
+    with local() as server, FaultProxy(server.url, FaultPlan({"drop_answer": 0.1})) as proxy:
+        ...  # a client that uses proxy.url
+    proxy.dropped_after_commit
+
+The last line is the number of writes whose response the client did not get.
 """
 
 import asyncio
@@ -20,11 +22,12 @@ _HOST: Final = "127.0.0.1"
 
 
 class FaultProxy(LoopResource):
-    """A proxy between clients and a server, for a `with` block or, on your loop, an `async with`.
+    """A proxy between clients and a server.
 
-    It parses HTTP/1.1 messages, and the plan chooses an action for each request.
-    `round_trip_seconds` is added latency, without a limit on throughput. `plan` and `target` can be
-    changed at any time, for the next request and the next connection. While the server is down,
+    Use it in a `with` block or, on your own event loop, in an `async with` block. It parses
+    HTTP/1.1 messages, and the plan chooses an action for each request. `round_trip_seconds` adds
+    latency but does not limit the throughput. `plan` and `target` can be changed at any time: a new
+    plan applies to the next request, a new target to the next connection. While the server is down,
     connections are accepted and closed.
     """
 
@@ -43,7 +46,7 @@ class FaultProxy(LoopResource):
         self._wires = ConnectionRegistry(target, plan or FaultPlan(), round_trip_seconds)
         self._listener: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
-        self._bug: BaseException | None = None  # a session expects everything else
+        self._bug: BaseException | None = None  # an error that no session should raise
 
     @property
     def url(self) -> str:
@@ -71,17 +74,18 @@ class FaultProxy(LoopResource):
 
     @property
     def counts(self) -> Counter[str]:
-        """The number of times each action was taken, by its name.
+        """The number of times that each action was carried out, by the name of the action.
 
-        Also: `requests`; `connections`; `unreachable`, connections closed because the server was
-        down; `connections_refused`, because there were too many; `reorder_alone`, requests that no
-        other one overtook; `dropped_after_commit`.
+        There are also counts of `requests` and `connections`; of connections closed because the
+        server was down (`unreachable`) or because there were too many (`connections_refused`); of
+        requests that should have been overtaken and were not (`reorder_alone`); and
+        `dropped_after_commit`.
         """
         return self._wires.counts
 
     @property
     def dropped_after_commit(self) -> int:
-        """The number of writes with a 2xx response that the client did not get completely."""
+        """The number of write requests whose 2xx response the client did not get completely."""
         return self.counts["dropped_after_commit"]
 
     async def _open(self) -> None:
@@ -103,7 +107,7 @@ class FaultProxy(LoopResource):
     def _ended(self, writer: asyncio.StreamWriter, session: asyncio.Task[None]) -> None:
         self._sessions.discard(session)
         if session.cancelled():
-            writer.transport.abort()  # cancelled before its first step, it has not closed anything
+            writer.transport.abort()  # a task cancelled before its first step closes nothing itself
         else:
             self._bug = session.exception() or self._bug
 

@@ -1,9 +1,9 @@
 """One client's connection through a `FaultProxy`.
 
-Two tasks: one reads requests, chooses an action for each and forwards it to the server; the other
-forwards the responses. A request that passes or is delayed does not wait for responses, so
-pipelined requests stay pipelined. One with any other action waits until all before it have their
-responses, so that the action does not affect those.
+A session has two tasks. The first one reads requests, draws an action for each, and forwards them
+to the server. The second one forwards the responses. A request that passes or is delayed does not
+wait for responses, so pipelined requests stay pipelined. A request with any other action waits
+until all earlier requests have got their responses, so that the action does not affect them.
 """
 
 import asyncio
@@ -40,7 +40,11 @@ _BAD_GATEWAY_BODY: Final = b"bad gateway\n"
 
 
 class ProxiedExchange(Struct):
-    """A request, and its response if that does not come from the connection to the server."""
+    """A request and its action.
+
+    `response` is set only if the response does not come from the session's connection to the
+    server.
+    """
 
     number: int
     method: str
@@ -52,7 +56,7 @@ class ProxiedExchange(Struct):
 
 
 class ProxySession:
-    """A client's connection and its connection to the server."""
+    """One connection of a client, and the connection to the server that belongs to it."""
 
     def __init__(
         self, wires: ConnectionRegistry, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -76,7 +80,7 @@ class ProxySession:
         return self._wires.plan
 
     async def run(self) -> None:
-        """Serve the connection to its end."""
+        """Forward requests and responses until the connection ends."""
         with ExitStack() as stack:
             stack.callback(self._client.abort)
             try:
@@ -135,7 +139,7 @@ class ProxySession:
         return ProxiedExchange(next(self._wires.numbers), head.method, request, len(head.data))
 
     async def _carry_out(self, exchange: ProxiedExchange) -> bool:
-        """Carry out the action of a request; return False if it is the connection's last."""
+        """Carry out the action of a request; return False if no request may follow it."""
         if exchange.action not in (Action.PASS, Action.DELAY):
             await self._all_responded()
         match exchange.action:
@@ -162,7 +166,8 @@ class ProxySession:
         return exchange.action is not Action.HALF_OPEN_AFTER
 
     async def _send(self, exchange: ProxiedExchange) -> None:
-        await self._expect(exchange)  # first: the server may respond before it has all of it
+        # Before the write, because the server may respond before it has the whole request.
+        await self._expect(exchange)
         if exchange.action is Action.TRICKLE:
             await self._trickle(self._server, exchange.request)
         else:
@@ -179,7 +184,11 @@ class ProxySession:
             await self._calm.wait()
 
     async def _reorder(self, exchange: ProxiedExchange) -> None:
-        """Wait for a request that overtakes: a later one of this connection, or of another one."""
+        """Wait until a later request overtakes this one, then send this one.
+
+        The later request is the next one of this connection, or one of another connection. If none
+        comes in time, this request is sent anyway.
+        """
         self._ahead = asyncio.create_task(self._read_request())
         overtaken = self._wires.hold(exchange.number)
         either: set[asyncio.Future[Any]] = {self._ahead, overtaken}
@@ -191,7 +200,8 @@ class ProxySession:
         later = None if is_overtaken else _result_of(self._ahead)
         is_alone = later is None and not is_overtaken
         self._wires.counts["reorder_alone" if is_alone else "reorder"] += 1
-        if later is not None:  # send it first, on another connection; responses keep their order
+        if later is not None:
+            # The later request is sent first, on a separate connection. Responses keep their order.
             self._ahead = None
             later.response = await self._wires.send_aside(later.request, later.method)
         await self._send(exchange)
@@ -219,7 +229,7 @@ class ProxySession:
                 return
 
     async def _respond(self, exchange: ProxiedExchange) -> bool:
-        """Forward a response, or carry out the action; return False if it is the last."""
+        """Forward a response, or carry out the action; return False if the connection must end."""
         if exchange.response is not None:
             status = _status_of(exchange.response)
             is_complete = continues = await self._write(exchange.response)
@@ -278,7 +288,11 @@ class ProxySession:
         return True
 
     async def _cut(self, head: MessageHead, body: AsyncIterator[bytes]) -> None:
-        """Forward a part: of the body, some body chunks and a part of one, or of the head."""
+        """Forward a part of a response.
+
+        Without a body, that is a part of the head. Otherwise it is the head and a part of the body:
+        for a chunked body, some whole body chunks and a part of the next one.
+        """
         random = self._plan.random
         if head.length == 0:
             await self._write(head.data[: random.randrange(1, len(head.data))])
@@ -304,8 +318,8 @@ class ProxySession:
         await outlet.write(data[sent:])
 
     async def _stall(self) -> None:
-        """Keep the connection without reading from or writing to the client."""
-        with suppress(RuntimeError):  # paused already
+        """Keep the connection open for a time, without reading from or writing to the client."""
+        with suppress(RuntimeError):  # reading is paused already
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(self._plan.stall_seconds)
 
@@ -323,7 +337,10 @@ class ProxySession:
             self._wires.counts["dropped_after_commit"] += 1
 
     async def _count_leftovers(self) -> None:
-        """Read the responses to the remaining requests, and count them as lost."""
+        """Read the responses to the remaining requests, and count them as lost.
+
+        The client does not get these responses.
+        """
         left = [self._pending.get_nowait() for _ in range(self._pending.qsize())]
         with suppress(OSError, Broken):
             async with asyncio.timeout(self._plan.stall_seconds):
@@ -334,7 +351,10 @@ class ProxySession:
                         self._count_lost(exchange, await self._skip_response(exchange.method))
 
     async def _skip_response(self, method: str) -> int:
-        """Read and drop a response; return its status."""
+        """Read and drop the next response; return its status.
+
+        Raises Broken if the server has closed the connection.
+        """
         if self._unread is not None:
             await self._drain(self._unread)
         head = await read_response_head(self._responses, method)
@@ -353,5 +373,8 @@ def _status_of(response: bytes) -> int:
 
 
 def _result_of(task: asyncio.Task[ProxiedExchange | None]) -> ProxiedExchange | None:
-    """Return the result of a task; None if it still runs or failed, which is raised later."""
+    """Return the result of a task; None if it is still running, or has failed.
+
+    The error of a failed task is raised when the task is awaited later.
+    """
     return task.result() if task.done() and task.exception() is None else None

@@ -1,4 +1,4 @@
-"""A server with the real engine and the real listener, in the process of the test."""
+"""A server in the process of the test, with the real engine and the real listener."""
 
 import asyncio
 import gc
@@ -34,8 +34,8 @@ _START_SECONDS_MAX: Final = 60.0  # enough for a busy machine
 class BackgroundLoop:
     """An event loop on its own thread.
 
-    It is one of asyncio: closing one of uvloop waits for every handle, and can wait for ever for a
-    connection that was accepted while the listener closed.
+    It is always a loop of asyncio, not of uvloop. Closing a loop of uvloop waits for every handle,
+    and that never ends if a connection was accepted while the listener closed.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,11 +44,11 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine on the loop, and wait until it ends."""
+        """Run a coroutine on the loop and wait until it ends; raise TimeoutError after a minute."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_SECONDS_MAX)
 
     def stop(self) -> None:
-        """Cancel all tasks, and end the thread."""
+        """Cancel all tasks, end the thread, and close the loop."""
         self.run(self._cancel_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -60,22 +60,25 @@ class BackgroundLoop:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
-        await self._loop.shutdown_default_executor()  # it resolves addresses on threads
+        await self._loop.shutdown_default_executor()  # its threads resolve addresses
 
 
 class LoopResource(ABC):
-    """A resource for a `with` block, on a background loop, or an `async with`, on your loop."""
+    """A resource that needs an event loop.
+
+    In a `with` block it runs on a background loop, in an `async with` block on the running loop.
+    """
 
     _thread_name: ClassVar[str]
     _background: BackgroundLoop | None = None
 
     @abstractmethod
     async def _open(self) -> None:
-        """Open it on the running loop."""
+        """Open the resource on the running loop."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """Close it on the running loop."""
+        """Close the resource on the running loop."""
 
     def __enter__(self) -> Self:
         background = BackgroundLoop(self._thread_name)
@@ -108,11 +111,11 @@ class LoopResource(ABC):
 
 
 class InProcessServer(LoopResource):
-    """A server for a `with` block (on its own thread) or an `async with` (on your loop).
+    """A server for a `with` block (on its own thread) or an `async with` block (on your loop).
 
-    Without `data` it uses a temporary directory, which is removed with it. An engine that fails
-    does not end the process, as it would in `semel serve`: the error is raised at the end of the
-    block.
+    Without `data` it uses a temporary directory, which is removed at the end of the block. If the
+    engine fails, the process does not end as `semel serve` would. Instead, EngineStopped is raised
+    at the end of the block.
     """
 
     _thread_name = "semel-in-process"
@@ -145,7 +148,10 @@ class InProcessServer(LoopResource):
 
     @property
     def engine(self) -> Engine:
-        """The running engine; call its methods only on the thread of the loop."""
+        """The running engine; call its methods only on the thread of the loop.
+
+        Raises EngineStopped outside the block.
+        """
         if self._engine is None:
             raise EngineStopped("the server is not running; use it inside its `with` block")
         return self._engine
@@ -183,7 +189,8 @@ class InProcessServer(LoopResource):
     async def _close(self) -> None:
         if self._listener is not None and self._app is not None:
             draining = asyncio.create_task(self._listener.drain(_DRAIN_SECONDS))
-            await asyncio.sleep(0)  # lets every connection note that its next response is its last
+            # The listener must mark every connection as draining before the app ends live reads.
+            await asyncio.sleep(0)
             self._app.drain()
             await draining
         if self._engine is not None:
@@ -193,7 +200,7 @@ class InProcessServer(LoopResource):
             raise EngineStopped(f"the engine failed during the test: {self.failure}")
 
     def _restore_process(self) -> None:
-        """Undo the process settings of the engine, and remove the temporary directory."""
+        """Restore the process settings that the engine changed; remove the temporary directory."""
         self._listener = self._app = self._engine = None
         sys.setswitchinterval(self._switch_seconds)
         gc.unfreeze()

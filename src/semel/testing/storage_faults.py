@@ -1,4 +1,4 @@
-"""What goes wrong with a virtual disk or store: faults of single operations, and power losses."""
+"""The faults of a virtual disk or store: faults of single operations, and losses of power."""
 
 import errno
 import os
@@ -8,24 +8,25 @@ from random import Random
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
 # ---- faults of operations ------------------------------------------------------------------------
-# The virtual disk and the virtual store call their `faults` before each operation. None: no fault.
+# The virtual disk and the virtual store call `faults.before` before each operation. It returns the
+# fault of the operation, or None.
 
 
 class Death(Exception):
-    """The process ends during an operation; nothing it does afterwards reaches the disk."""
+    """Raised to end the process during an operation; every later operation raises it again."""
 
 
 class Killed(Death):
-    """The process is killed; the machine, and with it the page cache, continues."""
+    """Raised if the process is killed. The machine continues, so the page cache is kept."""
 
 
 class PowerLost(Death):
-    """The machine loses power; `VirtualDisk.crash` chooses what of the unsynced data is kept."""
+    """Raised if the machine loses power; `VirtualDisk.crash` chooses the unsynced data to keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Raise `error`: instead of the operation or, with `is_after`, after it has taken effect."""
+    """Raise `error` instead of the operation or, if `is_after`, after the operation took effect."""
 
     error: Exception
     is_after: bool = False
@@ -33,17 +34,17 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class ShortWrite:
-    """Write only the first bytes, and return their number."""
+    """Write only the first `written_bytes` bytes, and return that number."""
 
     written_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class LostSync:
-    """Fail a sync the way Linux does: raise, and mark the pages clean.
+    """Fail a sync the way Linux does: raise an error, and mark the pages clean.
 
-    Readers still see the bytes, the disk never gets them, and the next sync succeeds. Only writing
-    the bytes again makes them durable.
+    Readers still see the bytes, but the disk never gets them, although the next sync succeeds. Only
+    writing the bytes again and syncing makes them durable.
     """
 
 
@@ -51,20 +52,20 @@ Fault: TypeAlias = Fail | ShortWrite | LostSync
 
 
 class Faults(Protocol):
-    """Chooses the faults."""
+    """An object that chooses the fault of each operation."""
 
     def before(self, operation: str, name: str, size: int) -> Fault | None:
-        """Return the fault of one operation on the file `name` with `size` bytes; None for none."""
+        """Return the fault of an operation of `size` bytes on the file `name`, or None."""
 
 
 class FaultyStorage:
-    """The faults of a virtual disk or store, for all its operations.
+    """The base class of the virtual disk and the virtual store: it injects the faults.
 
     Attributes:
-        faults: called before every operation.
-        on_operation: called with (operation, name) after each one that changes something.
-        operations: the number of those operations.
-        capacity_bytes: the limit of the content; can be changed.
+        faults: its `before` is called before every operation.
+        on_operation: called with (operation, name) after each operation that changes something.
+        operations: the number of operations that have changed something.
+        capacity_bytes: the maximum size of the content; can be changed at any time.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -75,12 +76,12 @@ class FaultyStorage:
         self._death: Death | None = None
 
     def _check_alive(self) -> None:
-        """Raise the error that has ended the process, if there is one."""
+        """Raise the Death that has ended the process, if there was one."""
         if self._death is not None:
             raise self._death
 
     def _begin(self, operation: str, name: str, size: int) -> Fault | None:
-        """Return the fault of an operation; raise it, if it replaces the operation."""
+        """Return the fault of an operation; raise its error if that replaces the operation."""
         self._check_alive()
         fault = self.faults.before(operation, name, size) if self.faults is not None else None
         assert not isinstance(fault, ShortWrite) or operation == "write", "only writes are short"
@@ -90,7 +91,7 @@ class FaultyStorage:
         return fault
 
     def _end(self, operation: str, name: str, fault: Fault | None) -> None:
-        """Count an operation that has taken effect, and raise its fault, if it has one."""
+        """Count an operation that has taken effect; raise the error of its fault, if any."""
         self.operations += 1
         if self.on_operation is not None:
             self.on_operation(operation, name)
@@ -106,12 +107,12 @@ class FaultyStorage:
 
 
 def refuse(code: int) -> Fail:
-    """Return a fault that raises an errno of the operating system instead of the operation."""
+    """Return a fault that raises an OSError with this errno instead of the operation."""
     return Fail(system_error(code))
 
 
 def system_error(code: int, name: str | None = None) -> OSError:
-    """Return the error of the operating system for an errno; Python chooses the subclass."""
+    """Return the OSError for an errno; Python chooses the subclass."""
     return OSError(code, os.strerror(code), name)
 
 
@@ -121,7 +122,7 @@ def system_error(code: int, name: str | None = None) -> OSError:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes for a file."""
+    """A write of bytes at a position of a file."""
 
     inode: int
     position: int
@@ -143,13 +144,13 @@ class Grow:
     size: int
 
     def apply(self, content: bytes) -> bytes:
-        """Return the content, extended; never shortens a file."""
+        """Return the content, extended to `size` bytes; longer content stays as it is."""
         return content.ljust(self.size, b"\0")
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A name for a new file."""
+    """A new name, of a new file."""
 
     name: str
     inode: int
@@ -163,7 +164,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Another name for a file; whatever had the new name loses it."""
+    """A rename of a file; a file that had the new name before loses it."""
 
     old: str
     new: str
@@ -173,7 +174,10 @@ class Rename:
         return {self.old, self.new}
 
     def apply(self, names: dict[str, int]) -> None:
-        """Apply it; after a lost sync the old name may be missing, or belong to another file."""
+        """Give the file its new name, and remove the old one if it still belongs to the file.
+
+        After a lost sync, the old name may be missing or belong to another file.
+        """
         if names.get(self.old) == self.inode:
             del names[self.old]
         names[self.new] = self.inode
@@ -190,7 +194,7 @@ class Unlink:
         return {self.name}
 
     def apply(self, names: dict[str, int]) -> None:
-        """Apply it, if the name still belongs to this file."""
+        """Remove the name if it still belongs to this file."""
         if names.get(self.name) == self.inode:
             del names[self.name]
 
@@ -201,9 +205,9 @@ Change: TypeAlias = FileChange | NameChange
 
 
 # ---- power loss ----------------------------------------------------------------------------------
-# What a power loss leaves is again a list of changes, to be applied in order to what is durable. A
-# torn write is a shorter write, a garbled one a write of other bytes: no byte outside an unsynced
-# write changes.
+# The effect of a power loss is a list of changes, which are applied in order to the durable
+# content. A torn write becomes a shorter write, and a garbled write becomes a write of other bytes.
+# So a power loss changes no byte outside an unsynced write.
 
 
 SECTOR_BYTES: Final = 512
@@ -211,12 +215,13 @@ SECTOR_BYTES: Final = 512
 CrashMode: TypeAlias = Literal[
     "all_kept",
     "all_dropped",
-    "sequential",  # a prefix of all changes in order, its last write possibly torn
-    "reordered",  # each change has its own result: any of `_RESULTS`
-    "torn_bytes",  # this and the next ones: at least one write. Truncated at any byte
-    "torn_sectors",  # some sectors are written
+    "sequential",  # a prefix of all changes; if its last change is a write, it may be torn
+    "reordered",  # each write has its own result, any of `_RESULTS`
+    # In the modes below, at least one write has the result that the mode names.
+    "torn_bytes",  # truncated at any byte
+    "torn_sectors",  # only some sectors are written
     "garbage",  # some sectors have random bytes
-    "zeros",  # the space is allocated, the bytes are zero
+    "zeros",  # the space is allocated, and the bytes are zero
 ]
 CRASH_MODES: Final[tuple[CrashMode, ...]] = get_args(CrashMode)
 
@@ -225,7 +230,10 @@ _RESULTS: Final[tuple[_Result, ...]] = get_args(_Result)
 
 
 def survivors(pending: Sequence[Change], rng: Random, mode: CrashMode) -> list[Change]:
-    """Return which of the `pending` changes (oldest first) are on the disk after a power loss."""
+    """Return the changes that are on the disk after a power loss, whole or damaged.
+
+    `pending` are the unsynced changes, oldest first. Raises ValueError if there is no such mode.
+    """
     match mode:
         case "all_kept":
             return list(pending)
@@ -234,7 +242,8 @@ def survivors(pending: Sequence[Change], rng: Random, mode: CrashMode) -> list[C
         case "sequential":
             return _prefix(pending, rng)
         case "reordered":
-            # Whole writes have double weight, otherwise a reordering alone would be rare.
+            # "kept" and "dropped" have double weight. Otherwise a reordering without damaged writes
+            # would be rare.
             return _independent(pending, rng, (*_RESULTS, "kept", "dropped"), None)
         case "torn_bytes" | "torn_sectors" | "garbage" | "zeros":
             return _independent(pending, rng, ("kept", "dropped", mode), mode)
@@ -252,7 +261,10 @@ def _prefix(pending: Sequence[Change], rng: Random) -> list[Change]:
 def _independent(
     pending: Sequence[Change], rng: Random, results: Sequence[_Result], certain: _Result | None
 ) -> list[Change]:
-    """Draw a result for each change; if one is `certain`, at least one write has it."""
+    """Draw a result for each change; return the changes that are kept, whole or damaged.
+
+    If `certain` is not None, at least one write has that result.
+    """
     writes = [index for index, change in enumerate(pending) if isinstance(change, Write)]
     certain_index = rng.choice(writes) if certain and writes else None
     names = _kept_names(pending, rng)
@@ -270,10 +282,11 @@ def _independent(
 
 
 def _kept_names(pending: Sequence[Change], rng: Random) -> set[int]:
-    """Return which changes of the directory are kept, with every older one that they depend on.
+    """Return the indexes of the changes of names that are kept.
 
-    Otherwise, keeping "rename a to b" and dropping "create a" would rename nothing, and keeping
-    "create a" after dropping "rename a to b" would replace an old file with a new one.
+    With a change, every older change of the same names is kept, because the change depends on it.
+    For example, "rename a to b" without "create a" would rename nothing. A second "create a"
+    without "rename a to b" before it would replace the old file with the new one.
     """
     kept: set[int] = set()
     needed: set[str] = set()
@@ -304,7 +317,7 @@ def _damage(write: Write, result: _Result, rng: Random) -> list[Write]:
 
 
 def _torn(sectors: list[Write], rng: Random) -> list[Write]:
-    """Drop the end, or any sectors: a disk can write them in any order. Never keeps all."""
+    """Return some of the sectors, never all: a prefix or, as disks reorder writes, any subset."""
     if rng.random() < 0.5:
         return sectors[: rng.randrange(len(sectors))]
     lost = rng.randrange(len(sectors))
@@ -322,7 +335,7 @@ def _garbled(sectors: list[Write], rng: Random) -> list[Write]:
 
 
 def _sectors(write: Write) -> list[Write]:
-    """Split a write at the boundaries of sectors."""
+    """Return a write as several writes, split at the boundaries of sectors."""
     pieces = []
     start = 0
     while start < len(write.data):

@@ -1,8 +1,8 @@
-"""The checkpoint's store in memory: commits are atomic, and can be made to fail.
+"""The checkpoint's store in memory, with atomic commits that can be made to fail.
 
-It replaces LMDB in tests. A commit is durable when it returns, so a power loss drops the open
-transaction only. A committed table is never changed, only replaced: a reader keeps the tables from
-its begin, and a copy of the store shares them.
+It replaces LMDB in tests. A commit is durable when it returns, so a power loss drops only the open
+transaction. A commit replaces the tables and never changes an older one. So a reader keeps the
+tables from the time it was opened, and a copy of the store can share its tables.
 """
 
 import errno
@@ -17,7 +17,7 @@ from typing import Final
 from semel.journal.store import TABLES, StoreFull
 from semel.testing.storage_faults import Faults, FaultyStorage, system_error
 
-KEY_BYTES_MAX: Final = 511  # the limit of LMDB by default
+KEY_BYTES_MAX: Final = 511  # the default limit of LMDB
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Table:
 
 
 class VirtualReader:
-    """The tables as they were when the view was opened."""
+    """A read-only view of the tables as they were when the view was opened."""
 
     __slots__ = ("_is_open", "_tables")
 
@@ -54,7 +54,10 @@ class VirtualReader:
         return self._find(table).rows.get(_checked(key))
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows in the order of keys; a transaction may change rows meanwhile."""
+        """Yield rows in the order of keys, from `start` on.
+
+        In a transaction, rows may be changed during the scan.
+        """
         rows = self._find(table)
         index = bisect_left(rows.keys, start)
         while index < len(rows.keys):
@@ -64,7 +67,7 @@ class VirtualReader:
             index = bisect_right(rows.keys, key)
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the row with the greatest key that is <= `key`."""
+        """Return the row with the greatest key that is <= `key`; None if there is none."""
         rows = self._find(table)
         index = bisect_right(rows.keys, key)
         if not index:
@@ -99,15 +102,21 @@ class VirtualWriter:
         return self._open_view().get(table, key)
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows in the order of keys, including own changes."""
+        """Yield rows in the order of keys, including the changes of this transaction."""
         return self._open_view().scan(table, start)
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the row with the greatest key that is <= `key`, including own changes."""
+        """Return the row with the greatest key that is <= `key`; None if there is none.
+
+        The changes of this transaction are included.
+        """
         return self._open_view().last_before(table, key)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set a key. After a StoreFull the transaction can only be aborted."""
+        """Set the value of a key.
+
+        Raises StoreFull if that exceeds the capacity. Then the transaction can only be aborted.
+        """
         self._take_room(table, _checked(key), len(key) + len(value))
         self._own(table).put(key, value)
 
@@ -117,22 +126,28 @@ class VirtualWriter:
         self._own(table).delete(key)
 
     def commit(self) -> None:
-        """Replace the tables of the store atomically."""
+        """Replace the tables of the store atomically, and end the transaction.
+
+        Raises StoreFull if a `put` has raised it, or the error of a fault.
+        """
         self._open_view().close()
         self._store._commit(self._tables, len(self._changed), is_full=self._is_full)
 
     def abort(self) -> None:
-        """Drop all changes; do nothing if the transaction has ended."""
+        """Drop all changes, and end the transaction; do nothing if it has ended."""
         self._view.close()
         self._store._abort(self)
 
     def _open_view(self) -> VirtualReader:
-        """Return the view of own changes; raise EBADF if the transaction has ended."""
+        """Return the view that includes the changes of this transaction.
+
+        Raises OSError (EBADF) if the transaction has ended.
+        """
         self._store._check_open(self)
         return self._view
 
     def _own(self, table: str) -> _Table:
-        """Copy a table before its first change."""
+        """Return the transaction's copy of a table; copy the table before its first change."""
         if table not in self._changed:
             self._tables[table] = self._tables[table].copy()
             self._changed.add(table)
@@ -153,9 +168,10 @@ class VirtualWriter:
 class VirtualStore(FaultyStorage):
     """A `Store` for tests.
 
-    Its only operation is "commit", with no name and the number of changed tables as size. `Fail`
-    may have StoreFull, an OSError or a Death, before or after the commit. Keys and values beyond
-    the capacity raise StoreFull; a change of the capacity counts from the next transaction.
+    `faults` is called for one operation only: "commit", with an empty name and the number of
+    changed tables as the size. The error of a `Fail` can be StoreFull, an OSError or a Death, and
+    is raised before or after the commit. A `put` that exceeds the capacity raises StoreFull. A
+    changed capacity applies from the next transaction on.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -167,7 +183,7 @@ class VirtualStore(FaultyStorage):
 
     @contextmanager
     def read(self) -> Iterator[VirtualReader]:
-        """Open a view; later commits are not visible in it."""
+        """Open a view for a `with` block; later commits are not visible in it."""
         self._check_alive()
         view = VirtualReader(self._tables)
         try:
@@ -176,29 +192,29 @@ class VirtualStore(FaultyStorage):
             view.close()
 
     def write(self) -> VirtualWriter:
-        """Begin the only write transaction."""
+        """Begin a write transaction; there can be only one at a time."""
         self._check_alive()
         assert self._writer is None, "one writer at a time"
         self._writer = VirtualWriter(self, self._tables, self._room_bytes())
         return self._writer
 
     def close(self) -> None:
-        """Drop an open transaction."""
+        """Drop the open transaction, if there is one."""
         self._writer = None
 
     # ---- for tests -------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End the process: an open transaction is dropped, committed ones are kept."""
+        """End the process: the open transaction is dropped, and committed ones are kept."""
         self._writer = None
         self._death = None
 
     def crash(self, _rng: Random) -> None:
-        """Lose power. A commit is synced, so this is the same as `kill`."""
+        """Lose power. This is the same as `kill`, because every commit is synced."""
         self.kill()
 
     def copy(self) -> "VirtualStore":
-        """Return a store with the committed tables, without hooks and transactions."""
+        """Return a copy with the committed tables, but without hooks and the open transaction."""
         twin = VirtualStore(capacity_bytes=self.capacity_bytes)
         twin.operations = self.operations
         twin._tables = self._tables
@@ -223,7 +239,7 @@ class VirtualStore(FaultyStorage):
             raise system_error(errno.EBADF)
 
     def _commit(self, tables: Mapping[str, _Table], changed_count: int, *, is_full: bool) -> None:
-        """Commit; the transaction has ended in any case."""
+        """Replace the tables. The transaction has ended even if this raises an error."""
         self._writer = None
         if is_full:
             raise StoreFull("virtual store: no room")
@@ -242,5 +258,5 @@ class VirtualStore(FaultyStorage):
 
 
 def _checked(key: bytes) -> bytes:
-    assert 0 < len(key) <= KEY_BYTES_MAX, "LMDB takes keys of 1 to 511 bytes"
+    assert 0 < len(key) <= KEY_BYTES_MAX, "LMDB accepts keys of 1 to 511 bytes"
     return key

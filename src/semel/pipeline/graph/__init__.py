@@ -1,1 +1,1 @@
-"""A graph of processors: declaration, validation, drawing."""
+"""Graphs of processors: declaration, validation and drawing."""

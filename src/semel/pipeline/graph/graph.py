@@ -1,7 +1,7 @@
 """A graph of processors and the streams between them, declared in Python or as data.
 
-Nothing runs here. Data are dicts, lists and strings that fit JSON or TOML; functions that it names
-are imported.
+Nothing runs here. The data of a graph are dicts, lists and strings that JSON or TOML can represent.
+A function is given as `module:name` there, and is imported.
 """
 
 from collections import Counter
@@ -36,8 +36,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Graph:
     """Processors and the streams between them, declared with decorators or as data.
 
-    `url`: the address of the server; `semel run --url` overrides it. `errors`: the error stream of
-    all processors without their own. `strategy`: `exactly-once` or `at-most-once`.
+    `url` is the address of the server; `semel run --url` overrides it. `errors` is the error stream
+    of every processor that does not name one. `strategy` is `exactly-once` or `at-most-once`, for
+    every processor that does not set one.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class Graph:
     # ---- declaring -------------------------------------------------------------------------------
 
     def source(self, id: str, *, out: str) -> Callable[[F], F]:
-        """Add a source: a generator whose messages are appended to `out`.
+        """Return a decorator that adds a source: a generator whose messages are appended to `out`.
 
-        If it has a parameter `cursor`, it yields pairs (cursor, message): the cursor is stored with
-        the message, and the next run gets the last one that was stored.
+        A generator with a parameter `cursor` yields pairs (cursor, message). The cursor is stored
+        with the message, and the next run gets the last cursor that was stored.
         """
         return self._adder(id, Role.SOURCE, out=out)
 
@@ -80,11 +81,12 @@ class Graph:
         strategy: str | None = None,
         stateful: bool = False,
     ) -> Callable[[F], F]:
-        """Add a processor that transforms messages.
+        """Return a decorator that adds a processor, which transforms messages.
 
-        `in_`: one stream, or {binding: stream} to join the i-th messages of all. `alts`: streams of
-        which a call gets one message, in any order. `out`: one stream, or {binding: stream}; then
-        the function returns {binding: message}. None is not written.
+        `in_` is one stream, or {binding: stream} for a join: then a call gets the i-th message of
+        each stream. `alts` are several streams: a call gets one message of one of them, in any
+        order of the streams. `out` is one stream, or {binding: stream}: then the function returns
+        {binding: message}. A message that is None is not written.
         """
         return self._adder(
             id,
@@ -109,7 +111,10 @@ class Graph:
         topics: Words | None = None,
         strategy: str | None = None,
     ) -> Callable[[F], F]:
-        """Add a sink: a function (df, delivery) that writes messages to another system."""
+        """Return a decorator that adds a sink, which writes messages to another system.
+
+        Its function has the parameters (df, delivery).
+        """
         return self._adder(
             id,
             Role.SINK,
@@ -138,44 +143,48 @@ class Graph:
         raise KeyError(f"the graph {self.id} has no processor {id!r}")
 
     def errors_of(self, processor: Processor) -> str | None:
-        """Return the error stream of a processor, its own or the graph's; None if it has none."""
+        """Return the error stream of a processor: its own or the graph's; None if it has none."""
         if processor.role is not Role.STREAM:
             return None
         return self.errors if processor.errors is UNSET else processor.errors
 
     def strategy_of(self, processor: Processor) -> str:
-        """Return the strategy of a processor, its own or the graph's."""
+        """Return the strategy of a processor: its own or, if it has none, the graph's."""
         return processor.strategy or self.strategy
 
     def check(self) -> None:
-        """Raise GraphError if the graph cannot run, with everything that is wrong."""
+        """Raise GraphError, with everything that is wrong, if the graph cannot run."""
         complaints = list(_problems(self))
         if complaints:
             raise GraphError(self.id, complaints)
 
     def dependencies(self, id: str) -> set[str]:
-        """Return the ids of all processors whose messages reach this one, directly or not."""
+        """Return the ids of all processors whose messages reach this one, directly or indirectly.
+
+        Raises KeyError if there is no processor with this id.
+        """
         return topology.dependencies(self, id)
 
     def isomorphic(self, other: "Graph") -> bool:
         """Return whether two graphs are equal except for the names of processors and streams.
 
-        Roles, bindings, strategies and error streams are compared; functions are not.
+        Roles, bindings, filters, strategies, error streams and `stateful` are compared. Functions
+        are not.
         """
         return topology.isomorphic(self, other)
 
     def draw(self) -> str:
-        """Return a drawing as text."""
+        """Return a drawing of the graph as text, with one line per processor."""
         return topology.draw(self)
 
     def svg(self) -> str:
-        """Return a drawing as SVG."""
+        """Return a drawing of the graph as SVG."""
         return topology.svg(self)
 
     # ---- as data ---------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the graph as data for JSON; functions as `module:name`."""
+        """Return the graph as data that JSON can represent, with functions as `module:name`."""
         described = {"id": self.id, "url": self.url, "errors": self.errors}
         if self.strategy != EXACTLY_ONCE:
             described["strategy"] = self.strategy
@@ -186,7 +195,10 @@ class Graph:
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> Self:
-        """Create a graph from data; `fn` is a function or `module:name`. Raises GraphError."""
+        """Return a graph made from data; `fn` of a processor is a function or `module:name`.
+
+        Raises GraphError if the data do not describe a graph or a function cannot be imported.
+        """
         id = _text(described, "id", "graph")
         options = {name: described.get(name) for name in ("url", "errors")}
         for name, value in options.items():
@@ -202,7 +214,7 @@ class Graph:
 
 
 def _problems(graph: Graph) -> Iterator[str]:
-    """Yield everything that is wrong with a graph."""
+    """Yield a text for everything that is wrong with a graph."""
     if not is_id(graph.id):
         yield f"the id of the graph is {graph.id!r}; expected {ID_FORMAT}"
     yield from strategy_problems(graph.strategy)
@@ -258,7 +270,8 @@ def _is_texts(value: Any) -> bool:
     return is_several and all(isinstance(text, str) for text in value)
 
 
-# Checked here, or the user would get a bare TypeError of Python.
+# How each key of a processor is checked, and what is expected. Without this check, the user would
+# get a TypeError of Python that does not name the key.
 _SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     **dict.fromkeys(("in", "alts", "out"), (_is_streams, "a stream, or {binding: stream}")),
     **dict.fromkeys(
@@ -270,7 +283,7 @@ _SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def _described(processor: Processor) -> dict[str, Any]:
-    """Return a processor as data; defaults are omitted."""
+    """Return a processor as data; options with their default value are omitted."""
     function = processor.function
     streams = {"in": processor.in_, "alts": processor.alts, "out": processor.out}
     filters = {"types": processor.types, "topics": processor.topics}
@@ -299,7 +312,7 @@ def _streams(bound: Bindings) -> str | dict[str, str]:
 
 
 def _text(described: Mapping[str, Any], key: str, what: str, graph: str = "") -> str:
-    """Return a required string; raise GraphError if it is missing or of another type."""
+    """Return the string `key` of `described`; raise GraphError if it is missing or not a string."""
     if not isinstance(described, Mapping):
         raise GraphError(graph, [f"a {what} is {described!r}; expected a dict"])
     value = described.get(key)
@@ -333,7 +346,7 @@ def _processor(graph: str, described: Mapping[str, Any]) -> Processor:
 
 
 def _role(described: Mapping[str, Any]) -> Role:
-    """Infer the role: a source has no input, a sink no output."""
+    """Return the role that the streams imply: a source has no input, a sink no output."""
     if not (described.get("in") or described.get("alts")):
         return Role.SOURCE
     return Role.STREAM if described.get("out") else Role.SINK

@@ -1,4 +1,4 @@
-"""A processor: a function, the streams it reads and writes, how it runs, and its checks. Pure."""
+"""A processor: its function, the streams it reads and writes, and its validation. Pure."""
 
 import inspect
 import re
@@ -24,14 +24,18 @@ STRATEGIES: Final = (EXACTLY_ONCE, AT_MOST_ONCE)
 IN: Final = "in"
 OUT: Final = "out"
 
-# One stream, several with their paths as bindings, or several by binding.
+# One stream, a list of streams (each path is its own binding), or streams by binding.
 Streams = str | Sequence[str] | Mapping[str, str]
-# Types or topics to accept: for all inputs, or by binding.
+# The types or topics that a processor accepts: the same for all inputs, or by binding.
 Words = str | Iterable[str] | Mapping[str, str | Iterable[str]]
 
 
 class Role(StrEnum):
-    """Whether a processor brings messages into the graph, transforms them, or takes them out."""
+    """The role of a processor.
+
+    A source brings messages into the graph, a stream transforms them, and a sink writes them to
+    another system.
+    """
 
     SOURCE = "source"
     STREAM = "stream"
@@ -39,7 +43,7 @@ class Role(StrEnum):
 
 
 class FunctionKind(StrEnum):
-    """What a function accepts; ANY: what suits the engine best."""
+    """The type of input that a function accepts. With ANY, the engine chooses."""
 
     MESSAGE = "message"
     ARROW = "arrow"
@@ -48,14 +52,17 @@ class FunctionKind(StrEnum):
 
 
 class Bindings(NamedTuple):
-    """Streams by the names the function uses for them; `is_one`: one stream, without a name."""
+    """Streams by binding, which is the name the function uses for a stream.
+
+    `is_one` is true for a single stream that was declared without a binding.
+    """
 
     streams: dict[str, str] = {}  # noqa: RUF012 - never changed
     is_one: bool = False
 
 
 class Processor(Struct, frozen=True):
-    """One processor as it was declared; `processor_problems` checks whether that is valid."""
+    """One processor as it was declared; `processor_problems` checks the declaration."""
 
     id: str
     role: Role
@@ -71,17 +78,17 @@ class Processor(Struct, frozen=True):
 
     @property
     def inputs(self) -> dict[str, str]:
-        """The streams it reads, by binding, in order."""
+        """The streams the processor reads, by binding, in the order of the declaration."""
         return self.in_.streams or self.alts.streams
 
     @property
     def outputs(self) -> dict[str, str]:
-        """The streams it writes, by binding, in order; not the error stream."""
+        """The streams the processor writes to, by binding, in order, without the error stream."""
         return self.out.streams
 
     @property
     def is_alternatives(self) -> bool:
-        """Whether a call gets one message of any input."""
+        """Whether a call gets one message, of any one of the inputs."""
         return bool(self.alts.streams)
 
     @property
@@ -102,7 +109,7 @@ def declared(
     topics: Words | None = None,
     **options: Any,
 ) -> Processor:
-    """Return a processor, with its streams and filters by binding."""
+    """Return a processor; its streams and filters are converted to dicts by binding."""
     joined, alternatives = _bindings(in_, IN), _bindings(alts, IN)
     read = {**joined.streams, **alternatives.streams}
     return Processor(
@@ -119,7 +126,7 @@ def declared(
 
 
 def _bindings(streams: Streams | None, name: str) -> Bindings:
-    """Return streams by binding; `name` is the binding of a single one."""
+    """Return streams by binding; `name` is the binding of a single stream."""
     if not streams:
         return Bindings()
     if isinstance(streams, str):
@@ -130,7 +137,7 @@ def _bindings(streams: Streams | None, name: str) -> Bindings:
 
 
 def _filters(words: Words | None, inputs: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Return the types or topics to accept, by binding."""
+    """Return the accepted types or topics by binding."""
     if not words:
         return {}
     if isinstance(words, Mapping):
@@ -143,8 +150,8 @@ def _set(value: str | Iterable[str]) -> frozenset[str]:
 
 
 # ---- functions -----------------------------------------------------------------------------------
-# The parameters of a function and their annotations say what it takes. Annotations are compared by
-# name, so that neither Arrow nor Spark has to be installed to read them.
+# The parameters of a function and their annotations determine the input it gets. Annotations are
+# compared by name, so neither Arrow nor Spark has to be installed.
 
 
 _KINDS: Final = {"RecordBatch": FunctionKind.ARROW, "DataFrame": FunctionKind.DATAFRAME}
@@ -164,7 +171,7 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 
 
 def kind_of(processor: Processor) -> FunctionKind:
-    """Return what a processor's function accepts, by the annotation of its first parameter."""
+    """Return the type of input of a function, from the annotation of its first parameter."""
     parameters = parameters_of(processor.function)
     if processor.role is Role.SOURCE or not parameters:
         return FunctionKind.MESSAGE
@@ -175,12 +182,15 @@ def kind_of(processor: Processor) -> FunctionKind:
 
 
 def takes_cursor(function: Callable[..., Any]) -> bool:
-    """Return whether a source accepts a cursor to continue from."""
+    """Return whether the function of a source has a parameter `cursor`."""
     return any(parameter.name == CURSOR for parameter in parameters_of(function))
 
 
 def takes_binding(function: Callable[..., Any]) -> bool:
-    """Return whether a function of alternatives accepts the binding of its message."""
+    """Return whether the second parameter of a function is `binding`.
+
+    Such a function of alternatives gets the binding of each message.
+    """
     return [parameter.name for parameter in parameters_of(function)][1:2] == [BINDING]
 
 
@@ -261,7 +271,7 @@ def _listed(parameters: Parameters) -> str:
 def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     try:
         hints = typing.get_type_hints(function)
-    except Exception:  # noqa: BLE001 - a name in it is missing at run time: use its text
+    except Exception:  # noqa: BLE001 - a name is not defined at run time: use the text
         hints = {}
     return hints.get(parameter.name, parameter.annotation)
 
@@ -272,8 +282,8 @@ def _kind(hint: Any) -> FunctionKind:
 
 
 # ---- checks --------------------------------------------------------------------------------------
-# A complaint says what is wrong and how to fix it. What depends on the server, such as whether a
-# stream exists, is checked when the graph is started.
+# A complaint says what is wrong and how to fix it. Conditions that depend on the server, such as
+# whether a stream exists, are checked when the graph starts.
 
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,99}")
@@ -281,7 +291,7 @@ ID_FORMAT: Final = "letters, digits and . _ ~ -, at most 100, the first a letter
 
 
 def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
-    """Yield everything that is wrong with a processor."""
+    """Yield a text for everything that is wrong with a processor."""
     if not is_id(processor.id):
         yield f"its id is not valid; expected {ID_FORMAT}"
     if processor.strategy is not None:
@@ -310,7 +320,7 @@ def is_id(id: object) -> bool:
 
 
 def path_problems(what: str, path: object) -> Iterator[str]:
-    """Yield what is wrong with the path of a stream that `what` names."""
+    """Yield a text if `path` is not a valid path of a stream; `what` is the subject of the text."""
     if not isinstance(path, str):
         yield f"{what} names the stream {path!r}; expected a string"
         return

@@ -1,4 +1,4 @@
-"""The topology of a graph: which processor feeds which, isomorphism, and drawings. Pure."""
+"""The topology of a graph: dependencies of processors, isomorphism, and drawings. Pure."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from semel.pipeline.graph.graph import Graph
 
 Node = tuple[str, str]  # "p" and the id of a processor, or "s" and the path of a stream
-Edge = tuple[Node, Node, str]  # a processor, a stream, and how it uses the stream
+Edge = tuple[Node, Node, str]  # a processor, a stream, and how the processor uses it
 
 
 def writers(graph: "Graph") -> dict[str, list[str]]:
-    """Return the ids of the processors that write to each stream, also as their error stream."""
+    """Return the ids of the processors that write to each stream, by stream.
+
+    A processor also writes to its error stream.
+    """
     by_stream: dict[str, list[str]] = {}
     for processor in graph.processors:
         for path in written(graph, processor):
@@ -25,13 +28,13 @@ def writers(graph: "Graph") -> dict[str, list[str]]:
 
 
 def written(graph: "Graph", processor: Processor) -> list[str]:
-    """Return the streams a processor may write to."""
+    """Return the streams a processor may write to, including its error stream."""
     errors = graph.errors_of(processor)
     return list(dict.fromkeys([*processor.outputs.values(), *([errors] if errors else [])]))
 
 
 def upstream(graph: "Graph") -> dict[str, set[str]]:
-    """Return, for each processor, the ids of those whose messages it reads."""
+    """Return, by processor id, the ids of the processors whose messages it reads."""
     by_stream = writers(graph)
     return {
         processor.id: {id for path in processor.inputs.values() for id in by_stream.get(path, ())}
@@ -53,7 +56,10 @@ def dependencies(graph: "Graph", id: str) -> set[str]:
 
 
 def cycle(graph: "Graph") -> list[str] | None:
-    """Return processors that feed each other in a circle, the first one again at the end."""
+    """Return the ids of a cycle of processors, with the first one again at the end.
+
+    Returns None if there is no cycle.
+    """
     try:
         TopologicalSorter({id: sorted(above) for id, above in upstream(graph).items()}).prepare()
     except CycleError as error:
@@ -63,7 +69,10 @@ def cycle(graph: "Graph") -> list[str] | None:
 
 
 def levels(graph: "Graph") -> dict[str, int]:
-    """Return the length of the longest path to each processor; the graph must have no cycle."""
+    """Return the length of the longest path to each processor, by id.
+
+    Raises CycleError if the graph has a cycle.
+    """
     above = upstream(graph)
     by_id: dict[str, int] = {}
     for id in TopologicalSorter(above).static_order():
@@ -89,14 +98,18 @@ def _edges(graph: "Graph") -> Iterator[Edge]:
 def isomorphic(graph: "Graph", other: "Graph") -> bool:
     """Return whether the graphs are equal except for the names of processors and streams."""
     left, right = _Shape(graph), _Shape(other)
-    # The counts of colours are equal for isomorphic graphs, and rarely for others.
+    # Isomorphic graphs have the same number of nodes of each colour; other graphs rarely do.
     if Counter(left.colours.values()) != Counter(right.colours.values()):
         return False
     return _match(left, right, list(left.colours), {})
 
 
 class _Shape:
-    """The nodes of a graph, processors and streams, with a colour each, and its edges."""
+    """A graph for the comparison: its edges, and a colour for each node.
+
+    The nodes are the processors and the streams. Nodes of isomorphic graphs that correspond to each
+    other have the same colour.
+    """
 
     def __init__(self, graph: "Graph") -> None:
         self.edges = set(_edges(graph))
@@ -117,7 +130,7 @@ class _Shape:
             self._refine()
 
     def _refine(self) -> None:
-        """Mix the colours of the neighbours into the colour of each node."""
+        """Replace the colour of each node with a hash of its colour and those of its neighbours."""
         near: dict[Node, list[tuple[str, str, int]]] = {node: [] for node in self.colours}
         for processor, stream, label in self.edges:
             near[processor].append(("to", label, hash(self.colours[stream])))
@@ -128,7 +141,11 @@ class _Shape:
 
 
 def _match(left: _Shape, right: _Shape, nodes: list[Node], paired: dict[Node, Node]) -> bool:
-    """Pair nodes of the same colour one by one, and backtrack where the edges do not match."""
+    """Return whether all nodes can be paired so that the edges are the same.
+
+    Only nodes of the same colour are paired, one pair after the other. The search backtracks where
+    the edges do not match.
+    """
     if len(paired) == len(nodes):
         return {(paired[a], paired[b], label) for a, b, label in left.edges} == right.edges
     node = nodes[len(paired)]
@@ -171,7 +188,7 @@ _TIP: Final = (
 
 
 class _Box(NamedTuple):
-    """A processor or a stream, and the position of its box."""
+    """The box of a processor or, if `role` is None, of a stream in the drawing."""
 
     name: str
     role: Role | None
@@ -194,7 +211,11 @@ def svg(graph: "Graph") -> str:
 
 
 def _placed(graph: "Graph") -> dict[Node, _Box]:
-    """Place every processor in the column of its level, every stream before its readers."""
+    """Return the boxes of all nodes.
+
+    A processor is in the column of its level. A stream is in a column after its writers or, if no
+    processor writes to it, before a reader.
+    """
     columns: dict[int, list[tuple[Node, Role | None]]] = {}
     depth = levels(graph)
     streams: dict[str, int] = {}
@@ -240,7 +261,7 @@ def _drawn(box: _Box) -> str:
 
 
 def draw(graph: "Graph") -> str:
-    """Return a text with one line per processor of a valid graph, in the order of the flow."""
+    """Return a text with one line per processor of a valid graph, upstream processors first."""
     depth = levels(graph)
     ordered = sorted(graph.processors, key=lambda processor: depth[processor.id])
     reads = [", ".join(processor.inputs.values()) for processor in ordered]

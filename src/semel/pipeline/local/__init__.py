@@ -1,1 +1,1 @@
-"""The local engine: one process, one transaction per step."""
+"""The local engine, which runs in one process, and the loop that both engines use."""

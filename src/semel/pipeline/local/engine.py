@@ -1,4 +1,4 @@
-"""The engine in this process: functions of messages and of Arrow batches, without a JVM."""
+"""The local engine: it calls functions of messages and Arrow batches in this process."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,22 +41,25 @@ _USE_SPARK: Final = "run it with --engine spark"
 
 
 class LocalEngine:
-    """Carries out steps on the thread of the processor."""
+    """Runs each step on the thread of its processor."""
 
     reads_ahead = True
     step_messages_max = STEP_MESSAGES_MAX
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Return what requires Spark, or Arrow if it is not installed."""
+        """Return why processors cannot run: they require Spark, or Arrow is not installed."""
         complaints = [(processor.id, _complaint(processor)) for processor in graph.processors]
         return [f"{id}: {complaint}" for id, complaint in complaints if complaint]
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:
-        """Return a committer that uses a producer."""
+        """Return a committer that commits as a producer."""
         return LocalCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:
-        """Call the function for each message, or once for all of them."""
+        """Call the function for each message, or once for all of them; return the output.
+
+        Raises MessageFailed if a call fails and the processor has no error stream.
+        """
         messages = work.messages()
         calls = calls_of(work.evaluation, messages)
         read = sum(map(len, messages.values()))
@@ -89,7 +92,7 @@ def _complaint(processor: Processor) -> str | None:
 
 
 def calls_of(evaluation: Evaluation, messages: Mapping[str, Sequence[Message]]) -> Sequence[Call]:
-    """Group messages, by binding, into calls of the function."""
+    """Return the calls of the function for messages, which are given by binding."""
     inputs = (
         [_input(binding, evaluation.inputs[binding], message) for message in batch]
         for binding, batch in messages.items()
@@ -103,9 +106,10 @@ def _input(binding: str, path: str, message: Message) -> InputMessage:
 
 
 def deliver(work: Work, calls: Sequence[Call]) -> None:
-    """Call a sink with the messages that pass, by binding if it has several inputs.
+    """Call the function of a sink with the messages that pass the filters.
 
-    It is not called if none passes.
+    If the sink has bindings, it gets a dict of messages by binding. It is not called if no message
+    passes.
     """
     evaluation = work.evaluation
     by_binding: dict[str, list[Any]] = {binding: [] for binding in evaluation.inputs}
@@ -124,7 +128,7 @@ def deliver(work: Work, calls: Sequence[Call]) -> None:
 # ---- commits -------------------------------------------------------------------------------------
 
 
-# A request is limited to 4 MiB. Larger outputs are staged first, in chunks.
+# The size of a request is limited. Larger outputs are staged first, in chunks.
 _INLINE_BYTES_MAX: Final = 2 * MIB
 _SINGLE_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CHUNK_BYTES_MAX: Final = 1_000_000
@@ -134,7 +138,7 @@ _STAGING_SECONDS: Final = 15 * 60.0
 class LocalCommitter(Committer):
     """Commits each step with the next sequence of its producer.
 
-    `begin` drops what older instances have staged.
+    `begin` fences older instances, which also aborts the transactions they have staged.
     """
 
     def commit(
@@ -146,20 +150,27 @@ class LocalCommitter(Committer):
         transactions: Sequence[str] = (),
         record: Record | None = None,
     ) -> CommitResult:
-        """Commit. Large appends are staged first; `record`, a message for the trace, never is."""
+        """Commit as `Committer.commit` does, but stage appends first if they need it.
+
+        Appends are staged if they are large, or if a commit document cannot represent them.
+        `record`, a message for the trace, is never staged.
+        """
         if _is_large(appends) or _has_single_surrogate(appends):
             transactions = [self._stage(appends), *transactions]
             appends = {}
         return super().commit(step, appends, moves, transactions=transactions, record=record)
 
     def _flow(self, step: Step | None, parts: Parts) -> Flow[CommitResult]:
-        del step  # commits are distinguished by the sequences of the producer
+        del step  # the sequence of the producer identifies the commit
         return commit_parts(
             self._known, CommitId(self.producer_id, self.epoch, self.version), parts
         )
 
     def _stage(self, appends: Appends) -> str:
-        """Stage messages and return the token; retry without limit if the server is unreachable."""
+        """Stage messages in a new transaction and return its token.
+
+        Requests are retried without limit if the server is unreachable.
+        """
         txn = TransactionCalls(self._known.site, random_id(), KIND_STAGED, _STAGING_SECONDS)
         self._run(txn.begin(Registration(self.producer_id, self.epoch), ()))
         for path, values in appends.items():
@@ -175,7 +186,10 @@ def _is_large(appends: Appends) -> bool:
 
 
 def _has_single_surrogate(appends: Appends) -> bool:
-    """Return whether a message has half a surrogate pair, which a commit document cannot have."""
+    """Return whether a message may contain half of a surrogate pair.
+
+    A commit document cannot represent such a message.
+    """
     return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
 
 

@@ -1,4 +1,4 @@
-"""The inputs of a processor: reading ahead, waiting for messages, and planning a step."""
+"""The inputs of a processor: reading messages ahead, waiting for them, and planning a step."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -20,8 +20,8 @@ from semel.pipeline.values import Range
 class Feed:
     """Reads one stream from a position on.
 
-    `limit`: the offset to stop before. `waits_at_end`: at the tail, a fetch waits for a new
-    message, for up to half a minute.
+    It stops before the offset `limit`. If `waits_at_end`, a fetch at the tail waits for a new
+    message, for about half a minute at most.
     """
 
     def __init__(
@@ -42,7 +42,10 @@ class Feed:
         self.place(0, "")
 
     def place(self, position: int, incarnation: str) -> None:
-        """Start at a position; 0 is the head of the stream, also if it was trimmed."""
+        """Continue at a position, and drop the messages read ahead.
+
+        Position 0 means the head of the stream, even if the stream was trimmed.
+        """
         self.incarnation = incarnation
         self.position = self._taken = position
         self.ready.clear()
@@ -50,19 +53,22 @@ class Feed:
         self._reader = self._reader_at(position)
 
     def advance(self, to: int) -> None:
-        """Set the position after a commit; messages read ahead are kept if they follow it."""
+        """Set the position after a commit.
+
+        The messages read ahead are kept if they begin at the new position.
+        """
         if self._taken != to:
             self.place(to, self.incarnation)
         self.position = to
 
     @property
     def has_ready(self) -> bool:
-        """Whether there are messages for a step."""
+        """Whether messages for a step were read ahead."""
         return bool(self.ready)
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last response said that there are no more messages."""
+        """Whether the last response was at the tail, or the limit is reached."""
         return self._reader.is_at_end or self._reached >= self._limit
 
     @property
@@ -71,29 +77,32 @@ class Feed:
         return max((self._reader.tail or 0) - self.position, 0)
 
     def fetch(self) -> None:
-        """Read one more page."""
+        """Read one more page into `ready`, unless the stream has ended or the limit is reached."""
         if self.is_over or self._reached >= self._limit:
             return
         self.ready.extend(self._next_page(self._limit))
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Remove up to `count` messages from those read ahead; return them and their range."""
+        """Remove up to `count` messages from `ready`; return them and their range."""
         taken = [self.ready.popleft() for _ in range(min(count, len(self.ready)))]
         to = self._taken = _ordinal(taken[-1].next_ordinal) if taken else self._taken
         return taken, Range(self.path, self.incarnation, self.position, to)
 
     def exactly(self, range: Range) -> list[Message]:
-        """Return the messages of a range, and continue after it; drops what was read ahead."""
+        """Read and return the messages of a range, and continue after the range.
+
+        The messages read ahead are dropped.
+        """
         self.place(range.start, range.incarnation)
         messages: list[Message] = []
         while self._reached < range.to and not self.is_over:
             messages.extend(self._next_page(range.to))
         self.place(range.to, range.incarnation)
-        self.position = range.start  # until the range is committed
+        self.position = range.start  # until the range is committed: see `advance`
         return messages
 
     def info(self) -> StreamInfo:
-        """Return the current state of the stream."""
+        """Request the current state of the stream and return it."""
         head = StreamCalls(self._client.site, self.path).head()
         return self._client.run_until_stopped(head, self._stop)
 
@@ -114,7 +123,10 @@ class Feed:
 
 
 class EndFeed(Feed):
-    """Reads only the tail of a stream, not its messages: for an engine that reads by itself."""
+    """Reads the stable offset of a stream, not its messages.
+
+    It is for engines that read the messages themselves.
+    """
 
     def __init__(self, client: Client, path: str, stop: Stop, *, limit: int | None = None) -> None:
         super().__init__(client, path, stop, limit=limit)
@@ -123,21 +135,24 @@ class EndFeed(Feed):
 
     @property
     def has_ready(self) -> bool:
-        """Whether there are messages after the position."""
+        """Whether the end that was read last is after the position."""
         return self._end > self.position
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the position is the end that was read last."""
+        """Whether the position is at the end that was read last."""
         return not self.has_ready
 
     @property
     def lag(self) -> int:
-        """The number of stable offsets that are not processed."""
+        """The number of offsets between the position and the end that was read last."""
         return max(self._end - self.position, 0)
 
     def fetch(self) -> None:
-        """Read the stable offset of the stream."""
+        """Read the stable offset of the stream: the end for the next step.
+
+        Raises StreamGone if the stream was deleted and created again.
+        """
         info = self.info()
         if info.incarnation != self.incarnation:
             raise StreamGone(f"{self.path} was deleted and created again; start again to read it")
@@ -148,13 +163,13 @@ class EndFeed(Feed):
             self._first = self._read_head()
 
     def _read_head(self) -> int:
-        """Return the first kept offset: a step from 0 counts its messages from there."""
+        """Return the head of the stream. A step that starts at 0 counts its messages from there."""
         reader = self._reader_at(0)
         page = self._client.run_until_stopped(reader.next_page(), self._stop, silence=None)
         return _ordinal(page[0].ordinal) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Return no messages, and a range of at most `count` offsets."""
+        """Return an empty list, and a range of at most `count` offsets that are kept."""
         start = self.position or self._first or 0
         to = self._taken = max(min(self._end, start + count), self.position)
         return [], Range(self.path, self.incarnation, self.position, to)
@@ -171,13 +186,16 @@ def _ordinal(offset: int | str | None) -> int:
 STEP_MESSAGES_MAX: Final = 5_000
 _PAUSE_SECONDS_MIN: Final = 0.005
 _PAUSE_SECONDS_MAX: Final = 0.25
-_DRAINING_PAUSE_SECONDS_MAX: Final = 0.02  # other processors of the graph are writing
+_DRAINING_PAUSE_SECONDS_MAX: Final = 0.02  # shorter: other processors of the graph write
 
 Planned = dict[str, tuple[list[Message], Range]]
 
 
 class Inputs:
-    """The feeds of a processor. `limits`: the ends of streams at which a draining run stops."""
+    """The feeds of a processor, one for each input.
+
+    `limits` are the offsets, by stream, at which a draining run stops reading.
+    """
 
     def __init__(
         self,
@@ -191,7 +209,7 @@ class Inputs:
         self._running = running
         self._count = step_messages_max
         self._pause_max = _DRAINING_PAUSE_SECONDS_MAX if is_draining else _PAUSE_SECONDS_MAX
-        # A join pairs the i-th messages, which requires reading: offsets can have gaps.
+        # A join pairs the i-th messages. They must be read, because offsets can have gaps.
         reads = reads_ahead or processor.is_join
         self._waits_at_end = len(processor.inputs) == 1 and reads and not is_draining
         make: Callable[..., Feed] = EndFeed
@@ -209,30 +227,36 @@ class Inputs:
 
     @property
     def lag(self) -> int:
-        """The number of offsets that are not processed yet, as far as is known."""
+        """The number of offsets of all inputs that are not processed, by the last responses."""
         return sum(feed.lag for feed in self.feeds)
 
     def place(self, positions: Mapping[str, int]) -> None:
-        """Start at the positions of a group; a stream without one starts at its head."""
+        """Continue at the positions of a group; a stream without a position starts at its head.
+
+        Raises ProtocolError if the server is not semel.
+        """
         for feed in self.feeds:
             incarnation = feed.info().incarnation
             if incarnation is None:
-                raise ProtocolError("pipelines require a semel server, and this is another one")
+                raise ProtocolError("pipelines require a semel server; this server is not semel")
             feed.place(positions.get(feed.path, 0), incarnation)
 
     def move(self, ranges: Iterable[Range]) -> None:
-        """Set the positions after a commit."""
+        """Set the positions to the ends of ranges that were committed."""
         ends = {range.stream: range.to for range in ranges}
         for feed in self.feeds:
             feed.advance(ends[feed.path])
 
     def wait(self, on_idle: Callable[[], None]) -> bool:
-        """Wait for messages for a step; return False if none can come, or on a stop."""
+        """Wait until there are messages for a step; return False on a stop, or if none can come.
+
+        `on_idle` is called before each read at the end of an input.
+        """
         pause = _PAUSE_SECONDS_MIN
         while not self._running.stop.is_set:
             if self._is_enough():
                 return True
-            # Before reading, so that everything that was written is read.
+            # Evaluated before the read, so that the read gets everything written before the end.
             is_ending = self._running.is_ending()
             for feed in self.feeds:
                 if not feed.has_ready:
@@ -255,7 +279,10 @@ class Inputs:
         return all(filled) if self._running.processor.is_join else any(filled)
 
     def _is_exhausted(self, *, is_ending: bool) -> bool:
-        """Return whether no more can come: from one input of a join, from all alternatives."""
+        """Return whether no further step is possible.
+
+        A join needs messages of every input. Otherwise messages of one input are enough.
+        """
         empty = [
             not feed.has_ready and (feed.is_over or (is_ending and feed.is_at_end))
             for feed in self.feeds
@@ -263,7 +290,10 @@ class Inputs:
         return any(empty) if self._running.processor.is_join else all(empty)
 
     def plan(self) -> Planned:
-        """Take the messages and ranges of a step; for a join the same count from each input."""
+        """Take the messages of a step from the feeds; return them with their ranges, by binding.
+
+        A join takes the same number of messages from each input.
+        """
         count = max(self._count // (1 if self._running.processor.is_join else len(self.feeds)), 1)
         if self._running.processor.is_join:
             count = min(count, *[len(feed.ready) for feed in self.feeds])

@@ -1,14 +1,15 @@
-"""The loop of a processor. All its state is on the server: a kill loses nothing.
+"""The loop of a processor. All its state is on the server, so nothing is lost if it is killed.
 
-    1. `begin`: register the processor's producer, which fences older instances; then read the
-       positions of the group `<graph>/<processor>`, and the step that is pinned.
-    2. If the group is at the beginning of the pinned step, that step was not committed: it is
-       repeated, with the same ranges, number and hash. Otherwise the next step is pinned. If two
-       instances pin a step, the first one is stored.
-    3. The executor carries it out.
+    1. `begin`: register the processor's producer, which fences older instances. Then read the
+       positions of the group `<graph>/<processor>`, and the pinned step.
+    2. If the group is at the start of the pinned step, that step was not committed. It is repeated
+       with the same ranges, number and hash. Otherwise the next step is pinned. If two instances
+       pin a step with the same number, the server stores the first one.
+    3. The executor runs the step.
     4. One commit appends the outputs and the trace record, and moves the group.
 
-At-most-once: the group is moved before 3, and 4 appends the outputs. A step is never repeated.
+At-most-once: one commit moves the group before 3, and 4 only appends the outputs and a trace
+record. A step is never repeated after its group was moved.
 """
 
 import time
@@ -31,7 +32,7 @@ from semel.pipeline.values import EngineFailed, ProcessorStopped, Step, step_of
 
 T = TypeVar("T")
 
-# The boundaries of a step; the tests kill the process at each of them.
+# The boundaries of a step. Tests kill the process at each of them.
 BEGUN: Final = "begun"
 PLANNED: Final = "planned"
 PINNED: Final = "pinned"
@@ -43,7 +44,7 @@ Batches = Mapping[str, list[Message]]
 
 
 class StepLoop:
-    """Carries out the steps of one processor, one after the other."""
+    """Runs and commits the steps of one processor, one after the other."""
 
     def __init__(self, running: ProcessorRun, executor: Executor, inputs: Inputs) -> None:
         self._running = running
@@ -60,7 +61,10 @@ class StepLoop:
         self._number = 0
 
     def run(self) -> None:
-        """Run until no more input can come, or until it is stopped. Raises ProcessorStopped."""
+        """Process until no more input can come, or until a stop is requested.
+
+        Raises ProcessorStopped if the processor cannot continue.
+        """
         try:
             self._run()
         except (Unavailable, Indeterminate) as error:
@@ -82,7 +86,10 @@ class StepLoop:
     # ---- 1 and 2: which step ---------------------------------------------------------------------
 
     def begin(self) -> Step | None:
-        """Fence older instances, read the positions, and return the step that is not committed."""
+        """Fence older instances and read the positions of the group.
+
+        Returns the pinned step if it was not committed, otherwise None.
+        """
         self._committer.begin()
         site = self._client.site
         stored = self._request(positions(site, self._running.name))
@@ -96,16 +103,21 @@ class StepLoop:
         return step if is_uncommitted else None
 
     def _is_uncommitted(self, step: Step) -> bool:
-        """Return whether the processor is, in the streams it reads now, at the start of this step.
+        """Return whether the current positions of the inputs are the starts of this step.
 
-        If its inputs have changed, were deleted and created again, or the group was moved by hand,
-        the step cannot be repeated: the next one starts at the current positions.
+        Otherwise the step was committed, or it cannot be repeated: the graph has other inputs now,
+        an input was deleted and created again, or the group was moved by hand. Then the next step
+        starts at the current positions.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts
 
     def next_step(self) -> None:
-        """Plan a step of the messages that are ready, pin it, and carry it out."""
+        """Plan a step from the messages that are ready, pin it, run it and commit it.
+
+        If another instance has pinned a step, that step is used instead. Raises ProcessorStopped if
+        that step does not start at the positions of the group.
+        """
         planned = self._inputs.plan()
         ranges = [range for _, range in planned.values()]
         plan = step_of(self._running.graph.id, self._processor.id, self._number + 1, ranges)
@@ -116,8 +128,8 @@ class StepLoop:
             return
         if not self._is_uncommitted(step):
             raise self._running.stopped(
-                f"step {step.number} is pinned, and it does not start at the positions of the"
-                " group; is another instance running? stop it and start again"
+                f"step {step.number} is pinned, but it does not start at the positions of the"
+                " group; another instance may be running: stop it, then start this one again"
             )
         self.carry_out(step, lambda: self._read(step))
 
@@ -137,11 +149,12 @@ class StepLoop:
     # ---- 3 and 4: run and commit -----------------------------------------------------------------
 
     def carry_out(self, step: Step, messages: Callable[[], Batches]) -> None:
-        """Run a pinned step, and commit it."""
+        """Run a pinned step and commit it; `messages` reads its messages, by binding."""
         self._running.at(PINNED)
         start = time.perf_counter()
         self._number = step.number
-        # With the incarnation: if a stream was created again meanwhile, nothing must be skipped.
+        # The incarnation makes the commit fail if a stream was deleted and created again meanwhile.
+        # Otherwise the move would skip messages of the new stream.
         moves: Moves = {
             self._running.name: {
                 r.stream: (r.start, r.to, r.incarnation) for r in step.ranges if r.to > r.start
@@ -178,9 +191,9 @@ class StepLoop:
             raise self._running.stopped(f"{reason}; {self._on_restart(step)}") from error
 
     def _on_restart(self, step: Step) -> str:
-        """Return what a restart does about a step that failed."""
+        """Return a text that says what a restart does after this step has failed."""
         if self._is_at_most_once:
-            return "it is at-most-once: a restart continues after this step, which is lost"
+            return "at-most-once: this step is lost, and a restart continues after it"
         return f"a restart repeats the step from its beginning, with the same hash {step.hash}"
 
     def _commit(
@@ -226,7 +239,7 @@ class StepLoop:
         self.trace_outputs()
 
     def trace_outputs(self) -> None:
-        """Append the offsets of the last outputs to the trace, if no later step did."""
+        """Append the offsets of the last outputs to the trace, unless a later record has them."""
         if self._before is None:
             return
         record = trace.offsets_record(self._processor.id, self._before)

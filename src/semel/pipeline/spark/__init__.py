@@ -1,1 +1,1 @@
-"""The Spark engine."""
+"""The Spark engine: it runs each step as a Spark job."""

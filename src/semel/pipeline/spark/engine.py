@@ -1,4 +1,4 @@
-"""The engine on Spark: each step is a batch job that reads, calls the function and stages."""
+"""The Spark engine: each step is a batch job that reads, calls the function and stages."""
 
 import inspect
 import sys
@@ -60,11 +60,11 @@ _CONF: Final = {"spark.scheduler.mode": "FAIR"}  # processors do not wait for ea
 
 
 class SparkEngine:
-    """Carries out steps as jobs of one Spark session, from the threads of all processors.
+    """Runs steps as jobs of one Spark session, which the threads of all processors share.
 
-    An existing Spark session is used, and left running. `checkpoints` is the directory for the
-    Spark checkpoints of stateful processors. A step is split into tasks of at least
-    `task_messages_min` messages.
+    If a Spark session exists, it is used, and `close` does not stop it. `checkpoints` is the
+    directory for the Spark checkpoints of stateful processors. A step is split into tasks of about
+    `task_messages_min` messages or more.
     """
 
     reads_ahead = False
@@ -81,7 +81,10 @@ class SparkEngine:
     # ---- before the start ------------------------------------------------------------------------
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Return what cannot run on a worker; if there is nothing, start Spark."""
+        """Return why the graph cannot run on Spark; if there is no reason, start Spark.
+
+        If Spark does not start, that is returned as the reason.
+        """
         complaints = [
             f"{processor.id}: {complaint}"
             for processor in graph.processors
@@ -127,11 +130,15 @@ class SparkEngine:
     # ---- steps -----------------------------------------------------------------------------------
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:
-        """Return a committer that uses a sink: its tasks may stage any number of transactions."""
+        """Return a committer that uses a sink, so that every task can stage a transaction."""
         return SinkCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:
-        """Run a step as a job, or call a sink."""
+        """Run a step as Spark jobs, or call the function of a sink; return the output.
+
+        Raises EngineFailed if a job fails, and MessageFailed if a message fails and the processor
+        has no error stream.
+        """
         kind = work.evaluation.kind
         if work.processor.role is Role.SINK:
             return self._deliver(work, kind)
@@ -144,14 +151,17 @@ class SparkEngine:
 
     def _parts(self, work: Work) -> list[InputPart]:
         inputs, ranges = work.processor.inputs, work.step.ranges
-        # Each task stages a transaction, and the number of those in a commit is limited.
+        # Each task stages a transaction, and a commit can list a limited number of them.
         tasks = min(self._session().sparkContext.defaultParallelism, _TASKS_MAX)
         if work.processor.is_join and work.evaluation.kind is not FunctionKind.DATAFRAME:
             return split_join_parts(inputs, ranges, work.messages(), tasks, self.task_messages_min)
         return split_parts(inputs, ranges, tasks, self.task_messages_min)
 
     def _deliver(self, work: Work, kind: FunctionKind) -> StepOutput:
-        """Call a sink on the driver, with DataFrames or what its parameter is annotated with."""
+        """Call the function of a sink on the driver.
+
+        It gets messages or an Arrow batch if its parameter is annotated so, otherwise DataFrames.
+        """
         if kind in _ON_DRIVER:
             try:
                 calls = self._calls(work)
@@ -177,12 +187,12 @@ class SparkEngine:
         return calls_from(inputs, is_join=work.processor.is_join)
 
     def query(self, running: ProcessorRun) -> QueryLoop:
-        """Return the loop of a stateful processor."""
+        """Return the loop that runs a stateful processor as a streaming query."""
         assert self._checkpoints is not None, "complaints() has checked it"
         return QueryLoop(self._session(), running, self._checkpoints)
 
     def close(self) -> None:
-        """Stop the Spark session if it was started here."""
+        """Stop the Spark session if this engine has started it."""
         with self._lock:
             if self._spark is not None and self._is_own:
                 self._spark.stop()
@@ -190,30 +200,31 @@ class SparkEngine:
 
 
 # ---- commits -------------------------------------------------------------------------------------
-# Steps are committed as versions of a sink, because a producer can have only five staged
-# transactions, and a sink any number. The sink is called `<graph>/<processor>`, and its versions
-# count its commits: whether a step was committed follows from the positions the commit moves, never
-# from the version. So a step with two commits, a trace record, and a group that was set back by
-# hand need no special rules.
+# Steps are committed as versions of a sink, because a producer can have only a few pending
+# transactions (TXN_PENDING_MAX), and a step has one for each task. The sink is called
+# `<graph>/<processor>`. Its versions only count its commits. The positions that the commit moves
+# show whether a step was committed; the version does not. So no special rules are needed for a step
+# with two commits, for a separate trace record, or for a group that was set back by hand.
 
 
 class SinkCommitter(Committer):
     """Commits each step as the next version of a sink.
 
-    `begin` binds the sink to this instance: older ones are refused from then on, and the next
-    commit drops what they have staged. The epoch of the producer of the same name distinguishes
-    instances, and fences one that runs on the other engine.
+    `begin` binds the sink to this instance. From then on, commits of older instances are refused,
+    and the next commit drops the transactions they have staged. The producer with the same name as
+    the sink has an epoch for each instance. Its epoch also fences instances that run on the local
+    engine.
     """
 
     def begin(self) -> None:
         super().begin()
         info = self._info()
         if info is None:
-            # The first commit creates the sink and sets its owner. It is empty.
+            # There is no sink yet. An empty commit creates it and sets its owner.
             try:
                 self._commit(None, Parts())
             except AppBound:
-                info = self._info()  # another instance was faster
+                info = self._info()  # another instance has created the sink first
         if info is not None:
             last = info.last_version
             self._run(rebind_sink_info(self._client.site, self.producer_id, self._owner, last))
@@ -240,13 +251,14 @@ class SinkCommitter(Committer):
 # ---- pickling ------------------------------------------------------------------------------------
 
 
-_pickle: Final[Any] = cloudpickle  # it has no types
+_pickle: Final[Any] = cloudpickle  # cloudpickle has no type annotations
 
 
 def unsendable(function: Callable[..., Any]) -> str | None:
     """Return why a function cannot be sent to a worker; None if it can.
 
-    A worker cannot import the file of a graph, so what is defined there is pickled by value.
+    A worker cannot import the file that defines the graph. So the functions and classes of that
+    file are pickled by value.
     """
     module = inspect.getmodule(function)
     if module is not None and not _is_importable(module):
@@ -262,7 +274,10 @@ def unsendable(function: Callable[..., Any]) -> str | None:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Return whether a worker can import the module: part of Python, semel or a package."""
+    """Return whether a worker can import the module, or it needs no registration with cloudpickle.
+
+    Workers can import Python's own modules, semel, and installed packages.
+    """
     name, file = module.__name__, getattr(module, "__file__", None)
     if name == "__main__" or name not in sys.modules:
         return True  # cloudpickle pickles these by value anyway

@@ -1,4 +1,4 @@
-"""Functions of DataFrames: as the jobs of a step, and as a query of Structured Streaming."""
+"""Functions of DataFrames: run as jobs of a step, or as a query of Structured Streaming."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from semel.spark.runtime.session import make_active
 def input_frames(
     spark: SparkSession, work: Work, parts: Sequence[InputPart]
 ) -> dict[str, DataFrame]:
-    """Return a DataFrame for each input, by binding."""
+    """Return a DataFrame of the messages of each input, by binding."""
     evaluation = without_function(work.evaluation)
     frames = {}
     for binding in work.processor.inputs:
@@ -47,7 +47,11 @@ def input_frames(
 
 
 def run_frames(work: Work, frames: Mapping[str, DataFrame], target: StagingTarget) -> StepOutput:
-    """Call the function, and stage the DataFrames it returns with one job each."""
+    """Call the function, and stage each DataFrame it returns with a job; return the output.
+
+    Raises EngineFailed if a job fails, and MessageFailed if a row has an error and the processor
+    has no error stream.
+    """
     outputs = run_jobs(lambda: call_function(work.processor, frames))
     evaluation = without_function(work.evaluation)
     outcomes = []
@@ -62,14 +66,14 @@ def union(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def offset_count(work: Work) -> int:
-    """Return the number of offsets of a step, without reading it."""
+    """Return the number of offsets of a step, without reading the messages."""
     return sum(r.to - r.start for r in work.step.ranges)
 
 
 def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
-    """Call a function of DataFrames; return its outputs by stream.
+    """Call a function of DataFrames and return its outputs by stream.
 
-    Raises TypeError if they are not DataFrames.
+    Raises TypeError if an output is not a DataFrame, or a binding is not an output.
     """
     function, outputs = processor.function, processor.outputs
     result = function(**frames) if processor.is_join else function(union(frames))
@@ -91,7 +95,7 @@ def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapp
 
 
 def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame) -> Tagger:
-    """Return what turns rows into messages; raise EngineFailed if the columns are not suitable."""
+    """Return the Tagger for the rows of an output; raise EngineFailed if its columns are wrong."""
     tagger = Tagger(evaluation, path, tuple(frame.columns))
     complaint = tagger.complaint()
     if complaint is not None:
@@ -100,7 +104,10 @@ def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame) -> Tagger:
 
 
 def without_function(evaluation: Evaluation) -> Evaluation:
-    """Return an evaluation for workers: a function of DataFrames stays on the driver."""
+    """Return a copy of an evaluation without its function, to send to workers.
+
+    A function of DataFrames is called only on the driver, so it need not be pickled.
+    """
     return replace(evaluation, function=_not_on_workers)
 
 
@@ -109,15 +116,15 @@ def _not_on_workers(*_: Any) -> NoReturn:
 
 
 # ---- stateful processors -------------------------------------------------------------------------
-# A stateful processor is a query, whose progress is its Spark checkpoint. The positions of its
-# group on the server are a copy of it, for `semel groups`.
+# A stateful processor is a streaming query. Its progress is stored in its Spark checkpoint. The
+# positions of its group on the server are only a copy of the progress, for `semel groups`.
 
 
 _PAUSE_SECONDS: Final = 0.25
 
 
 class QueryLoop:
-    """Runs the query of one processor until it has ended, or is stopped."""
+    """Runs the query of one processor until the query ends or a stop is requested."""
 
     def __init__(self, spark: SparkSession, running: ProcessorRun, checkpoints: str) -> None:
         self._spark = spark
@@ -127,9 +134,10 @@ class QueryLoop:
         self._last_batch = -1
 
     def run(self) -> None:
-        """Run the query; with `is_draining`, start it when the processors before it have ended.
+        """Run the query.
 
-        Raises ProcessorStopped if the query fails.
+        In a draining run, it starts when the processors upstream have ended. Raises
+        ProcessorStopped if the query fails.
         """
         running = self._running
         while running.is_draining and not running.is_ending():
@@ -173,7 +181,7 @@ class QueryLoop:
         return writer.start()
 
     def _tagged(self) -> DataFrame:
-        """Call the function once, with streaming DataFrames; all outputs are one query."""
+        """Call the function once, with streaming DataFrames; return the union of its outputs."""
         processor = self._running.processor
         frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
         evaluation = without_function(evaluation_of(self._running.graph, processor, hash=""))
@@ -189,7 +197,7 @@ class QueryLoop:
         return frame.select(*FRAME_NAMES)
 
     def _note(self, query: StreamingQuery) -> None:
-        """Update the gauge and the positions on the server."""
+        """Update the gauge and the positions on the server from the progress of the query."""
         gauge = self._running.gauge
         new = [batch for batch in query.recentProgress if batch["batchId"] > self._last_batch]
         if not new:
@@ -211,14 +219,14 @@ class QueryLoop:
             client.group(self._running.name).set(positions)
             ends = {path: client.stream(path).head().next_offset for path in positions}
         except ClientError:
-            return  # only a copy; the next batch updates it
+            return  # the positions are only a copy; the next batch updates them
         gauge.lag = sum(
             max((parse_offset(end) or 0) - positions[path], 0) for path, end in ends.items()
         )
 
 
 def _positions(sources: Any) -> dict[str, int]:
-    """Return the positions of the sources from the progress that Spark reports."""
+    """Return the positions by stream, from the progress of the sources that Spark reports."""
     positions: dict[str, int] = {}
     for source in sources:
         end = source["endOffset"]

@@ -1,4 +1,4 @@
-"""Reading pinned ranges in tasks or on the driver, and splitting them into tasks."""
+"""Reading the ranges of a step, in tasks or on the driver, and splitting them for tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -22,7 +22,8 @@ from semel.spark.options import SourceOptions, parse_source
 from semel.spark.source.columns import Columns, columns_for, source_schema
 from semel.spark.source.slices import OffsetRange, Span, read_offset_range
 
-# The columns of a DataFrame that a function gets. All streams of a graph hold JSON.
+# The columns of the DataFrame that a function gets. All streams of a graph are JSON streams, so
+# `value` is a string.
 FRAME = StructType(
     [
         StructField("key", BinaryType()),
@@ -36,10 +37,10 @@ FRAME_NAMES = tuple(FRAME.names)
 
 
 def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield the committed messages of a range page by page, with the columns of the source.
+    """Yield the committed messages of a range page by page, with the columns of the Spark source.
 
-    Raises DataLossError if messages are missing. A range from 0, or an open one, starts with the
-    first message that is kept.
+    Raises DataLossError if messages are missing. If the range starts at 0 or `is_open`, it starts
+    with the first message that is kept, and trimmed messages are not missing.
     """
     if part.start >= part.to:
         return iter(())
@@ -49,7 +50,7 @@ def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.R
 
 
 def input_messages(binding: str, page: pa.RecordBatch, stream: str) -> list[InputMessage]:
-    """Return the messages of a page."""
+    """Return the rows of a page as messages of one input."""
     values, offsets = page.column("value").to_pylist(), page.column("offset").to_pylist()
     return [
         InputMessage(binding, stream, offset, raw)
@@ -73,13 +74,14 @@ def _source(url: str, stream: str) -> tuple[SourceOptions, Columns]:
 
 
 # ---- parts ---------------------------------------------------------------------------------------
-# The ranges of a step, split for its tasks, in the order of the outputs. Pure.
+# A part is the input of one task. The outputs of a step are in the order of its parts. Pure.
 
 
 class InputPart(Struct, frozen=True):
-    """The input of one task, by binding: for a join a range of every input, otherwise of one.
+    """The input of one task, by binding: a range of every input for a join, otherwise of one input.
 
-    `is_open`: the step starts at the head of the stream, so trimmed messages are not missing.
+    `is_open` is true if the step starts at the head of the stream. Then trimmed messages are not
+    missing.
     """
 
     ranges: Mapping[str, Range]
@@ -89,9 +91,10 @@ class InputPart(Struct, frozen=True):
 def split_parts(
     inputs: Mapping[str, str], ranges: Sequence[Range], tasks: int, messages_min: int
 ) -> list[InputPart]:
-    """Split ranges into at most `tasks` parts of about `messages_min` offsets or more.
+    """Split ranges into about `tasks` parts, or fewer, of about `messages_min` offsets or more.
 
-    The parts are in the order of the bindings, then of the offsets.
+    A part has a range of one input, so several inputs can lead to a few more parts than `tasks`.
+    The parts are in the order of the bindings, and for each binding in the order of the offsets.
     """
     by_stream = {r.stream: r for r in ranges}
     total = sum(r.to - r.start for r in ranges)
@@ -114,9 +117,10 @@ def split_join_parts(
     tasks: int,
     messages_min: int,
 ) -> list[InputPart]:
-    """Split a join so that a task gets the i-th messages of every input for the same i.
+    """Split the ranges of a join into at most `tasks` parts of `messages_min` messages or more.
 
-    Offsets can have gaps, so the ranges are split at the offsets of the messages.
+    If a part has the i-th message of one input, it has the i-th message of every input. Offsets can
+    have gaps, so the ranges are split at the offsets of the messages.
     """
     by_stream = {r.stream: r for r in ranges}
     (length,) = {len(batch) for batch in messages.values()}

@@ -1,4 +1,7 @@
-"""The tasks of Spark jobs, which read, call the function and stage, and the jobs on the driver."""
+"""The tasks that Spark's workers run, and the jobs that the driver starts for them.
+
+A task reads messages, calls the function, and stages the outputs.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +42,8 @@ from semel.spark.sink.staging import TaskId, stage
 T = TypeVar("T")
 
 # ---- tagged rows ---------------------------------------------------------------------------------
-# Outputs as Arrow, with the columns `stream` and `value`: a task stages them, a query writes them.
+# Outputs in Arrow format, with the columns `stream` and `value`. A task stages them; a streaming
+# query writes them to the semel sink.
 
 
 TAGGED: Final = pa.schema([("stream", pa.string()), ("value", pa.binary())])
@@ -47,25 +51,26 @@ TAGGED_DDL: Final = "stream string, value binary"
 TAGGED_COLUMNS: Final = SinkColumns(1, 0, None, None, None, ())
 ERROR: Final = "_error"
 VALUE: Final = "value"
-# The columns that name the message of a row with an error.
+# The columns that identify the message that a row with an error belongs to.
 ORIGIN: Final = ("stream", "offset")
 
-# The class in the error message of a row that the function marked with `_error`.
+# The error class that an error message names if the function has set `_error` in a row.
 RowFailed: Final = type(ERROR, (Exception,), {"__module__": "builtins"})
 
 
 def tagged(outputs: Iterable[Output]) -> pa.RecordBatch:
-    """Return outputs as one batch."""
+    """Return outputs as one batch of tagged rows."""
     pairs = list(outputs)
     columns = [[stream for stream, _ in pairs], [raw for _, raw in pairs]]
     return pa.record_batch(columns, schema=TAGGED)
 
 
 class Tagger(Struct, frozen=True):
-    """Turns the rows of a DataFrame into messages of one output, and of the error stream.
+    """Converts the rows of a DataFrame to messages of one output and of the error stream.
 
-    A column `value` is the message, as JSON; otherwise a row is an object of all its columns. A row
-    with an `_error` concerns the message of its `stream` and `offset`.
+    If there is a column `value`, it contains the message as JSON. Otherwise the message is a JSON
+    object with all columns of the row. A row whose `_error` is not null becomes an error message
+    for the input message at its `stream` and `offset`.
     """
 
     evaluation: Evaluation
@@ -73,7 +78,7 @@ class Tagger(Struct, frozen=True):
     names: tuple[str, ...]
 
     def complaint(self) -> str | None:
-        """Return what is wrong with the columns; None if nothing is."""
+        """Return why the columns cannot be converted to messages; None if they can."""
         if ERROR in self.names and not set(ORIGIN) <= set(self.names):
             return (
                 f"a DataFrame with the column {ERROR} needs the columns {' and '.join(ORIGIN)} of"
@@ -84,7 +89,10 @@ class Tagger(Struct, frozen=True):
         return None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield tagged batches; raise MessageFailed for an error if there is no error stream."""
+        """Yield tagged batches.
+
+        Raises MessageFailed if a row has an error and the processor has no error stream.
+        """
         for batch in batches:
             if ERROR not in self.names:
                 yield self._good(batch)
@@ -129,7 +137,11 @@ _OUTCOME_SCHEMA: Final = pa.schema([("outcome", pa.string())])
 
 
 class FailedMessage(Struct, frozen=True):
-    """A message that failed without an error stream: its inputs without their values, and why."""
+    """A failed call of a processor without an error stream.
+
+    `inputs` are the messages without their values. `kind` and `message` are the class and the text
+    of the error.
+    """
 
     inputs: list[InputMessage]
     kind: str
@@ -137,10 +149,11 @@ class FailedMessage(Struct, frozen=True):
 
 
 class TaskOutcome(Struct, frozen=True):
-    """What a task reports to the driver. Without a `token` it had nothing to write.
+    """The outcome that a task reports to the driver.
 
-    Spark retries a task that raises. So what would fail every time is reported instead: `failed`,
-    or `lost` if messages do not exist any more.
+    `token` is the token of the staged transaction; it is None if the task has written nothing.
+    Spark retries a task that raises an error. An error that would occur on every retry is therefore
+    reported instead of raised: in `failed`, or in `lost` if messages do not exist any more.
     """
 
     part: int
@@ -160,14 +173,14 @@ class StagingTarget(Struct, frozen=True):
 
 
 class EvaluateTask(Struct, frozen=True):
-    """Calls a function of messages or Arrow batches for one part of the input."""
+    """A task that calls a function of messages or Arrow batches, and stages the outputs."""
 
     evaluation: Evaluation
     parts: tuple[InputPart, ...]
     target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the parts whose numbers the rows have: one in every task."""
+        """Process the part whose number is in the only row; yield one row with the outcome."""
         for number in _numbers(batches):
             yield _outcome_batch(self._outcome(number))
 
@@ -182,7 +195,7 @@ class EvaluateTask(Struct, frozen=True):
         return staged(self.target, number, rows, read)
 
     def _calls(self, part: InputPart) -> Iterator[list[Call]]:
-        """Yield the calls of the function: page by page, for a join all together."""
+        """Yield lists of calls of the function: one for each page, or one in total for a join."""
         inputs = [self._pages(part, binding) for binding in part.ranges]
         if self.evaluation.is_join:
             yield calls_from(map(list, map(chain.from_iterable, inputs)), is_join=True)
@@ -197,14 +210,14 @@ class EvaluateTask(Struct, frozen=True):
 
 
 class ReadTask(Struct, frozen=True):
-    """Reads one part as rows of a DataFrame: the messages that pass the filters."""
+    """A task that reads one part and yields the messages that pass the filters, as rows."""
 
     evaluation: Evaluation
     parts: tuple[InputPart, ...]
     url: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the parts whose numbers the rows have."""
+        """Yield the messages of the part whose number is in the only row, with columns `FRAME`."""
         for number in _numbers(batches):
             part = self.parts[number]
             for binding, range in part.ranges.items():
@@ -222,13 +235,13 @@ class ReadTask(Struct, frozen=True):
 
 
 class StageTask(Struct, frozen=True):
-    """Stages the rows of one partition of a function's DataFrame."""
+    """A task that stages the rows of one partition of a DataFrame that a function returned."""
 
     tagger: Tagger
     target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage all rows; yield one row with the outcome."""
+        """Stage all rows of the partition; yield one row with the outcome."""
         context = TaskContext.get()
         assert context is not None
         yield _outcome_batch(
@@ -242,7 +255,11 @@ def staged(
     rows: Callable[[], Iterator[pa.RecordBatch]],
     read: Mapping[str, int],
 ) -> TaskOutcome:
-    """Stage and prepare tagged rows; return their counts. `read` is filled while rows are made."""
+    """Stage and prepare the tagged rows that `rows` yields; return the outcome.
+
+    The counts in `read` grow while `rows` yields, so they are summed afterwards. Raises ClientError
+    if a request fails: Spark then retries the task.
+    """
     written: Counter[str] = Counter()
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -276,23 +293,23 @@ def _outcome_batch(outcome: TaskOutcome) -> pa.RecordBatch:
 
 
 # ---- jobs ----------------------------------------------------------------------------------------
-# On the driver: each task gets one row, and returns one row with its outcome.
+# The driver starts the jobs. Each task returns one row with its outcome.
 
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _outcome: Final = msgspec.json.Decoder(TaskOutcome)
 _TRACEBACK: Final = "Traceback (most recent call last):"
-# How Spark reports that a process has ended.
+# Texts in the errors of Spark for a worker process that has ended.
 _WORKER_LOST: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure", "worker died")
 
 
 def numbered(spark: SparkSession, count: int) -> DataFrame:
-    """Return a DataFrame with one row in each partition: the number of a part."""
+    """Return a DataFrame with `count` partitions of one row each: the number of a part."""
     return spark.range(0, count, 1, max(count, 1))
 
 
 def run_job(frame: DataFrame, task: Task) -> list[TaskOutcome]:
-    """Run a task on every partition; return the outcomes in the order of the partitions.
+    """Run a task on every partition and return the outcomes, in the order of their parts.
 
     Raises EngineFailed if the job fails.
     """
@@ -301,10 +318,11 @@ def run_job(frame: DataFrame, task: Task) -> list[TaskOutcome]:
 
 
 def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> StepOutput:
-    """Combine the outcomes of tasks.
+    """Return the outcomes of all tasks as the output of the step.
 
-    Raises EngineFailed if messages are lost or there are too many tasks, MessageFailed if a message
-    failed.
+    `read` is the number of messages read, if the outcomes do not have it. Raises EngineFailed if
+    messages are lost or too many tasks have staged a transaction, and MessageFailed if a message
+    has failed.
     """
     written: Counter[str] = Counter()
     for outcome in outcomes:
@@ -318,7 +336,7 @@ def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> 
     tokens = [outcome.token for outcome in outcomes if outcome.token is not None]
     if len(tokens) > TXN_LIST_MAX:
         raise EngineFailed(
-            f"{len(tokens)} tasks wrote rows, and one commit can have {TXN_LIST_MAX}; coalesce the"
+            f"{len(tokens)} tasks wrote rows, and one commit allows {TXN_LIST_MAX}; coalesce the"
             " DataFrame"
         )
     count = sum(outcome.read for outcome in outcomes) if read is None else read
@@ -326,7 +344,7 @@ def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> 
 
 
 def run_jobs(call: Callable[[], T]) -> T:
-    """Return the result of a call that runs jobs; raise EngineFailed if one of them fails."""
+    """Return the result of `call`, which runs Spark jobs; raise EngineFailed if a job fails."""
     try:
         return call()
     except (PySparkException, Py4JError) as error:
@@ -334,28 +352,28 @@ def run_jobs(call: Callable[[], T]) -> T:
 
 
 def data_lost(message: str) -> EngineFailed:
-    """Return the error for messages that do not exist any more."""
+    """Return the error to raise if messages of a step do not exist any more."""
     return EngineFailed(
         f"{message.partition(';')[0]}; move its group to a kept offset with `semel groups set`"
     )
 
 
 def job_failed(error: Exception) -> EngineFailed:
-    """Return an error that says in one line why a Spark job failed."""
+    """Return an EngineFailed with one line that says why a Spark job failed."""
     if any(text in str(error) for text in _WORKER_LOST):
         return EngineFailed(
-            "a worker process ended, and again when Spark retried the task. No message caused an"
-            " error: find out what ends the process, such as a lack of memory"
+            "a worker process ended, and ended again when Spark retried the task. No message caused"
+            " an error: find out why the process ends; a common reason is a lack of memory"
         )
     return EngineFailed(f"the Spark job failed: {error_text(error)}")
 
 
 def error_text(error: Exception) -> str:
-    """Return the line of a Spark error that says what went wrong."""
+    """Return the line of a Spark error that contains the reason."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    if _TRACEBACK in lines:  # the error of the last traceback follows its indented lines
+    if _TRACEBACK in lines:  # the error is the first unindented line after the last traceback
         last = len(lines) - lines[::-1].index(_TRACEBACK)
         lines = [line for line in lines[last:] if not line[0].isspace()]
     elif len(lines) > 1 and lines[1].startswith(": "):
-        lines = lines[1:]  # the first one only names the call
+        lines = lines[1:]  # the first line only names the call
     return lines[0].removeprefix(": ") if lines else type(error).__name__

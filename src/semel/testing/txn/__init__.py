@@ -1,1 +1,1 @@
-"""The checker of transactions: history, order, cycles, positions."""
+"""The transaction checker: recorded histories, order, cycles and positions."""

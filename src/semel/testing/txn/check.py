@@ -1,13 +1,13 @@
-"""The transaction checker: whether transactions were atomic, also for readers.
+"""The transaction checker: it checks that transactions were atomic, also for readers.
 
-It also checks that workers that share a group process every message once, each from the position
-where the previous one ended.
+It also checks workers that share a group: they must process every message once, and each must start
+at the position where the previous one ended.
 
-Values are unique, so each message identifies its transaction, and no order has to be searched for:
-the time is linear in the size of the history. What semel does not guarantee is not an anomaly:
-reads of several streams are not a snapshot, a read may end before the first message of an open
-inline transaction, and overlapping inline transactions may be in different orders in different
-streams.
+Values are unique, so each message identifies its transaction, and the checker need not search for
+an order. It takes linear time in the size of the history. Only violations of what semel guarantees
+are anomalies. These are not: reads of several streams are not a snapshot; a read may end before the
+first message of an open inline transaction; and overlapping inline transactions may be in different
+orders in different streams.
 """
 
 from collections import Counter
@@ -31,12 +31,13 @@ ANOMALIES_MAX: Final = 1_000
 
 
 class TransactionReport(Struct, frozen=True):
-    """The result of a check: what was checked, and the anomalies.
+    """The result of a check: the anomalies, and counts of what was checked.
 
-    `committed` and `aborted` count recorded outcomes. Transactions with an unknown outcome are
-    resolved by what is visible. `edges` are those of the dependency graph, `ranges` those that
-    committed transactions processed for shared groups, `refused` the transactions that were refused
-    because of a position, `sets` and `deletes` those that were done.
+    `committed` and `aborted` count the recorded outcomes. A transaction with an unknown outcome
+    counts as `resolved_committed` if its messages or moves are visible, else as `resolved_aborted`.
+    `edges` counts the edges of the dependency graph. `ranges` counts the ranges that committed
+    transactions processed for shared groups. `refused` counts the transactions that were refused
+    because of a position. `sets` and `deletes` count the sets and deletions that were done.
     """
 
     anomalies: list[Anomaly]
@@ -73,14 +74,15 @@ def check_transactions(
     positions: Mapping[tuple[str, str], int] | None = None,
     incarnations: Mapping[str, str] | None = None,
 ) -> TransactionReport:
-    """Compare a history with the final content of the streams, when no transaction is open.
+    """Compare a history with the final content of the streams; return the anomalies and counts.
 
-    `committed` and `uncommitted` have every message of every stream as read at read_committed and
-    at read_uncommitted; `positions` are those of groups, by group and stream. `incarnations` are
-    those of the streams with such positions, as in the recorded moves; they are needed only if such
-    a stream was deleted and created again. At most 1,000 anomalies are returned. Every client must
-    have ended before, and no stream of the logs may be trimmed or deleted. Raises ValueError if a
-    value was appended twice, or if too many moves of one group have no response.
+    `committed` and `uncommitted` have every message of every stream, as read at read_committed and
+    at read_uncommitted. `positions` are the final positions of groups, by group and stream.
+    `incarnations` are the final incarnations of the streams in `positions`, as in the recorded
+    moves. They are needed only if such a stream was deleted and created again. At most 1,000
+    anomalies are returned. Before the call, every client and every transaction must have ended. No
+    stream of the logs may be trimmed or deleted. Raises ValueError if a value was appended twice,
+    or if too many moves of one group have no response.
     """
     facts = HistoryFacts(history, committed, uncommitted, positions or {})
     dependencies = Dependencies(facts)
@@ -110,11 +112,12 @@ def check_transactions(
 
 
 # ---- reads ---------------------------------------------------------------------------------------
-# Every read must return a part of the final stream, with whole, committed transactions only.
+# Every read must return a part of the final stream. A read at read_committed must return only
+# committed transactions, and each of them completely.
 
 
 def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Check each read alone; yield the first anomaly of each."""
+    """Check each read separately; yield the first anomaly of each."""
     for read in facts.reads():
         anomaly = _differs(facts, read) or _early(facts, read) or _incomplete(facts, read)
         if anomaly is not None:
@@ -122,7 +125,7 @@ def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Compare a read with the final stream; return the anomaly of the first difference."""
+    """Return the anomaly of the first difference between a read and the final stream, or None."""
     log = (facts.committed if read.is_committed else facts.uncommitted).get(read.stream, ())
     stored = list(log[read.start : read.end])
     if list(read.values) == stored:
@@ -150,7 +153,10 @@ def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Find a message that was read before it, or at read_committed its commit, was sent."""
+    """Return the anomaly of a message that was read too early, or None.
+
+    At read_committed that is before its commit was sent, otherwise before the message was sent.
+    """
     for value in read.values:
         sent = facts.sender(read.stream, value)
         if sent is None:
@@ -167,9 +173,10 @@ def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Find a message that a read lacks although its transaction had ended.
+    """Return the anomaly of a message that a read lacks although its transaction was committed.
 
-    Only an inline transaction that was still open, with a message before it, is a valid reason.
+    There is one valid reason: an inline transaction was still open and has an earlier message. An
+    anomaly is also a read of only a part of a transaction. Returns None if there is no anomaly.
     """
     if not (read.is_committed and read.is_up_to_date):
         return None
@@ -179,18 +186,18 @@ def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
         if sent is None:
             continue
         if facts.offset_times(sent)[0] > read.returned_at:
-            return None  # this message, and all after it, came later
+            return None  # this message, and all later ones, may have come after the read
         has_ended = facts.ended_by[sent.number] < read.invoked_at
         is_partly_read = _is_partly_read(facts, read, sent)
         if facts.is_committed[sent.number] and (has_ended or is_partly_read):
             return _torn(read, log[index], sent, is_partly_read=is_partly_read)
         if sent.transaction.is_inline and not has_ended:
-            return None  # it may have been open
+            return None  # it may have been open during the read
     return None
 
 
 def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
-    """Return the number at read_uncommitted after the last message of a read."""
+    """Return the number, at read_uncommitted, of the message after the last one of a read."""
     log = facts.committed.get(read.stream, ())
     end = min(read.end, len(log))
     return facts.raw_numbers.get(read.stream, {}).get(log[end - 1], -1) + 1 if end else 0
@@ -225,7 +232,7 @@ def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_read:
 
 
 def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Check the final content of the streams, and the final positions of the groups."""
+    """Check the final content of the streams and the final positions of groups."""
     yield from _check_values(facts, facts.committed, "read_committed")
     yield from _check_values(facts, facts.uncommitted, "read_uncommitted")
     for number, transaction in enumerate(facts.history.transactions):
@@ -234,7 +241,7 @@ def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
         if facts.is_committed[number] and transaction.decide_at is None:
             text = f"{name_of(transaction)} is visible, and its commit was never sent"
             yield Anomaly("G1a", text, (transaction.id,))
-    # A transaction with an unknown outcome counts as committed if its values are visible.
+    # By group and stream, the transactions that move the position.
     movers: dict[tuple[str, str], list[int]] = {}
     for number, transaction in enumerate(facts.history.transactions):
         for where in transaction.moves:
@@ -244,7 +251,7 @@ def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[Anomaly]:
-    """Check that every message was sent, and is stored once."""
+    """Check that every message was sent by a client and is stored only once."""
     for stream, log in logs.items():
         seen: set[Hashable] = set()
         for number, value in enumerate(log):
@@ -253,13 +260,13 @@ def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[An
             if sent is None:
                 yield Anomaly("never_sent", f"{where}, and no transaction has sent it there")
             elif value in seen:
-                text = f"{where}, and another one before; {name_of(sent.transaction)} sent it once"
+                text = f"{where}, and was there before; {name_of(sent.transaction)} sent it once"
                 yield Anomaly("duplicate", text, (sent.transaction.id,))
             seen.add(value)
 
 
 def _check_visible(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """Check that all of a committed transaction is visible, and nothing of another one."""
+    """Check that a transaction is completely visible if committed, and invisible if aborted."""
     visible: dict[str, Hashable] = {}  # the first value, by stream
     missing: dict[str, Hashable] = {}
     for append in appends_of(transaction):
@@ -295,7 +302,10 @@ def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
 def _check_position(
     facts: HistoryFacts, where: tuple[str, str], numbers: list[int]
 ) -> Iterator[Anomaly]:
-    """Check that a group is where a committed transaction moved it, and no later one moved it."""
+    """Check that the final position of a group is the one of its last committed move.
+
+    `numbers` are the transactions that move this position.
+    """
     transactions = facts.history.transactions
     position = facts.positions.get(where)
     here = f"group {where[0]} is at {position} in {where[1]}"
@@ -308,7 +318,7 @@ def _check_position(
         return
     name, id = name_of(transactions[last]), transactions[last].id
     if not facts.is_committed[last]:
-        yield Anomaly("G1a", f"{here}, where only {name} moves it", (id,))
+        yield Anomaly("G1a", f"{here}, and only {name} moves it there", (id,))
         return
     for later in committed:
         if later.decide_at is not None and later.decide_at > facts.ended_by[last]:
@@ -335,7 +345,10 @@ def check_order(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> Iterator[Anomaly]:
-    """Check that no message is after one that was sent only when it already had its offset."""
+    """Check that messages are in the order of time.
+
+    If a message had its offset before another one was sent, it must be before the other one.
+    """
     latest: tuple[int, Hashable, Sent] | None = None
     for value in log:
         sent = facts.sender(stream, value)
@@ -345,7 +358,7 @@ def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> I
         if latest is not None and stored_by < latest[0]:
             text = (
                 f"{value!r} of {name_of(sent.transaction)} was in {stream} before {latest[1]!r} of"
-                f" {name_of(latest[2].transaction)} was sent, and is after it"
+                f" {name_of(latest[2].transaction)} was sent, but is stored after it"
             )
             yield Anomaly("order", text, (latest[2].transaction.id, sent.transaction.id))
         if latest is None or sent_at > latest[0]:
@@ -355,7 +368,7 @@ def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> I
 def _check_isolations(
     facts: HistoryFacts, stream: str, log: Sequence[Hashable]
 ) -> Iterator[Anomaly]:
-    """Check that both isolation levels have the same order, and read_uncommitted has everything."""
+    """Check that read_uncommitted has all messages of read_committed, in the same order."""
     numbers = facts.raw_numbers.get(stream, {})
     before = -1
     for value in log:
@@ -371,7 +384,10 @@ def _check_isolations(
 
 
 def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """Check that messages of a transaction are in order; adjacent, if they got offsets at once."""
+    """Check that the messages of a transaction are in the order in which it appended them.
+
+    Unless the transaction is inline, they must also be adjacent in each stream.
+    """
     last: dict[str, tuple[int, Hashable]] = {}
     for append in appends_of(transaction):
         numbers = facts.raw_numbers.get(append.stream, {})

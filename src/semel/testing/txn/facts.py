@@ -1,4 +1,4 @@
-"""Facts about a recorded history of transactions that several checks use."""
+"""Facts about a recorded history of transactions, used by several checks."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final
@@ -18,7 +18,10 @@ Log = Mapping[str, Sequence[Hashable]]
 
 
 class Anomaly(Struct, frozen=True):
-    """One guarantee that was violated, and what shows it; `transactions` are the ids involved."""
+    """A violation of one guarantee.
+
+    `text` describes the evidence; `transactions` are the ids of the transactions involved.
+    """
 
     name: str
     text: str
@@ -29,7 +32,11 @@ class Anomaly(Struct, frozen=True):
 
 
 class Sent(Struct, frozen=True):
-    """The append that sent a value: the number of its transaction, and of the step in it."""
+    """The append that sent a value.
+
+    `number` is the index of its transaction in the history, `step` the index of the append in the
+    transaction.
+    """
 
     number: int
     step: int
@@ -38,12 +45,12 @@ class Sent(Struct, frozen=True):
 
 
 class HistoryFacts:
-    """The number of every value in its stream, and the end of every transaction.
+    """The number of every value in its stream, and the outcome and end of every transaction.
 
-    A transaction of unknown outcome is committed if any of its values or moves is visible in the
-    final streams, and aborted if none is. `numbers` are those at read_committed, `raw_numbers`
-    those at read_uncommitted. `ended_by` has, by number of transaction, a time at which it had
-    ended.
+    `numbers` are the numbers at read_committed, `raw_numbers` those at read_uncommitted.
+    `is_committed` and `ended_by` are indexed by the number of the transaction. A transaction with
+    an unknown outcome counts as committed if any of its values or moves is visible at the end.
+    `ended_by` is a time at which the transaction had certainly ended.
     """
 
     def __init__(
@@ -69,7 +76,7 @@ class HistoryFacts:
                     self.ended_by[sent.number] = min(self.ended_by[sent.number], read.returned_at)
 
     def reads(self) -> Iterator[TransactionRead]:
-        """Return all reads: those of readers, then those made in transactions."""
+        """Yield all reads: first those of readers, then those made in transactions."""
         yield from self.history.reads
         for transaction in self.history.transactions:
             for step in transaction.steps:
@@ -77,14 +84,14 @@ class HistoryFacts:
                     yield step
 
     def offset_times(self, sent: Sent) -> tuple[int, int]:
-        """Return the times between which a value got its offset."""
+        """Return two times: the value got its offset between them."""
         if sent.transaction.is_inline:
             return sent.append.invoked_at, time_or_never(sent.append.returned_at)
         decide_at = sent.transaction.decide_at
         return -NEVER if decide_at is None else decide_at, self.ended_by[sent.number]
 
     def sender(self, stream: str, value: Hashable) -> Sent | None:
-        """Return the append that sent a value to a stream; None if there is none."""
+        """Return the append that sent a value to this stream; None if there is none."""
         sent = self.sent.get(value)
         return sent if sent is not None and sent.append.stream == stream else None
 
@@ -98,7 +105,10 @@ class HistoryFacts:
         )
 
     def has_moved(self, transaction: RecordedTransaction) -> bool:
-        """Return whether a group is at a position that only this transaction moves it to."""
+        """Return whether a group is at a position to which this transaction moves it.
+
+        No other transaction moves the group to the same position.
+        """
         return any(self.positions.get(where) == to for where, to in transaction.moves.items())
 
 
@@ -114,12 +124,12 @@ def appends_of(transaction: RecordedTransaction) -> Iterator[TransactionAppend]:
 
 
 def name_of(transaction: RecordedTransaction) -> str:
-    """Return the name of a transaction for messages."""
+    """Return the id, kind and outcome of a transaction, for texts of anomalies."""
     return f"transaction {transaction.id} ({transaction.kind}, {transaction.outcome})"
 
 
 def _numbers(log: Sequence[Hashable]) -> dict[Hashable, int]:
-    """Return the first number of each value."""
+    """Return the number of the first occurrence of each value."""
     return {value: number for number, value in reversed([*enumerate(log)])}
 
 

@@ -1,20 +1,26 @@
 """The dependency graph of a recorded history, and its cycles.
 
-An edge leads from what happened earlier to what happened later. Its nodes are points in time, not
-whole transactions, because that is what semel guarantees. A staged transaction and a one-shot
-commit get their offsets in all streams from one commit: one node. An inline one gets an offset with
-each append, and is visible with its commit: several nodes. Each read is its own node: reads of
-several streams are not a snapshot. A cycle proves that a guarantee was violated.
+A node is an event in time, and an edge leads from an earlier event to a later one. A cycle proves
+that a guarantee was violated. The nodes are not whole transactions, because semel does not
+guarantee that a whole transaction happens at one time:
+
+- A staged transaction or a one-shot commit is one node, because its commit gives all its messages
+  their offsets, in all streams.
+- An inline transaction is several nodes: each append gives its messages their offsets, and the
+  commit makes all of them visible.
+- Each read is a node, because reads of several streams are not a snapshot.
+
+The kinds of edges:
 
 - ww: two messages are in this order in a stream.
-- wr: a read has returned a message. At read_committed the commit came before it, else the append.
-- rw: a read has not returned a message, and a later state of the stream has it.
-- then: one client did this after that, in one transaction or as one reader.
+- wr: a read has returned a message. So it came after the commit (read_committed) or the append.
+- rw: a read has not returned a message that a later state of the stream has.
+- then: one client did the second after the first, in one transaction or as one reader.
 
-Between the commits and the reads of a stream are its *cuts*, the numbers at which reads ended:
-there the first n messages are visible. A commit need not make its messages visible at once, because
-an older inline transaction may be open. So a read that lacks a message is before the next cut, and
-not before the commit.
+The nodes between the commits and the reads of a stream are its *visible prefixes*, called cuts in
+the code: the state in which the first n messages are visible, for each n at which a read ended. A
+commit need not make its messages visible at once, because an older inline transaction may be open.
+So a read that lacks a message comes before the next cut, but not always before the commit.
 """
 
 from bisect import bisect_right
@@ -33,7 +39,10 @@ THEN: Final = "then"
 
 
 class Edge(NamedTuple):
-    """An edge from one node to a later one."""
+    """An edge from one node to a later one.
+
+    `value` is the message that the edge is about; an edge `ww` leads from `value` to `later`.
+    """
 
     source: int
     target: int
@@ -44,23 +53,27 @@ class Edge(NamedTuple):
 
 
 class Dependencies:
-    """The nodes and edges. Nodes are numbers: commits, by transaction; steps; reads; cuts."""
+    """The nodes and edges of the graph.
+
+    Nodes are numbered from 0: the commits of all transactions, then the steps of transactions, then
+    the reads of readers, then the cuts.
+    """
 
     def __init__(self, facts: HistoryFacts) -> None:
         self._facts = facts
         transactions = facts.history.transactions
         counts = (len(transaction.steps) for transaction in transactions)
-        # The first step's node, by transaction; then the first read's.
+        # The node of the first step, by transaction, and the node of the first read.
         *self._steps, self._reads = accumulate(counts, initial=len(transactions))
         self._first_cut = self._reads + len(facts.history.reads)
         self._cut_ends = _cut_ends(facts)
         counts = (len(ends) for ends in self._cut_ends.values())
-        # The first cut's node, by stream.
+        # The node of the first cut, by stream.
         *cuts, self.count = accumulate(counts, initial=self._first_cut)
         self._cuts = dict(zip(self._cut_ends, cuts, strict=True))
 
     def edges(self) -> Iterator[Edge]:
-        """Yield all edges, the same ones on every call."""
+        """Yield all edges; every call yields the same ones."""
         yield from self._in_transactions()
         yield from self._of_readers()
         yield from self._between_messages()
@@ -70,11 +83,11 @@ class Dependencies:
             yield from self._around(node, read)
 
     def is_cut(self, node: int) -> bool:
-        """Return whether a node is a state of a stream, not an operation of a client."""
+        """Return whether a node is a cut: a state of a stream, not an operation of a client."""
         return node >= self._first_cut
 
     def name(self, node: int) -> str:
-        """Return the name of a node for a message."""
+        """Return a description of a node, which is not a cut, for the text of an anomaly."""
         if node >= self._reads:
             return _name_of_read(self._facts.history.reads[node - self._reads])
         number = self._number_of(node)
@@ -87,7 +100,7 @@ class Dependencies:
         return _name_of_read(step)
 
     def transaction(self, node: int) -> str | None:
-        """Return the id of the transaction a node belongs to; None for a read and a cut."""
+        """Return the id of the transaction of a node; None for a read of a reader, or a cut."""
         is_step = node < self._reads
         return self._facts.history.transactions[self._number_of(node)].id if is_step else None
 
@@ -102,7 +115,7 @@ class Dependencies:
             nodes = [
                 node
                 for node, step in enumerate(transaction.steps, self._steps[number])
-                # An append of another kind gets its offset from the commit.
+                # Unless the transaction is inline, its commit gives an append its offsets.
                 if transaction.is_inline or isinstance(step, TransactionRead)
             ]
             for before, after in pairwise([*nodes, number]):
@@ -166,7 +179,7 @@ class Dependencies:
             yield Edge(node, self._node_of(following), RW, read.stream, log[end])
 
     def _node_of(self, sent: Sent) -> int:
-        """Return the node at which a message got its offset."""
+        """Return the node that gave a message its offset: the append, or the commit."""
         if sent.transaction.is_inline:
             return self._steps[sent.number] + sent.step
         return sent.number
@@ -190,16 +203,16 @@ def _cut_ends(facts: HistoryFacts) -> dict[str, list[int]]:
 
 _TRIED_MAX: Final = 64
 
-Graph = Sequence[Sequence[int]]  # the nodes that a node leads to
+Graph = Sequence[Sequence[int]]  # for each node, the nodes to which its edges lead
 
 
 def components(graph: Graph) -> Iterator[list[int]]:
-    """Yield the strongly connected components of two nodes and more.
+    """Yield the strongly connected components with at least two nodes.
 
-    By Tarjan's algorithm, without recursion.
+    This is Tarjan's algorithm without recursion.
     """
     count = len(graph)
-    order = [0] * count  # when a node was visited first, from 1; 0: not yet
+    order = [0] * count  # of the first visit of a node, from 1; 0 if not visited
     low = [0] * count
     is_waiting = bytearray(count)
     waiting: list[int] = []
@@ -232,7 +245,7 @@ def components(graph: Graph) -> Iterator[list[int]]:
 
 
 def _taken(waiting: list[int], root: int, is_waiting: bytearray) -> list[int]:
-    """Remove a whole component from the nodes that wait for theirs."""
+    """Remove the component of `root` from the nodes without a component, and return it."""
     component: list[int] = []
     while not component or component[-1] != root:
         component.append(waiting.pop())
@@ -241,7 +254,10 @@ def _taken(waiting: list[int], root: int, is_waiting: bytearray) -> list[int]:
 
 
 def shortest_cycle(graph: Graph, component: Collection[int], starts_max: int) -> list[int]:
-    """Return a short cycle in a component: the shortest one through its first nodes."""
+    """Return the shortest cycle that contains one of the first `starts_max` nodes of a component.
+
+    The component may have a shorter cycle through other nodes.
+    """
     cycles = (
         path_between(graph, child, node)
         for node in sorted(component)[:starts_max]
@@ -251,7 +267,7 @@ def shortest_cycle(graph: Graph, component: Collection[int], starts_max: int) ->
 
 
 def path_between(graph: Graph, start: int, end: int) -> list[int]:
-    """Return a shortest path from one node to another, both included; empty if there is none."""
+    """Return a shortest path from `start` to `end`, both included; empty if there is none."""
     came_from = {start: start}
     queue = deque([start])
     while queue and end not in came_from:
@@ -269,7 +285,7 @@ def path_between(graph: Graph, start: int, end: int) -> list[int]:
 
 
 def graph_of(dependencies: Dependencies) -> tuple[Graph, int]:
-    """Return the graph, and the number of its edges."""
+    """Return the graph as lists of successors, and the number of its edges."""
     graph: list[list[int]] = [[] for _ in range(dependencies.count)]
     count = 0
     for edge in dependencies.edges():
@@ -279,7 +295,11 @@ def graph_of(dependencies: Dependencies) -> tuple[Graph, int]:
 
 
 def cycles(dependencies: Dependencies, graph: Graph) -> Iterator[Anomaly]:
-    """Yield one cycle of each component: the one that needs the fewest kinds of edges."""
+    """Yield an anomaly for one cycle of each component.
+
+    It is a cycle of the first class that exists, in the order G0, G1c, G-single, G2: from the
+    fewest kinds of edges to all kinds.
+    """
     parts = list(components(graph))
     part_of = {node: number for number, part in enumerate(parts) for node in part}
     inner: list[list[Edge]] = [[] for _ in parts]
@@ -300,7 +320,7 @@ def _named_cycles(edges: Sequence[Edge]) -> Iterator[tuple[str, list[Edge]]]:
 
 
 def _cycle(edges: Sequence[Edge]) -> list[Edge]:
-    """Return a short cycle; empty if there is none."""
+    """Return a short cycle of these edges; empty if there is none."""
     numbers, graph = _local(edges, edges)
     for component in components(graph):
         return _edges_of(edges, numbers, shortest_cycle(graph, component, _TRIED_MAX))
@@ -308,7 +328,7 @@ def _cycle(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _cycle_with_one_rw(edges: Sequence[Edge]) -> list[Edge]:
-    """Return a cycle of one edge rw and, from its end to its beginning, others."""
+    """Return a short cycle with exactly one edge rw; empty if none is found."""
     numbers, graph = _local(edges, [edge for edge in edges if edge.kind != RW])
     paths = [
         path_between(graph, numbers[edge.target], numbers[edge.source])
@@ -318,7 +338,10 @@ def _cycle_with_one_rw(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int], list[list[int]]]:
-    """Return the nodes of edges, numbered from 0, and a small graph of those that are used."""
+    """Return a small graph that has the nodes of `edges`, but only the edges in `used`.
+
+    The nodes are numbered from 0; the dict that is returned first maps each node to its number.
+    """
     nodes = dict.fromkeys(node for edge in edges for node in (edge.source, edge.target))
     numbers = {node: number for number, node in enumerate(nodes)}
     graph: list[list[int]] = [[] for _ in numbers]
@@ -328,7 +351,7 @@ def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int],
 
 
 def _edges_of(edges: Sequence[Edge], numbers: dict[int, int], cycle: Sequence[int]) -> list[Edge]:
-    """Return the edges between the nodes of a cycle."""
+    """Return the edges of a cycle, which is given by its nodes in order."""
     by_pair = {(numbers[edge.source], numbers[edge.target]): edge for edge in edges}
     return [by_pair[pair] for pair in pairwise([*cycle, *cycle[:1]])]
 
@@ -337,7 +360,8 @@ def _edges_of(edges: Sequence[Edge], numbers: dict[int, int], cycle: Sequence[in
 
 
 def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> Anomaly:
-    start = min(range(len(cycle)), key=lambda number: cycle[number].source)  # never a cut
+    # The lowest node of a cycle is never a cut.
+    start = min(range(len(cycle)), key=lambda number: cycle[number].source)
     edges = [*cycle[start:], *cycle[:start]]
     lines = enumerate(_lines(dependencies, edges), 1)
     ids = filter(None, (dependencies.transaction(edge.source) for edge in edges))
@@ -347,7 +371,7 @@ def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> An
 
 
 def _lines(dependencies: Dependencies, edges: Sequence[Edge]) -> Iterator[str]:
-    """Yield a sentence for each edge; a path through the cuts of a stream is one sentence."""
+    """Yield a sentence for each edge; several edges that lead through cuts are one sentence."""
     into: Edge | None = None
     for edge in edges:
         into = into or edge

@@ -5,15 +5,16 @@
     transfer.append("checking", ["7: -10"]).ok()
     transfer.append("savings", ["7: +10"]).ok()
     transfer.decide()               # the commit is about to be sent
-    transfer.committed()            # or .aborted(); or nothing, if it is indeterminate
+    transfer.committed()            # or .aborted(), or no call if the outcome is unknown
     started_at = history.clock()
     history.read("savings", ["7: +10"], start=0, invoked_at=started_at)
 
 A transaction includes the retries of its requests. Values must be unique, so that each message
 identifies the transaction that appended it.
 
-Workers that share a group record what each transaction processed: `move(..., start=)`. The group
-may also be set by hand, and an input may be deleted and created again:
+Workers that share a group record the range that each transaction processed, with
+`move(..., start=)`. The group may also be set without a transaction, and an input may be deleted
+and created again:
 
     transfer.move("workers", "orders", 7, start=3, incarnation="o-1")  # it processed 3, 4, 5 and 6
     history.set_position("workers", "orders", 0, incarnation="o-1").ok()
@@ -31,7 +32,7 @@ _Outcome = Literal["committed", "aborted", "unknown"]
 
 
 class _RecordedRequest(Struct, eq=False, kw_only=True):
-    """A request; indeterminate until `ok` or `refuse` is called."""
+    """A request; its outcome is indeterminate until `ok` or `refuse` is called."""
 
     stream: str
     invoked_at: int
@@ -41,29 +42,30 @@ class _RecordedRequest(Struct, eq=False, kw_only=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether the response said that it is done."""
+        """Whether a response said that the request was done."""
         return self.returned_at is not None and not self.is_refused
 
     def ok(self) -> None:
-        """Record the response that it is done."""
+        """Record a response: the request was done."""
         self.returned_at = self.clock()
 
     def refuse(self) -> None:
-        """Record the response that it is not done and will not be."""
+        """Record a response: the request was not done and will not be done."""
         self.is_refused, self.returned_at = True, self.clock()
 
 
 class TransactionAppend(_RecordedRequest, eq=False):
-    """One append in a transaction; indeterminate until `ok` or `refuse` is called."""
+    """One append in a transaction."""
 
     values: Sequence[Hashable]
 
 
 class TransactionRead(Struct, eq=False):
-    """One response to a read: its values, the first of which is number `start` of its stream.
+    """One response to a read. Its first value is number `start` of the stream.
 
-    Numbers count the messages a reader gets, from 0; they are not offsets. `is_up_to_date`: it came
-    to the end of what is visible to it. `is_committed`: it was a read at read_committed.
+    Numbers count the messages that a reader gets, from 0. They are not offsets. `is_up_to_date` is
+    true if the read reached the end of the messages visible to it. `is_committed` is true for a
+    read at read_committed.
     """
 
     stream: str
@@ -82,7 +84,10 @@ class TransactionRead(Struct, eq=False):
 
 
 class TransactionRange(Struct, frozen=True):
-    """The messages of a stream that a transaction processed for a group: `start` up to `to`."""
+    """The messages of a stream that a transaction processed for a group.
+
+    They are the messages from the offset `start` up to `to`, which is excluded.
+    """
 
     start: int
     to: int
@@ -92,8 +97,8 @@ class TransactionRange(Struct, frozen=True):
 class RecordedChange(_RecordedRequest, eq=False):
     """A set of a group's position without a transaction, or the deletion of a stream.
 
-    It is indeterminate until `ok` or `refuse` is called: done never, once, or several times.
-    `group` and `to` are those of a set.
+    Until `ok` or `refuse` is called, it may have been done never, once or several times. Only a set
+    has a `group` and the position `to`.
     """
 
     incarnation: str
@@ -104,9 +109,10 @@ class RecordedChange(_RecordedRequest, eq=False):
 class RecordedTransaction(Struct, eq=False):
     """One transaction; its outcome is unknown until `committed` or `aborted` is called.
 
-    `steps` are its appends, and the reads its client made before them, in order. `moves` are the
-    positions it moves, by group and stream, and `ranges` what it processed for groups that it
-    shares with others. `refused_at`: one of its requests was refused because of a position.
+    `steps` are its appends and the reads of its client, in order. `moves` are the positions to
+    which it moves groups, by group and stream. `ranges` are the messages it processed for groups
+    that it shares with other transactions. `decide_at` is the time at which its commit was sent.
+    `refused_at` is set if one of its requests was refused because of a position.
     """
 
     id: str
@@ -125,11 +131,14 @@ class RecordedTransaction(Struct, eq=False):
 
     @property
     def is_inline(self) -> bool:
-        """Whether its messages have offsets before it ends."""
+        """Whether its messages get their offsets before the transaction ends."""
         return self.kind == "inline"
 
     def append(self, stream: str, values: Sequence[Hashable]) -> TransactionAppend:
-        """Record the start of an append; of a one-shot commit, its messages for a stream."""
+        """Record the start of an append and return it, to record its response.
+
+        For a one-shot commit, record its messages for one stream.
+        """
         step = TransactionAppend(values, stream=stream, invoked_at=self.clock(), clock=self.clock)
         self.steps.append(step)
         return step
@@ -143,7 +152,7 @@ class RecordedTransaction(Struct, eq=False):
         invoked_at: int,
         is_up_to_date: bool = True,
     ) -> None:
-        """Record a read at read_committed on which later appends of it may depend."""
+        """Record a read at read_committed on which later appends of this transaction may depend."""
         self.steps.append(
             TransactionRead(
                 stream,
@@ -166,12 +175,13 @@ class RecordedTransaction(Struct, eq=False):
         start: int | None = None,
         incarnation: str = "",
     ) -> None:
-        """Record that its commit moves a group.
+        """Record that the commit of this transaction moves the position of a group to `to`.
 
-        Without `start`, no other transaction may move the group, and `to` is unique for group and
-        stream. With it, others may: the transaction processes the messages from `start`, the
-        position in the response to the client, up to `to`. If the stream may be deleted and created
-        again, `incarnation` is any string that is unique for the incarnation that was read.
+        With `start`, other transactions may move the group, too. `start` is the position of the
+        group that the server reported, and the transaction processes the messages from `start` up
+        to `to`, which is excluded. Without `start`, every move of this group in this stream must be
+        to a different position. If the stream may be deleted and created again, pass as
+        `incarnation` any string that is unique for the incarnation that was read.
         """
         if start is None:
             self.moves[group, stream] = to
@@ -183,7 +193,7 @@ class RecordedTransaction(Struct, eq=False):
         self.prepare_at = self.clock()
 
     def prepared(self) -> None:
-        """Record the response that it is prepared: its commit can no longer be refused."""
+        """Record a response: the transaction is prepared. Its commit must not be refused now."""
         self.prepared_at = self.clock()
 
     def decide(self) -> None:
@@ -194,23 +204,24 @@ class RecordedTransaction(Struct, eq=False):
     def refused(self) -> None:
         """Record that a request was refused because another worker moved or may move a position.
 
-        This does not end it: call `aborted()` when it is aborted, for a one-shot commit at once.
+        This does not end the transaction. Call `aborted()` when it is aborted; for a one-shot
+        commit, call it at once.
         """
         self.refused_at = self.clock()
 
     def committed(self) -> None:
-        """Record the response that it is committed."""
+        """Record a response: the transaction is committed."""
         self.outcome, self.returned_at = "committed", self.clock()
 
     def aborted(self) -> None:
-        """Record the response that it is aborted, or was refused and is not open any more."""
+        """Record a response: the transaction is aborted, or it was refused and is not open."""
         self.outcome, self.returned_at = "aborted", self.clock()
 
 
 class TransactionHistory:
-    """The recorded transactions and reads of any number of streams. Threads may share it.
+    """The recorded transactions and reads of any number of streams. Threads may share a history.
 
-    `clock` returns integers that never decrease; all clients share it.
+    `clock` returns integers that never decrease. All clients must use the same clock.
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
@@ -221,7 +232,7 @@ class TransactionHistory:
         self.deletes: Final[list[RecordedChange]] = []
 
     def begin(self, id: str, *, kind: TransactionKind = "inline") -> RecordedTransaction:
-        """Record the begin of a transaction; `id` is used in messages only."""
+        """Record the begin of a transaction and return it; `id` is only for texts of anomalies."""
         transaction = RecordedTransaction(id, kind, self.clock(), self.clock)
         self.transactions.append(transaction)
         return transaction
@@ -237,9 +248,9 @@ class TransactionHistory:
         is_up_to_date: bool = True,
         is_committed: bool = True,
     ) -> None:
-        """Record a read that started at `invoked_at` (`history.clock()`) and has now returned.
+        """Record a read that has just returned; `invoked_at` is `history.clock()` at its start.
 
-        The reads of one `reader` must be sequential, also those of different streams.
+        The reads of one `reader` must not overlap in time, even if they read different streams.
         """
         self.reads.append(
             TransactionRead(
@@ -257,9 +268,10 @@ class TransactionHistory:
     def set_position(
         self, group: str, stream: str, to: int, *, incarnation: str = ""
     ) -> RecordedChange:
-        """Record that a group is about to be set to an offset, without a transaction.
+        """Record that a group is about to be set to an offset without a transaction.
 
-        Also for a set with an expected offset, if it is sent once.
+        Returns the change, to record its response. A set with an expected offset can be recorded,
+        too, if it is sent only once.
         """
         change = RecordedChange(
             incarnation, group, to, stream=stream, invoked_at=self.clock(), clock=self.clock
@@ -268,7 +280,10 @@ class TransactionHistory:
         return change
 
     def delete(self, stream: str, *, incarnation: str = "") -> RecordedChange:
-        """Record that a stream that groups read is about to be deleted."""
+        """Record that a stream that groups read is about to be deleted.
+
+        Returns the change, to record its response.
+        """
         change = RecordedChange(
             incarnation, stream=stream, invoked_at=self.clock(), clock=self.clock
         )

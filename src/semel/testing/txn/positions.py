@@ -1,7 +1,7 @@
 """The check of shared groups: each message is processed once, unless a group is set back.
 
-For every group, stream and incarnation there must be an order of all moves in which each committed
-transaction starts at the position of the group, from 0 on.
+For every group, stream and incarnation, there must be an order of all moves in which the group
+begins at 0, and each committed transaction starts at the current position of the group.
 """
 
 from bisect import bisect_right
@@ -22,22 +22,22 @@ from semel.testing.txn.history import RecordedTransaction
 # ---- chains --------------------------------------------------------------------------------------
 # The search for an order of the moves of one group in one stream.
 #
-# Each step leads from the position of the group to another offset; a set leads there from anywhere.
-# The order must agree with time: a step that had ended comes before one that started later. The
-# search adds one step after another, and backtracks if none is possible. Since a step must start at
-# the position of the group, there is seldom a choice, and the time is about linear.
+# Each step moves the group from its position to another offset. A set can start at any position.
+# The order must agree with time: if one step had ended before another one started, it comes first.
+# The search adds one step after another, and backtracks if no step is possible. A step must start
+# at the position of the group, so there is seldom a choice, and the search takes about linear time.
 
 
 _STATES_MAX: Final = 1_000_000
 
 
 class ChainStep(NamedTuple):
-    """One move, made not before `low` and not after `high`; a set if it has no `start`.
+    """One move of a group, made not before `low` and not after `high`; a set if `start` is None.
 
-    A prepared transaction is not before its commit was sent, and not after it was prepared: since
-    no other one could move the group between the two, both hold, and `high` may be below `low`.
-    Not `is_sure`: it may or may not have been made. `is_end`: not a move, but the final position of
-    the group.
+    For a prepared transaction, `low` is the time at which its commit was sent, and `high` the
+    earlier time at which it was prepared. Both limits are valid for the order, because no other
+    transaction could move the group between the two times. If `is_sure` is false, the move may not
+    have been made. If `is_end`, this is not a move but the final position of the group.
     """
 
     low: int
@@ -50,20 +50,21 @@ class ChainStep(NamedTuple):
 
     @property
     def goes_back(self) -> bool:
-        """Whether messages may be processed again after it."""
+        """Whether messages may be processed again after this step."""
         return self.start is None or self.to < self.start
 
     @property
     def is_hold(self) -> bool:
-        """Whether there was a time in which no other transaction could move the group."""
+        """Whether the transaction held the group from `high` to `low`, because it was prepared."""
         return self.high < self.low
 
 
 class Stuck(NamedTuple):
-    """No order explains `step`: the group was at `position` after the steps of `before`.
+    """A violation: `step` fits in no order of the steps.
 
-    `before` begins with the last one that went back, or is all there is. `inside`: moves that were
-    made while only `step` could be made.
+    After `before`, the group is at `position`. `before` begins with the last step that moved the
+    group back or, if there is none, with the first step. `inside` are moves that were made while
+    the prepared transaction of `step` held the group.
     """
 
     step: ChainStep
@@ -73,10 +74,11 @@ class Stuck(NamedTuple):
 
 
 class _State(NamedTuple):
-    """A partial order: which steps it has, and the position of the group after them.
+    """A state of the search: the steps that are in the order so far, and the resulting position.
 
-    Timed steps have been made for certain, by a known time; of these it has those before `first`,
-    and `done`. Of the others, the loose ones, it has those with a bit in `loose`.
+    A timed step has certainly been made, by a known time. All other moves are loose. The order has
+    the timed steps with an index below `first` or in `done`, and the loose steps whose bit is set
+    in `loose`.
     """
 
     first: int
@@ -90,10 +92,10 @@ class _State(NamedTuple):
 
 
 class Chain:
-    """All steps of a group in a stream, from its first position on."""
+    """All steps of a group in one incarnation of a stream, and the search for their order."""
 
     def __init__(self, steps: Iterable[ChainStep], end: int | None) -> None:
-        """`end`: the position of the group after all steps, if that is known."""
+        """Prepare the search; `end` is the position of the group after all steps, if known."""
         every = sorted(steps, key=lambda step: step.low)
         if end is not None:
             every.append(ChainStep(NEVER, NEVER, end, end, is_end=True))
@@ -110,7 +112,10 @@ class Chain:
         self._came_from: dict[_State, tuple[_State, ChainStep]] = {}
 
     def stuck(self) -> Iterator[Stuck]:
-        """Yield each step that no order explains; the search continues as if it had been made."""
+        """Yield a violation for each step that fits in no order.
+
+        After each one, the search continues as if the step had been possible.
+        """
         state = _State(0, frozenset(), 0, 0)
         while (deepest := self._search(state)) is not None:
             stuck, state = self._blocked(deepest)
@@ -120,7 +125,10 @@ class Chain:
     # ---- the search ------------------------------------------------------------------------------
 
     def _search(self, start: _State) -> _State | None:
-        """Return None if there is an order of all steps, else the state that has the most."""
+        """Return None if there is an order of all steps, else the state with the most steps.
+
+        Raises ValueError if the search has too many states.
+        """
         deepest = start
         stack, seen = [start], {start}
         while stack:
@@ -141,7 +149,7 @@ class Chain:
         return deepest
 
     def _options(self, state: _State) -> Iterator[tuple[ChainStep, _State]]:
-        """Yield the steps that may come next, the likely ones first."""
+        """Yield the steps that may come next, each with the state after it; likely steps first."""
         window, high = self._window(state)
         window.sort(key=lambda index: (self._timed[index].start is None, self._timed[index].high))
         for index in window:
@@ -157,14 +165,14 @@ class Chain:
                 yield step, state._replace(position=step.to)
 
     def _window(self, state: _State) -> tuple[list[int], int]:
-        """Return the timed steps that no other one must come before, and their first `high`.
+        """Return the timed steps that may come next by time, and the lowest `high`.
 
-        That is the time by which one of the steps that are left must have been made.
+        The lowest `high` is the time by which one of the remaining timed steps must have been made.
         """
         left: list[int] = []
         index, last = state.first, max(state.done, default=-1)
-        lowest, second = NEVER, NEVER  # of the `high` of those that are left
-        until = NEVER  # what begins later comes after one of those that are left
+        lowest, second = NEVER, NEVER  # the two lowest values of `high` of the remaining steps
+        until = NEVER  # a step with a later `low` comes after a remaining step
         while index < len(self._timed) and (index <= last or self._lows[index] <= until):
             if index not in state.done:
                 left.append(index)
@@ -193,7 +201,11 @@ class Chain:
         return state._replace(loose=state.loose | 1 << number, position=self._loose[number].to)
 
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Yield sets that may be made now again: repeated ones, and those without a response."""
+        """Yield the sets that may be made at this point although they are not the next timed step.
+
+        A set may be made several times because of retries. A set without a response may be made at
+        any time after it was sent.
+        """
         yield from (step for step in self._anytime if step.low <= high)
         last = max(state.done, default=state.first - 1)
         lows = [step.low for n, step in enumerate(self._loose) if state.loose >> n & 1]
@@ -207,14 +219,17 @@ class Chain:
                 yield self._timed[index]
 
     def _missing(self, state: _State) -> list[int]:
-        """Return the loose steps that were made and are not in the order yet."""
+        """Return the loose steps that were certainly made and are not in the order yet."""
         every = enumerate(self._loose)
         return [n for n, step in every if step.is_sure and not state.loose >> n & 1]
 
     # ---- violations ------------------------------------------------------------------------------
 
     def _blocked(self, state: _State) -> tuple[Stuck, _State]:
-        """Return a step that cannot come next, and the state after it."""
+        """Return the violation at a state in which no step is possible, and the state after it.
+
+        In the second state, the step of the violation counts as made.
+        """
         window, _ = self._window(state)
         index = min(window, key=lambda number: self._timed[number].high, default=-1)
         before, missing = self._before(state), self._missing(state)
@@ -231,7 +246,7 @@ class Chain:
         return Stuck(holder, state.position, before, inside), self._after(state, index)
 
     def _before(self, state: _State) -> list[ChainStep]:
-        """Return the steps to a state since the group last went back, in order."""
+        """Return the steps that lead to a state, in order, from the last one that went back."""
         steps: list[ChainStep] = []
         while state in self._came_from and not (steps and steps[-1].goes_back):
             state, step = self._came_from[state]
@@ -258,9 +273,10 @@ def check_shared(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> Iterator[Anomaly]:
-    """Check the moves of groups by transactions that recorded where they started.
+    """Check the moves of groups by transactions that recorded the start of their ranges.
 
-    `positions` and `incarnations` are the final ones; None if unknown.
+    `positions` and `incarnations` are the final ones, or None if they are unknown. Raises
+    ValueError if too many moves of one group have no response.
     """
     for transaction in facts.history.transactions:
         yield from _check_prepared(transaction)
@@ -273,7 +289,7 @@ def check_shared(
 
 
 def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """Check that a prepared transaction is not refused."""
+    """Check that a transaction was not refused after it was prepared."""
     prepared_at, refused_at = transaction.prepared_at, transaction.refused_at
     if prepared_at is not None and refused_at is not None and refused_at >= prepared_at:
         text = f"{name_of(transaction)} was prepared, and then refused because of a position"
@@ -281,7 +297,10 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
 
 
 def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Check that nothing processed of a deleted stream is committed later, unless prepared."""
+    """Check that no transaction commits a range of a stream that was deleted before.
+
+    The deletion must have ended before the prepare was sent or, without one, before the commit.
+    """
     deleted_at = {
         (change.stream, change.incarnation): time_or_never(change.returned_at)
         for change in facts.history.deletes
@@ -336,7 +355,10 @@ def _ends(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> dict[_Name, int]:
-    """Return the final positions of groups in streams whose last incarnation is known."""
+    """Return the final positions of groups, by group, stream and incarnation.
+
+    Streams whose final incarnation is not known are left out.
+    """
     if positions is None:
         return {}
     if incarnations is None:
