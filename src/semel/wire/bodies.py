@@ -124,12 +124,12 @@ def _sized(extras: bytes) -> bytes:
 def decode_batch(body: bytes) -> DecodedBatch:
     """Decode a batch. Raises BadFormat. Its extras are not checked here: `validation` does that."""
     if len(body) < _BATCH_HEAD.size:
-        raise BadFormat("the batch is cut short")
+        raise BadFormat("the batch is truncated")
     magic, flags, type_bytes, count = _BATCH_HEAD.unpack_from(body)
     if magic != _BATCH_MAGIC or flags & ~_BATCH_EXTRAS:
         raise BadFormat("not a batch of this version")
     if not 0 < count <= BATCH_MESSAGES_MAX:
-        raise BadFormat(f"a batch holds 1 to {BATCH_MESSAGES_MAX} messages")
+        raise BadFormat(f"a batch has 1 to {BATCH_MESSAGES_MAX} messages")
     content_type, at = _take_media_type(body, _BATCH_HEAD.size, type_bytes)
     lengths, at = _take(body, at, 4 * count)
     extras = b""
@@ -207,7 +207,7 @@ def _pack_producer(producer: SliceProducer) -> bytes:
 def decode_frames(body: bytes) -> Frames:
     """Decode a read. Raises BadFormat."""
     if len(body) < FRAMES_HEAD.size:
-        raise BadFormat("the frames are cut short")
+        raise BadFormat("the frames are truncated")
     magic, flags, type_bytes, count, next_offset, tail = FRAMES_HEAD.unpack_from(body)
     if magic != FRAMES_MAGIC or flags & ~(FRAMES_UP_TO_DATE | FRAMES_CLOSED):
         raise BadFormat("not frames of this version")
@@ -217,7 +217,7 @@ def decode_frames(body: bytes) -> Frames:
     for _ in range(count):
         part, at = _take_slice(body, at)
         if part.offset < end:
-            raise BadFormat("the offsets do not grow")
+            raise BadFormat("the offsets do not increase")
         end = part.next_offset
         slices.append(part)
     if at != len(body):
@@ -274,7 +274,7 @@ def _take_extras(body: bytes, at: int) -> tuple[bytes, int]:
 def _take(body: bytes, at: int, size: int) -> tuple[bytes, int]:
     end = at + size
     if end > len(body):
-        raise BadFormat("the body is cut short")
+        raise BadFormat("the body is truncated")
     return body[at:end], end
 
 

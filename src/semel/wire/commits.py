@@ -59,10 +59,12 @@ from semel.wire.transactions import results_of
 TypeOf = Callable[[str], str | None]
 
 _NO_ARRAY: Final = "messages must be an array"
-_NO_TEXT: Final = 'a message of this stream is a text, or {"base64": "..."}'
-_UNCHECKED: Final = "without digests of the input it cannot be checked that this is the same batch"
+_NO_TEXT: Final = 'a message of this stream must be a string, or {"base64": "..."}'
+_UNCHECKED: Final = (
+    "it was not checked whether this is the same batch, because an input digest is missing"
+)
 _MISMATCH: Final = (
-    "this producer_seq was used for another commit, which stays; nothing of this is applied"
+    "this producer_seq was used for another commit, which stays; nothing of this request is applied"
 )
 _messages: Final = msgspec.json.Decoder(list[str | Base64Message])
 

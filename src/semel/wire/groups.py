@@ -99,7 +99,7 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
                 409,
                 UnstableOffsets.code,
                 f"the pending transaction {first.id} moves the group {view.group} in {first.path};"
-                " ask again, or without stable=true",
+                " send the request again later, or without stable=true",
                 {"group": view.group, "pending": pending},
                 [("Retry-After", "1")],
             )

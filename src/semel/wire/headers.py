@@ -74,7 +74,7 @@ _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 def refuse_repeated(repeated: Set[str]) -> None:
     """Refuse a request that repeats a header of one value."""
     for name in sorted(SINGLE.intersection(repeated)):
-        raise bad_header(name, "was given more than once")
+        raise bad_header(name, "was sent more than once")
 
 
 def read_text(headers: Headers, name: str, bytes_max: int) -> str | None:
@@ -214,7 +214,7 @@ def read_if_match(headers: Headers) -> int | None:
     is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
     offset = to_position(value[1:-1] if is_quoted else value)
     if offset is None:
-        raise bad_header("if-match", "must be an offset of the stream's end, or its integer")
+        raise bad_header("if-match", "must be the expected tail: an offset or its integer")
     return offset
 
 
@@ -295,7 +295,7 @@ def parse_producer(
         raise bad_request("producer_headers_conflict", "use Producer-* or X-Producer-*, not both")
     name = headers.get("x-producer-id")
     if name is None or "x-producer-seq" not in headers:
-        raise _incomplete("X-Producer-Id and X-Producer-Seq belong together")
+        raise _incomplete("X-Producer-Id and X-Producer-Seq must be sent together")
     check_text(name, "x-producer-id", PRODUCER_ID_BYTES_MAX)
     epoch = read_number(headers, "x-producer-epoch")
     seq = read_number(headers, "x-producer-seq") or 0
@@ -312,7 +312,7 @@ def _parse_ours(
     if not (has_instance and has_name and _SEQ in headers):
         raise _incomplete(
             "Producer-Id, Producer-Seq and one of Producer-Epoch, Producer-Session or"
-            " Producer-Mode: sparse belong together"
+            " Producer-Mode: sparse must be sent together"
         )
     if fresh_id is not None and _ID not in headers:
         name = fresh_id()
@@ -356,7 +356,9 @@ def parse_transaction(headers: Headers, *, is_strict: bool = False) -> TxnTag | 
     name = read_text(headers, "transaction-id", TXN_ID_BYTES_MAX)
     epoch = read_number(headers, "transaction-epoch")
     if name is None or epoch is None:
-        message = "Transaction-Id and Transaction-Epoch belong together, Transaction-Seq to both"
+        message = (
+            "Transaction-Id and Transaction-Epoch must be sent together; Transaction-Seq needs both"
+        )
         raise bad_request("transaction_headers_incomplete", message)
     is_strict = is_strict or read_flag(headers, STRICT)
     return TxnTag(name, epoch, read_number(headers, "transaction-seq"), is_strict)

@@ -24,7 +24,7 @@ from semel.wire.schema.transactions import Offset
 T = TypeVar("T")
 
 JSON_DEPTH_MAX: Final = 64
-EMPTY_ARRAY: Final = "an empty array holds no message"
+EMPTY_ARRAY: Final = "an empty array contains no message"
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON is nested deeper than {JSON_DEPTH_MAX}"
 # One bracket more on each side than is allowed: anything shorter cannot be too deep. An object
@@ -149,7 +149,7 @@ def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
     except msgspec.DecodeError as error:
         reason = str(error)
         if _is_json_without_surrogates(body):
-            reason = "a text in it escapes half of a surrogate pair"
+            reason = "a string in it has the escape of a lone surrogate"
     raise bad_request("bad_body", f"the body is not what this request accepts: {reason}")
 
 

@@ -81,7 +81,7 @@ def stream_path(raw: str) -> str | Problem:
 
 def _check_segments(path: str) -> str | Problem:
     if _NEVER.search(path):
-        return _bad_path("it holds a control character or a backslash")
+        return _bad_path("it contains a control character or a backslash")
     segments = path.split("/")
     if len(segments) > SEGMENTS_MAX:
         return _bad_path(f"it has more than {SEGMENTS_MAX} segments")
@@ -140,11 +140,11 @@ def parse_query(
         if name not in names:
             continue
         if name in parameters:
-            raise bad_request("invalid_query", f"{name} was given more than once", field=name)
+            raise bad_request("invalid_query", f"{name} was sent more than once", field=name)
         parameters[name] = _decode(raw_value)
     for name in required:
         if name not in parameters:
-            raise bad_request("invalid_query", f"{name} must be given", field=name)
+            raise bad_request("invalid_query", f"{name} is required", field=name)
     return parameters
 
 

@@ -97,7 +97,7 @@ def parse_producer_query(query: str) -> ProducerQuery:
     """Parse which producers to show."""
     parameters = parse_query(query, ("stream", "id", "after", "limit"))
     if "stream" not in parameters and "id" not in parameters:
-        raise bad_request("invalid_query", "stream or id must be given", field="stream")
+        raise bad_request("invalid_query", "stream or id is required", field="stream")
     return ProducerQuery(
         stream=parameters.get("stream"),
         id=parameters.get("id"),

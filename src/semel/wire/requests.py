@@ -99,7 +99,9 @@ def plan_post(
     producer = parse_producer(headers, is_strict=is_strict, fresh_id=fresh_id)
     key = read_text(headers, "idempotency-key", IDEMPOTENCY_KEY_BYTES_MAX)
     if key is not None and producer is not None:
-        raise bad_request("idempotency_key_conflict", "a producer needs no Idempotency-Key")
+        raise bad_request(
+            "idempotency_key_conflict", "Idempotency-Key cannot be combined with producer headers"
+        )
     transaction = parse_transaction(headers, is_strict=is_strict)
     stream_seq = read_text(headers, "stream-seq", STREAM_SEQ_BYTES_MAX)
     if_match = read_if_match(headers)
@@ -194,7 +196,7 @@ def _refuse_size(body: bytes) -> None:
             Problem(
                 413,
                 "body_too_large",
-                f"a body may have {BODY_BYTES_MAX} bytes",
+                f"a body may have at most {BODY_BYTES_MAX} bytes",
                 {"bytes_max": BODY_BYTES_MAX},
             )
         )
@@ -245,7 +247,9 @@ def parse_patch(path: str, headers: Headers, repeated: Set[str], *, now_ms: int)
     refuse_repeated(repeated)
     dedup = read_switch(headers, "stream-dedup")
     if dedup is None:
-        raise bad_header("stream-dedup", "is what can be changed: 'on' or 'off'")
+        raise bad_header(
+            "stream-dedup", "is required: 'on' or 'off'; no other setting can be changed"
+        )
     return SwitchDedup(path, now_ms, dedup)
 
 
@@ -260,7 +264,9 @@ def _read_expiry(headers: Headers) -> tuple[int | None, int | None]:
 def _read_stream_type(headers: Headers) -> str | None:
     content_type = read_content_type(headers)
     if content_type is not None and normalise(content_type) == BATCH:
-        raise bad_header("content-type", "names a way to send messages; no stream has that type")
+        raise bad_header(
+            "content-type", "names a transfer format, which cannot be the type of a stream"
+        )
     return content_type
 
 
@@ -345,7 +351,7 @@ def _read_offset(text: str | None) -> tuple[int | None, bool]:
         return None, True
     offset = parse_offset(text)
     if offset is None:
-        message = "offset must be -1, now, or an offset this server gave out"
+        message = "offset must be -1, now, or an offset that this server returned"
         raise bad_request("invalid_offset", message, field="offset")
     return offset, False
 

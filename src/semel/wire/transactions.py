@@ -104,7 +104,7 @@ def _read_owner(request: BeginRequest) -> Owner:
     if sink is not None and producer_id is None:
         return SinkOwner(sink.app, sink.version, sink.partition)
     if sink is not None or producer_id is None or epoch is None:
-        message = "producer_id and producer_epoch, or sink: one of the two begins a transaction"
+        message = "a transaction needs either producer_id and producer_epoch, or sink"
         raise bad_request("invalid_request", message, field="producer_id")
     return ProducerOwner(producer_id, epoch)
 
@@ -112,7 +112,7 @@ def _read_owner(request: BeginRequest) -> Owner:
 def _read_producer(request: BeginRequest | TxnRequest) -> tuple[str | None, int | None]:
     producer_id, epoch = request.producer_id, request.producer_epoch
     if (producer_id is None) != (epoch is None):
-        message = "producer_id and producer_epoch belong together"
+        message = "producer_id and producer_epoch must be sent together"
         raise bad_request("invalid_request", message, field="producer_epoch")
     if producer_id is not None:
         check_name(producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
@@ -135,7 +135,7 @@ def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms:
     command, kind = ACTIONS[action]
     request = read_document(headers, body, kind)
     if command is FenceTxn and not request.operator:
-        message = 'only an operator fences: "operator": true'
+        message = 'fence requires "operator": true'
         raise bad_request("invalid_request", message, field="operator")
     more = _own_fields(request)
     owner = _read_producer(request)
