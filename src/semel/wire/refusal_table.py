@@ -1,9 +1,9 @@
-"""One table of all refusals: what the server sends, what the client raises, and what to do.
+"""The refusal table: the response of the server, the error of the client, and advice.
 
-A new refusal of the engine is one entry here, next to its outcome class in `semel.model`, and an
-error class in `semel.client.errors` if callers should be able to catch it by itself. Outcomes and
-errors are named, not imported: the client loads this module, and has no use for the outcomes.
-`docs/reference/errors.md` has a row per entry; tests compare all of them.
+A new refusal of the engine needs an outcome class in `semel.model` and an entry here. It also needs
+an error class in `semel.client.errors` if callers should be able to catch it separately. Entries
+have the names of outcomes and errors and do not import them: the client imports this module and
+does not need the outcomes. `docs/reference/errors.md` has a row for each entry; tests compare them.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Any, Final
 from semel.wire.problems import Entry
 from semel.wire.refusal_table_txn import TXN_REFUSALS
 
-# Fields that can be wrong in other ways than by their size.
+# The messages for invalid fields, where the default message is not specific enough.
 _WRONG_FIELDS: Final = {
     "kind": "kind must be inline or staged; a transaction of a sink must be staged",
     "close": "an append of a transaction cannot close the stream",
@@ -323,7 +323,7 @@ REFUSALS: Final = (
         message="too much is waiting for the disk; send the same request again",
     ),
     *TXN_REFUSALS,
-    # Refused before the request reaches the engine, so without an outcome.
+    # These requests are refused before they reach the engine, so there is no outcome.
     Entry("malformed_request", 400),
     Entry("invalid_path", 400),
     Entry("invalid_query", 400),
@@ -353,7 +353,7 @@ REFUSALS: Final = (
     Entry("version_not_supported", 505),
 )
 
-# The first entry of a code is that of the outcome it is named for.
+# If several entries have a code, the first one counts.
 BY_CODE: Final[Mapping[str, Entry]] = {entry.code: entry for entry in reversed(REFUSALS)}
-# By the name of the client's error class.
+# The advice by the name of the client's error class.
 ADVICE: Final[Mapping[str, str]] = {entry.error: entry.advice for entry in REFUSALS if entry.advice}

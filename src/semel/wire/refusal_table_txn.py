@@ -1,10 +1,10 @@
-"""The part of the table of refusals that is about transactions, groups and sinks."""
+"""The entries of the refusal table that are about transactions, groups and sinks."""
 
 from typing import Any, Final
 
 from semel.wire.problems import Entry
 
-# Not states but kinds of transactions; they are reported in the same field.
+# The field `state` of an outcome may have a kind of transaction instead of a state.
 _WRONG_KINDS: Final = {
     "sink": "a transaction of a sink can only be committed by POST /v1/commits",
     "inline": "POST /v1/commits accepts staged transactions only",
@@ -17,7 +17,7 @@ def _wrong_state(outcome: Any) -> str:
     return _WRONG_KINDS.get(outcome.state, message)
 
 
-# By the reason of the conflict.
+# The messages by the reason of the conflict.
 _POSITION_CONFLICTS: Final = {
     "incarnation": ("the stream {0.path} was deleted and created again; read it from its start"),
     "pending": (
