@@ -33,7 +33,7 @@ _STARTED_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), 
 
 
 def frame_bytes_max(segment_bytes: int) -> int:
-    """Return the maximum size of a frame: half a segment, so that it always fits a new segment."""
+    """Return the maximum size of a frame: half a segment, so that it always fits into a new one."""
     return segment_bytes // 2
 
 

@@ -164,7 +164,7 @@ def encode(  # noqa: PLR0913 - one argument per field of the header
     previous_crc: int,
     seed: int,
 ) -> Encoded:
-    """Return the bytes of a frame; `length` is what `frame_bytes` returned."""
+    """Return the bytes of a frame; `length` is the result of `frame_bytes`."""
     parts = [
         _REST.pack(
             VERSION, kind, len(sections), length, len(meta), previous_crc, lsn, watermark, time_ms
@@ -212,9 +212,9 @@ def peek_length(data: bytes, at: int) -> int | None:
 
 
 def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
-    """Return the frame at index `at` of `data`, which must be the one at `lsn` of this journal.
+    """Return the frame at index `at` of `data`, which must have the LSN `lsn`.
 
-    Raises BadFrame, or UnknownVersion if it is intact but has an unknown format.
+    Raises BadFrame if it is invalid, and UnknownVersion if it is intact but has an unknown format.
     """
     length = peek_length(data, at)
     if length is None:

@@ -86,7 +86,7 @@ def encode_block(stream: int, block: IndexBlock) -> bytes:
 
 
 def decode_block(key: bytes, value: bytes) -> IndexBlock:
-    """Return the block of a row. Raises BadSeal if it is not what was written."""
+    """Return the index block of a row. Raises BadSeal if the row is damaged."""
     body = unseal(_TABLE, key, value)
     next_offset, segment, count = _HEAD.unpack_from(body)
     if len(body) != _HEAD.size + _ENTRY.size * count:

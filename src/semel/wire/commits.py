@@ -201,7 +201,7 @@ def sinks_response(views: Sequence[SinkView]) -> Response:
 
 
 def sink_response(view: SinkView | None) -> Response:
-    """Return one sink with its retained versions; 404 if there is none."""
+    """Return one sink with its retained versions; 404 if there is no such sink."""
     if view is None:
         return outcome_response(UnknownSink())
     versions: list[SinkVersion] = [

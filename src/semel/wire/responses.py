@@ -81,7 +81,7 @@ class StreamFacts(Struct, frozen=True, gc=False):
 
 
 def problem_response(problem: Problem) -> Response:
-    """Return the response that carries a problem."""
+    """Return the response whose body is a problem."""
     body = {
         "code": problem.code,
         "message": problem.message,
@@ -193,9 +193,9 @@ def post_response(
 
 
 def append_response_lines(outcome: Appended) -> tuple[int, bytes]:
-    """Return the status and the encoded header lines for an append that is common.
+    """Return the status and the encoded header lines of the response to a stored append.
 
-    They are those of `post_response`, for plans with `is_common`, but are made faster.
+    For plans with `is_common` this gives the same response as `post_response`, in less time.
     """
     lines = f"Stream-Next-Offset: {print_offset(outcome.next_offset)}\r\n"
     if outcome.epoch is None:
