@@ -1,1 +1,1 @@
-"""Bytes on disk: frames, segments, the index, the checkpoint, and recovery after a crash."""
+"""The storage on disk: frames, segments, the index, the checkpoint, and recovery."""

@@ -1,7 +1,7 @@
-"""The loop's side of the journal: assigns every frame its LSN and collects frames in write groups.
+"""The part of the journal that runs in the event loop: it assigns LSNs and builds write groups.
 
-Nothing here touches the disk. A write group is a work order: write these bytes there and sync; then
-the replies that wait for it may be sent.
+Nothing here accesses the disk. A write group is a work order for the writer: write these bytes at
+these LSNs, then sync. After that the replies that wait for the group may be sent.
 """
 
 from typing import Final
@@ -27,23 +27,26 @@ _WATERMARK_BYTES: Final = frame_bytes(_WATERMARK_META, ())
 _ENDED_META: Final = encode_meta(SegmentEnded())
 _ENDED_BYTES: Final = frame_bytes(_ENDED_META, ())
 _CLOSING_BYTES: Final = _WATERMARK_BYTES + _ENDED_BYTES
-# A control record: its section, and its stream and offset in the meta.
+# The bytes of a control record in a frame: its section, and its stream and offset in the meta.
 _MARKER_BYTES: Final = SECTION_BYTES + 19
 _STARTED_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), ())
 
 
 def frame_bytes_max(segment_bytes: int) -> int:
-    """Return how large a frame may be: half a segment, so that a new one can always hold it."""
+    """Return the maximum size of a frame: half a segment, so that it always fits into a new one."""
     return segment_bytes // 2
 
 
 def chunks_max(segment_bytes: int) -> int:
-    """Return how many chunks one decision frame can give offsets, beside its other content."""
+    """Return the number of chunks whose extents fit in one decision frame, with its other data."""
     return _room_bytes(segment_bytes) // EXTENT_BYTES
 
 
 def streams_max(segment_bytes: int) -> int:
-    """Return how many streams a transaction may have: one frame must end all of a producer."""
+    """Return the number of streams that a transaction may have.
+
+    One frame must be able to end all pending transactions of a producer.
+    """
     return _room_bytes(segment_bytes) // (_MARKER_BYTES * TXN_PENDING_MAX)
 
 
@@ -53,9 +56,10 @@ def _room_bytes(segment_bytes: int) -> int:
 
 
 class SegmentPart:
-    """Bytes of one write group that go into one segment.
+    """The bytes of one write group that go into one segment.
 
-    `ending`: the frame to write at the end of the previous segment, once this one has its name.
+    If the group begins this segment, `ending` is the last frame of the previous segment. It is
+    written after the file of this segment has its name.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -69,7 +73,10 @@ class SegmentPart:
 
 
 class WriteGroup:
-    """Frames that become durable together, up to `end`. A single watermark is not synced."""
+    """Frames that become durable together, up to the LSN `end`.
+
+    Not `is_synced`: the group is a single watermark frame, which is written without a sync.
+    """
 
     __slots__ = ("end", "frames", "is_synced", "parts", "size")
 
@@ -106,9 +113,9 @@ class Appender:
         self._group = WriteGroup()
 
     def offer_spare(self, segment: int, capacity: int) -> None:
-        """Note the size of the spare file (0: none) that the writer had while it was in `segment`.
+        """Store the size of the spare file (0: none) that the writer had while it was in `segment`.
 
-        If a later segment has begun since, that file is the one it uses.
+        If a later segment has begun since, that segment uses the spare file, so there is none now.
         """
         self._spare_bytes = capacity if segment == self.segment else 0
 
@@ -124,16 +131,16 @@ class Appender:
 
     @property
     def has_facts(self) -> bool:
-        """Whether the open write group holds anything that a reply may depend on."""
+        """Whether the open write group contains an event, for which a reply may wait."""
         return self._group.is_synced
 
     def _fits(self, length: int) -> bool:
-        """Return whether the segment can hold a frame, a watermark after it, and its last frame."""
+        """Return whether the segment has room for a frame, a watermark frame and its last frame."""
         first = _STARTED_BYTES_MAX if self.position == self.segment else 0
         return self.position + first + length + _CLOSING_BYTES <= self.segment + self._capacity
 
     def has_room(self, length: int) -> bool:
-        """Return whether a frame can be added now: in this segment, or in the spare."""
+        """Return whether a frame can be added now, to this segment or to the spare."""
         return self._spare_bytes > 0 or self._fits(length)
 
     def add(
@@ -193,7 +200,7 @@ class Appender:
         )
 
     def take(self) -> WriteGroup | None:
-        """Return the open write group and begin the next; None if it is empty."""
+        """Return the open write group and begin the next one; None if the open group is empty."""
         group = self._group
         if not group.parts:
             return None
@@ -202,14 +209,16 @@ class Appender:
         return group
 
     def take_sync(self) -> WriteGroup:
-        """Return a write group without frames, which makes durable what was written."""
+        """Return a write group without frames: its sync makes all written frames durable."""
         return WriteGroup(self.position, is_synced=True)
 
     def take_watermark(self) -> WriteGroup | None:
-        """Return a write group of one watermark frame; None if the open group is not empty.
+        """Return a write group of one watermark frame; None if it is not needed or has no room.
 
-        It is written without a sync, when there is nothing else to write: after a kill it proves
-        that what was acknowledged last was durable, so damage to that is not a torn tail.
+        It is not needed if the open write group has frames, or if the segment is still empty. The
+        watermark is written without a sync when there is nothing else to write. After a kill it
+        proves that the last acknowledged frames were durable, so that damage to them is reported
+        as corruption and not truncated as a torn tail.
         """
         if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None

@@ -1,8 +1,8 @@
 """The checkpoint: the state at an LSN, as sealed rows in the store.
 
-The loop makes a `Cut`, which is fast because rows are immutable and references to them suffice.
-Once everything up to its LSN is durable, another thread commits it: rows, index, segments and LSN
-in one transaction. So the store never holds anything that a crash could undo.
+The event loop makes a `Cut`. This is fast: rows are immutable, so a cut only refers to them.
+When everything up to the LSN of the cut is durable, another thread commits the cut: rows, index,
+segments and LSN in one transaction. So the store never contains anything that a crash could undo.
 """
 
 import struct
@@ -42,7 +42,7 @@ FILE_NAME: Final = "checkpoint.mdb"
 POSITION_KEY: Final = b"position"
 COUNTERS_KEY: Final = b"counters"
 BLOCK_COUNT: Final = struct.Struct("<Q")
-# How many keys are sorted at once: long lists would pause the loop.
+# The number of keys that are sorted at once: to sort a long list would stall the event loop.
 _SORT_MAX: Final = 4096
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class CheckpointPosition(Struct, frozen=True, array_like=True):
-    """Where replay starts, and the segments (first LSN, end) before that which are still needed."""
+    """The LSN at which replay starts, and the segments (first LSN, end) that are still needed."""
 
     lsn: int
     previous_crc: int
@@ -61,8 +61,8 @@ class CheckpointPosition(Struct, frozen=True, array_like=True):
 class Cut(Struct, frozen=True):
     """The work order for one checkpoint.
 
-    `kept` are the offsets that pruned streams still need. `chunk_blocks` name the chunks of pending
-    transactions: their segments have to stay.
+    `kept` has the offsets that must stay in the index, by stream. `chunk_blocks` list the chunks of
+    pending transactions: the segments that contain these chunks must stay.
     """
 
     lsn: int
@@ -82,7 +82,7 @@ class Cut(Struct, frozen=True):
 def commit_cut(store: Store, cut: Cut) -> list[int]:
     """Commit a durable cut; return the segments that are no longer needed.
 
-    Raises StoreFull (nothing was changed, try again later), OSError or CorruptData.
+    Raises StoreFull if nothing was changed and a later try may succeed; OSError; CorruptData.
     """
     writer = store.write()
     try:
@@ -138,28 +138,28 @@ def _put_table(
 
 
 def _slices(names: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the names in short lists: sorting all at once would stall the event loop."""
+    """Yield the names in short lists: to sort all at once would stall the event loop."""
     names = iter(names)
     while names_slice := list(islice(names, _SORT_MAX)):
         yield names_slice
 
 
 def drop_removed(cut: Cut) -> None:
-    """Free a committed cut row by row: all at once would stall the event loop."""
+    """Free a committed cut row by row: to free all rows at once would stall the event loop."""
     for rows in (*(getattr(cut.dirty, name) for name in STATE_TABLES), cut.index_blocks):
         while rows:
             rows.popitem()
 
 
 def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
-    """Remove the streams or transactions of these numbers, with all their rows."""
+    """Remove all rows of the streams or transactions with these numbers."""
     names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
         for name in names:
             tables.delete_all(name, NUMBER_KEY.encode(number))
 
 
-# ---- the index, and the segments that it needs ---------------------------------------------------
+# ---- the index, and the segments it points into --------------------------------------------------
 
 
 def _put_index(writer: StoreWriter, cut: Cut, counts: Counter[int]) -> None:
@@ -173,7 +173,7 @@ def _put_index(writer: StoreWriter, cut: Cut, counts: Counter[int]) -> None:
 
 
 def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: Counter[int]) -> None:
-    """Remove the index blocks of a stream that hold none of the offsets still kept."""
+    """Remove the index blocks of a stream that are outside the offsets to keep."""
     start, end = kept
     removed = []
     for key, value in writer.scan("index", block_key(stream, 0)):
@@ -207,7 +207,7 @@ def _settle_segments(tables: TableWriter, cut: Cut, counts: Counter[int]) -> set
 
 
 def _held_segments(cut: Cut) -> set[int]:
-    """Return the segments that hold chunks of pending transactions."""
+    """Return the segments that contain chunks of pending transactions."""
     firsts = [first for first, _ in cut.segments]
     lsns = {lsn for block in cut.chunk_blocks for lsn in lsns_of(block)}
     return {firsts[bisect_right(firsts, lsn) - 1] for lsn in lsns}
@@ -236,7 +236,7 @@ def load(store: Store, limits: MachineLimits) -> tuple[State, CheckpointPosition
 
 
 def read_position(view: StoreReader) -> CheckpointPosition | None:
-    """Return where a checkpoint was made; None if there is none. Raises BadSeal, DecodeError."""
+    """Return the position of a checkpoint; None if there is none. Raises BadSeal or DecodeError."""
     return read_meta(view, POSITION_KEY, CheckpointPosition)
 
 

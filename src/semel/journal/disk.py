@@ -1,7 +1,7 @@
 """The data directory in the file system, and its identity.
 
-The journal uses files only through `Disk` and `File`. `RealDisk` is the only code that makes these
-system calls; `semel.testing` has an implementation that simulates a loss of power.
+The journal uses files only through `Disk` and `File`. Only `RealDisk` and `RealFile` make system
+calls; `semel.testing` has an implementation that simulates a loss of power.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ from semel.model.checksum import crc32c
 from semel.model.errors import CorruptData, DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
-# The errors that mean that there is no room, not that something is broken.
+# The errors of a full disk or quota. Nothing is broken then.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# The errors that mean that too many files are open.
+# The errors of too many open files.
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _IOV_MAX: Final = 1024
 
@@ -26,13 +26,13 @@ class File(Protocol):
     """One open file. Every method may raise OSError."""
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
-        """Write the buffers one after another; return how many bytes were written."""
+        """Write the buffers one after another; return the number of bytes written."""
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make all written bytes durable."""
 
     def read(self, position: int, size: int) -> bytes:
-        """Read up to `size` bytes; fewer only at the end of the file."""
+        """Return `size` bytes from `position` on; fewer only at the end of the file."""
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
@@ -41,7 +41,7 @@ class File(Protocol):
 
 
 class Files(Protocol):
-    """One directory of files, to read. Every method may raise OSError."""
+    """One directory of files that can be read. Every method may raise OSError."""
 
     def names(self) -> list[str]:
         """Return the names of the files, sorted."""
@@ -51,13 +51,13 @@ class Files(Protocol):
 
 
 class Disk(Files, Protocol):
-    """One directory of files. Every method may raise OSError."""
+    """One directory of files that can be read and changed. Every method may raise OSError."""
 
     def lock(self) -> None:
         """Lock the directory until the process ends. Raises DirectoryLocked."""
 
     def is_there(self) -> bool:
-        """Return whether the locked directory still has its lock file: if not, it was deleted."""
+        """Return whether the lock file still exists: if not, the directory was deleted."""
 
     def create(self, name: str, size: int) -> File:
         """Create a file of `size` zero bytes; its space is allocated and its length durable."""
@@ -146,7 +146,7 @@ class RealDisk:
         self._lock_fd = fd
 
     def is_there(self) -> bool:
-        """Return whether the lock file has a name."""
+        """Return whether the lock file still has a name in a directory."""
         return os.fstat(self._lock_fd).st_nlink > 0
 
     def names(self) -> list[str]:
@@ -186,7 +186,7 @@ class RealDisk:
 
 
 def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) -> None:
-    """Write a new file, make it durable, and give it its name. Raises OSError or DiskFailed."""
+    """Write a new file, make it durable, and rename it to `name`. Raises OSError or DiskFailed."""
     written = file.write(0, [data])
     if written != len(data):
         raise DiskFailed(f"{temporary}: short write, {written} of {len(data)} bytes")
@@ -197,8 +197,8 @@ def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) 
 
 
 # ---- identity ------------------------------------------------------------------------------------
-# 16 random bytes that seed every checksum in a directory. The file appears last when a directory is
-# created, so a directory that has it has everything else.
+# 16 random bytes that seed every checksum in a directory. The file is the last one that is written
+# when a directory is created, so a directory that has it is complete.
 
 IDENTITY_NAME: Final = "identity"
 IDENTITY_BYTES: Final = 16
@@ -209,7 +209,7 @@ _FILE_BYTES: Final = len(_MAGIC) + 1 + IDENTITY_BYTES + 4
 
 
 def write_identity(disk: Disk, identity: bytes) -> None:
-    """Write the identity file: the directory is complete then."""
+    """Write the identity file, which completes a new directory."""
     assert len(identity) == IDENTITY_BYTES
     body = _MAGIC + bytes([FORMAT_VERSION]) + identity
     with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The frame: the unit of everything durable. From values to bytes and back, without I/O.
+"""The frame: the unit of writing to the journal. Encodes and decodes frames, without I/O.
 
     offset  size  field
     0       4     magic "SML1"
@@ -8,14 +8,14 @@
     10      2     number of sections
     12      4     length of the whole frame, a multiple of 8
     16      4     length of the meta
-    20      4     checksum of the frame before this one
+    20      4     checksum of the previous frame
     24      8     LSN: the frame's own position in the journal
     32      8     durable watermark known when it was written
     40      8     time, ms since 1970
     48            meta (msgpack), then the sections, then zeros up to a multiple of 8
 
 A section is 32 bytes (stream, base offset, message count, payload length, length of the lengths
-and extras, flags), the message lengths, the extras, and the payload. The long form of all this is
+and extras, flags), the message lengths, the extras, and the payload. The details are in
 `docs/reference/format.md`.
 """
 
@@ -62,7 +62,10 @@ class WatermarkMoved(Struct, frozen=True, gc=False, array_like=True):
 
 
 class SegmentEnded(Struct, frozen=True, gc=False, array_like=True):
-    """The last frame of a segment, at the LSN of the next one: proves that the next one exists."""
+    """The last frame of a segment: proves that the next segment exists.
+
+    It has the LSN at which the next segment begins.
+    """
 
 
 Record = events.Event | SegmentStarted | SegmentEnded | WatermarkMoved
@@ -106,7 +109,7 @@ class BadFrame(Exception):
 
 
 class UnknownVersion(Exception):
-    """An intact frame that a newer semel has written."""
+    """The frame is intact, but a newer semel has written it."""
 
 
 class Frame(Struct, frozen=True):
@@ -149,7 +152,7 @@ def frame_bytes(meta: bytes, sections: tuple[Section, ...]) -> int:
     return (total + ALIGN - 1) & -ALIGN
 
 
-def encode(  # noqa: PLR0913 - a header has that many fields
+def encode(  # noqa: PLR0913 - one argument per field of the header
     kind: int,
     meta: bytes,
     sections: tuple[Section, ...],
@@ -161,7 +164,7 @@ def encode(  # noqa: PLR0913 - a header has that many fields
     previous_crc: int,
     seed: int,
 ) -> Encoded:
-    """Return the bytes of a frame; `length` is what `frame_bytes` returned."""
+    """Return the bytes of a frame; `length` is the result of `frame_bytes`."""
     parts = [
         _REST.pack(
             VERSION, kind, len(sections), length, len(meta), previous_crc, lsn, watermark, time_ms
@@ -201,7 +204,7 @@ def _encode_large(parts: list[bytes], length: int, seed: int) -> Encoded:
 
 
 def peek_length(data: bytes, at: int) -> int | None:
-    """Return the length that a header claims; None if there is no header or it is impossible."""
+    """Return the length in the header at `at`; None if there is no header, or no valid length."""
     if data[at : at + 4] != MAGIC or len(data) - at < HEADER_BYTES:
         return None
     length: int = _REST.unpack_from(data, at + _CRC_FROM)[3]
@@ -209,9 +212,9 @@ def peek_length(data: bytes, at: int) -> int | None:
 
 
 def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
-    """Return the frame at index `at` of `data`, which must be the one at `lsn` of this journal.
+    """Return the frame at index `at` of `data`, which must have the LSN `lsn`.
 
-    Raises BadFrame, or UnknownVersion if it is intact but has an unknown format.
+    Raises BadFrame if it is invalid, and UnknownVersion if it is intact but has an unknown format.
     """
     length = peek_length(data, at)
     if length is None:

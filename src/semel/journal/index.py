@@ -1,7 +1,7 @@
 """The index: (stream, offset) -> LSN of the frame.
 
 Entries since the last checkpoint are in memory, packed in index blocks; older blocks are rows of
-the checkpoint. An entry is not trusted: the frame it points to is checked.
+the checkpoint. Readers do not trust an entry: they check the frame it points to.
 """
 
 import struct
@@ -30,9 +30,9 @@ _TABLE: Final = "index"
 class IndexBlock(Struct, gc=False, eq=False):
     """Consecutive frames of one stream in one segment.
 
-    `entries` holds two little-endian u32 for each: its first offset counted from `first`, and its
-    position counted from the start of the segment. `older`: the previous block, if that is in
-    memory too.
+    `entries` has two little-endian u32 per frame: its first offset counted from `first`, and its
+    position counted from the start of the segment. `older` is the previous block of the stream, if
+    that is in memory, too.
     """
 
     first: int
@@ -52,9 +52,9 @@ class IndexBlock(Struct, gc=False, eq=False):
         return array("I", self.entries)[1::2]
 
     def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield LSN and first offset of the frames that hold `offset` up to `end`.
+        """Yield LSN and first offset of the frames that contain `offset` up to `end`.
 
-        Aborted ranges split reads into many small ranges, so this must not copy the block.
+        Aborted ranges split one read into many small ranges, so this must not copy the block.
         """
         entries = range(len(self.entries) // _ENTRY.size)
         start = bisect_right(entries, offset - self.first, key=self._offset_of) - 1
@@ -86,7 +86,7 @@ def encode_block(stream: int, block: IndexBlock) -> bytes:
 
 
 def decode_block(key: bytes, value: bytes) -> IndexBlock:
-    """Return the block of a row. Raises BadSeal if it is not what was written."""
+    """Return the index block of a row. Raises BadSeal if the row is damaged."""
     body = unseal(_TABLE, key, value)
     next_offset, segment, count = _HEAD.unpack_from(body)
     if len(body) != _HEAD.size + _ENTRY.size * count:
@@ -118,7 +118,7 @@ class Index:
         placed: Iterable[PlacedChunkRow],
         segments: Segments,
     ) -> None:
-        """Add a frame, in the order of offsets: messages, placed chunks, then control records."""
+        """Add a frame in the order of offsets: messages, committed chunks, then control records."""
         segment = segments.first_of(lsn)
         controls = []
         for section in sections:
@@ -141,11 +141,11 @@ class Index:
         return self._sealing
 
     def finish_cut(self) -> None:
-        """Drop the blocks of the last cut: the checkpoint holds them."""
+        """Drop the blocks of the last cut, which are stored in the checkpoint now."""
         self._sealing = {}
 
     def undo_cut(self) -> None:
-        """Put the blocks of the last cut back: the checkpoint was not made."""
+        """Put the blocks of the last cut back, because its checkpoint was not made."""
         for stream, newest in self._fresh.items():
             oldest = newest
             while oldest.older is not None:
@@ -154,10 +154,10 @@ class Index:
         self._fresh, self._sealing = self._sealing | self._fresh, {}
 
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield LSN and first offset of the frames that hold a stream's offsets up to `end`.
+        """Yield LSN and first offset of the frames that contain `offset` up to `end` of a stream.
 
-        The frame of a staged chunk does not contain its offset. Raises CorruptRead if offsets are
-        missing: they are never skipped.
+        The offset is needed because the frame of a chunk does not contain it. Raises CorruptRead if
+        the index has no entry for an offset: no offset is ever skipped.
         """
         while offset < end:
             block = self._find(stream, offset)

@@ -1,4 +1,4 @@
-"""The checkpoint's store on LMDB."""
+"""The store of the checkpoint, in an LMDB file."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from semel.model.limits import CHECKPOINT_BYTES_MAX, KIB
 
 _PAGE_BYTES_MAX: Final = 64 * KIB
 _PAGES_BESIDE: Final = 64
-# The errors that damaged pages lead to.
+# The errors that LMDB raises for damaged pages.
 _DAMAGED: Final = (
     lmdb.BadDbiError,
     lmdb.BadTxnError,
@@ -31,7 +31,7 @@ _DAMAGED: Final = (
 
 
 class LmdbReader:
-    """A view or a transaction."""
+    """A view of the tables, or the base of a writing transaction."""
 
     def __init__(self, transaction: lmdb.Transaction, tables: dict[str, lmdb._Database]) -> None:
         self._transaction = transaction
@@ -64,7 +64,7 @@ class LmdbReader:
 
 
 class LmdbWriter(LmdbReader):
-    """The one writing transaction."""
+    """A writing transaction; LMDB allows one at a time."""
 
     def __init__(
         self, transaction: lmdb.Transaction, tables: dict[str, lmdb._Database], path: str
@@ -99,8 +99,8 @@ class LmdbWriter(LmdbReader):
     def _full_or(self, error: Exception) -> Exception:
         """Return StoreFull instead of an I/O error if the disk is nearly full.
 
-        A nearly full disk writes less than it should, and LMDB calls that an I/O error. The last
-        committed transaction stays intact either way: its pages are never overwritten.
+        On a nearly full disk a write may be short, and LMDB reports that as an I/O error. The last
+        committed transaction stays intact in both cases: LMDB never overwrites its pages.
         """
         disk = os.statvfs(self._path)
         needed = (self._change_count + _PAGES_BESIDE) * _PAGE_BYTES_MAX
@@ -109,7 +109,7 @@ class LmdbWriter(LmdbReader):
 
 
 def as_store_errors(error: lmdb.Error) -> Exception:
-    """Return StoreFull, CorruptData for a damaged file, or DiskFailed for anything else."""
+    """Return StoreFull for a lack of space, CorruptData for a damaged file, else DiskFailed."""
     if isinstance(error, lmdb.MapFullError | lmdb.DiskError):
         return StoreFull(str(error))
     if isinstance(error, _DAMAGED):
@@ -118,10 +118,11 @@ def as_store_errors(error: lmdb.Error) -> Exception:
 
 
 def fill_to_length(env: lmdb.Environment, path: str) -> None:
-    """Extend the file to the pages that LMDB counts: it maps them, and crashes if one is missing.
+    """Extend the file with zeros to the length that LMDB expects.
 
-    An intact file may lack pages that one transaction took and gave back: zeros do no harm there.
-    If a page with content is missing, LMDB refuses the zeros.
+    LMDB maps all pages that it counts, and the process crashes if one is missing. An intact file
+    may lack pages that a transaction allocated and freed again: zeros do no harm there. If a page
+    with content is missing, LMDB reports the zeros as damage.
     """
     needed = counted_bytes(env)
     if os.path.getsize(path) < needed <= CHECKPOINT_BYTES_MAX:
@@ -129,7 +130,7 @@ def fill_to_length(env: lmdb.Environment, path: str) -> None:
 
 
 def counted_bytes(env: lmdb.Environment) -> int:
-    """Return the length of the file by LMDB's own count of pages."""
+    """Return the length that the file has by LMDB's count of pages."""
     return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 

@@ -1,8 +1,8 @@
 """Recovery: load the checkpoint, replay frames, truncate the torn tail, make the rest durable.
 
-After a kill the page cache may hold frames that were never synced; after a failed sync it may hold
-frames that the disk does not have and the kernel considers clean. Therefore, before the first
-reply, everything that no watermark proves durable is written again and synced.
+After a kill the page cache may contain frames that were never synced. After a failed sync it may
+contain frames that the disk does not have, though the kernel considers their pages clean. Therefore
+all frames that no watermark proves durable are written again and synced before the first reply.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ from semel.model.limits import SEGMENT_BYTES_DEFAULT
 
 
 class Recovered(Struct, frozen=True):
-    """A recovered journal: the state, and where the next frame goes."""
+    """A recovered journal: the state, and the position of the next frame."""
 
     state: State
     index: Index
@@ -66,7 +66,7 @@ class Recovered(Struct, frozen=True):
 
 
 class _Replay:
-    """The fold of the frames after the checkpoint."""
+    """Applies the frames after the checkpoint to the state."""
 
     def __init__(
         self, state: State, store: Store, segments: Segments, position: CheckpointPosition
@@ -106,8 +106,8 @@ def recover(
 ) -> Recovered:
     """Recover a locked data directory; a new one gets `fresh_identity`.
 
-    `progress` is called with the segments replayed so far and their number. Raises CorruptData or
-    DiskFailed.
+    `progress` is called with the number of segments replayed so far and their total number.
+    Raises CorruptData or DiskFailed.
     """
     try:
         identity = _identity(disk, fresh_identity, segment_bytes)
@@ -165,7 +165,7 @@ def _recover(
     _make_durable(disk, segments, tail, replay, data)
     capacity = len(data)
     if replay.lsn == tail[-1] and capacity != segment_bytes:
-        # It is empty, so the next segment would have the same name: replace the file.
+        # The segment is empty, so the next one would get the same name: replace the file.
         segments.release(tail[-1])
         _replace_segment(disk, tail[-1], b"", segment_bytes)
         capacity = segment_bytes
@@ -187,14 +187,15 @@ def _recover(
 def _classify_files(
     firsts: list[int], position: CheckpointPosition
 ) -> tuple[dict[int, int], list[int]]:
-    """Return the segments to keep with their ends, and those that are no longer needed."""
+    """Return the segments to keep, with their ends, and the segments that are no longer needed."""
     listed = dict(position.segments)
     missing = listed.keys() - firsts
     tail = max((first for first in firsts if first <= position.lsn), default=None)
     if missing or tail is None:
         raise CorruptData("the segment is missing", file=segment_name(min(missing, default=0)))
     dead = [first for first in firsts if first < tail and first not in listed]
-    # The last one listed was open at the cut; it is not if another segment begins there.
+    # The last listed segment was open at the cut. If another segment begins at the LSN of the
+    # checkpoint, that segment has ended there.
     ends = {first: min(end, position.lsn) for first, end in listed.items() if first < tail}
     live = [first for first in firsts if first >= tail]
     ends.update(zip(live, (*live[1:], OPEN_END), strict=True))
@@ -202,7 +203,7 @@ def _classify_files(
 
 
 def _check_listed(segments: Segments, position: CheckpointPosition, seed: int) -> None:
-    """Check that the segments below the checkpoint have the right name and length."""
+    """Check that the segments before the checkpoint have the right name and length."""
     for first, end in position.segments:
         size = segments.file(first).size()
         if end != OPEN_END and size < end - first:
@@ -263,10 +264,10 @@ def _make_durable(
 
 
 def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None:
-    """Write a segment again into a new file, and give that its name.
+    """Write a segment again into a new file, and rename that to the name of the segment.
 
-    Never in place: the bytes may be durable already, and a loss of power while they are overwritten
-    could damage them.
+    The old file is not overwritten: its bytes may be durable already, and a loss of power during
+    the write could damage them.
     """
     finish_file(disk, _create_spare(disk, capacity), SPARE_NAME, segment_name(first), data)
 
@@ -284,6 +285,7 @@ def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
     if is_new:
         raise DiskFailed(
             f"no room for a new directory: it needs two segments of {capacity} bytes and the"
-            " reserve; free that much, or choose smaller ones (--segment-bytes, --reserve-bytes)"
+            " reserve; free that much space, or choose smaller sizes (--segment-bytes,"
+            " --reserve-bytes)"
         )
     raise DiskFailed(f"no room to recover: free at least {capacity} bytes and start again")

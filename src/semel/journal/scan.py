@@ -1,9 +1,10 @@
 """Reading segments frame by frame, and distinguishing a torn tail from corruption.
 
-A crash may leave the last write group, which was never acknowledged, in any shape: truncated, with
-holes, with whole frames after a lost one. That is a torn tail, and recovery truncates it. But every
-frame carries the durable watermark of the time it was written. A bad frame below the watermark of
-any later one was durable, so a client may rely on it: that is corruption, and nothing is truncated.
+A crash may leave the last write group, which was never acknowledged, in any form: truncated, with
+holes, or with intact frames after a lost one. That is a torn tail, and recovery truncates it. But
+every frame has the durable watermark of the time when it was made. A bad frame below the watermark
+of a later frame was durable, and may have been acknowledged. That is corruption, and nothing is
+truncated.
 """
 
 from collections.abc import Iterator
@@ -25,12 +26,12 @@ from semel.machine.txn.draft import chunks_in, extents_of
 from semel.model.errors import CorruptData, CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import SEGMENT_BYTES_MIN
 
-# The frame that begins a segment is smaller than this.
+# The first frame of a segment is smaller than this.
 FIRST_BYTES_MAX: Final = 256
 
 
 class TornTail(Exception):
-    """The journal ends at this LSN: there is no intact next frame."""
+    """Raised where the frames of a journal end: there is no valid frame at `lsn`."""
 
     def __init__(self, lsn: int, reason: str) -> None:
         super().__init__(reason)
@@ -43,9 +44,9 @@ def frames_of(
 ) -> Iterator[Frame]:
     """Yield the frames of one segment from `start` on.
 
-    Raises TornTail where the chain of checksums ends: a frame left over from before an earlier
-    crash is never mistaken for the successor of a new one. Raises CorruptData for an intact frame
-    of an unknown version.
+    Raises TornTail where the chain of checksums ends. A frame that is left from before an earlier
+    crash does not continue the chain, so it is never returned. Raises CorruptData for an intact
+    frame of an unknown version.
     """
     lsn = start
     while True:
@@ -64,9 +65,9 @@ def frames_of(
 
 
 def check_capacity(data: bytes, segment: int, seed: int) -> None:
-    """Check that a file has the size its first frame says; a new segment has no frame yet.
+    """Check that a file has the size that its first frame states. Raises CorruptData.
 
-    Raises CorruptData.
+    A new segment has no frame yet, and only needs the minimum size.
     """
     frame = intact_frame(data, 0, segment, seed)
     if frame is None:
@@ -81,9 +82,9 @@ def check_capacity(data: bytes, segment: int, seed: int) -> None:
 
 
 def check_first(data: bytes, segment: int, seed: int) -> None:
-    """Check that a segment begins with its own first frame, not one of another segment.
+    """Check that a file begins with the first frame of this segment. Raises CorruptData.
 
-    Raises CorruptData.
+    It does not if it is damaged, or is the file of another segment.
     """
     try:
         decode(data, 0, lsn=segment, seed=seed)
@@ -92,10 +93,7 @@ def check_first(data: bytes, segment: int, seed: int) -> None:
 
 
 def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
-    """Check that no frame after a torn tail proves that it was durable.
-
-    Raises CorruptData if one does.
-    """
+    """Raise CorruptData if a later frame proves that the torn tail was durable."""
     at = tear.lsn - segment
     for frame in intact_frames(data, at, len(data), segment, seed):
         if frame.watermark > tear.lsn:
@@ -126,8 +124,8 @@ def intact_frame(data: bytes, at: int, segment: int, seed: int) -> Frame | None:
 
 
 # ---- chunks --------------------------------------------------------------------------------------
-# A decision frame gives offsets to chunks that were made durable long before it. If one of them is
-# missing or damaged, committed messages are lost: the engine must not start then.
+# A decision frame gives offsets to chunks that became durable before it. If one of these chunks is
+# missing or damaged, committed messages are lost, and the engine must not start.
 
 
 def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
@@ -140,10 +138,10 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
 
 
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
-    """Check that the chunks of a decision frame exist, before it is replayed.
+    """Check, before a decision frame is replayed, that the chunks it commits exist.
 
-    Those after `replayed_from` have just been read. Those before it are in the rows of the
-    checkpoint, and are read here. Raises CorruptData or DiskFailed.
+    Chunks from the LSN `replayed_from` on have been replayed already. Chunks before it are only
+    listed in the checkpoint, so their frames are read here. Raises CorruptData or DiskFailed.
     """
     staged = {
         chunk
@@ -158,7 +156,7 @@ def check_chunks(state: State, decided: Decided, segments: Segments, replayed_fr
         if not is_there:
             first = segments.first_of(lsn)
             raise CorruptData(
-                "a chunk of a committed transaction is not here",
+                "a chunk of a committed transaction is missing",
                 file=segment_name(first),
                 position=lsn - first,
             )

@@ -13,11 +13,11 @@ from semel.model.errors import CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import KIB, OPEN_SEGMENTS_MAX
 
 SPARE_NAME: Final = "next.tmp"
-# The end of the last segment, which has none yet.
+# The end of the last segment, as long as its real end is not determined.
 OPEN_END: Final = 1 << 63
 _SUFFIX: Final = ".seg"
 _DIGITS: Final = 20
-# One read returns a small frame; only a larger one needs a second read.
+# The size of the first read of a frame. Only a larger frame needs a second read.
 _FIRST_READ_BYTES: Final = 8 * KIB
 # The size of a read when frames are read one after another.
 _WINDOW_BYTES: Final = 256 * KIB
@@ -29,7 +29,7 @@ def segment_name(first_lsn: int) -> str:
 
 
 def segment_lsn(name: str) -> int | None:
-    """Return the first LSN of a segment by its file name; None if it is not a segment."""
+    """Return the first LSN of the segment with a file name; None if it is not a segment's name."""
     digits = name.removesuffix(_SUFFIX)
     is_segment = name.endswith(_SUFFIX) and len(digits) == _DIGITS
     return int(digits) if is_segment and digits.isascii() and digits.isdigit() else None
@@ -47,7 +47,7 @@ def unlink_segments(disk: Disk, firsts: list[int]) -> None:
 
 
 class Segments:
-    """All segments of a directory, and a bounded number of open files to read them with."""
+    """All segments of a directory, read through a limited number of open files."""
 
     def __init__(self, disk: Disk, seed: int, ends: dict[int, int]) -> None:
         self._disk = disk
@@ -59,7 +59,7 @@ class Segments:
         self.durable = 0
 
     def add(self, first_lsn: int) -> None:
-        """Add a new last segment; it ends the previous one."""
+        """Add a new last segment. The previous one ends where it begins."""
         self.ends[self.firsts[-1]] = first_lsn
         self.ends[first_lsn] = OPEN_END
         self.firsts.append(first_lsn)
@@ -69,14 +69,17 @@ class Segments:
         return tuple((first, self.ends[first]) for first in self.firsts)
 
     def first_of(self, lsn: int) -> int:
-        """Return the segment that holds an LSN. Raises CorruptRead if there is none."""
+        """Return the segment that contains an LSN. Raises CorruptRead if there is none."""
         index = bisect_right(self.firsts, lsn) - 1
         if index < 0:
-            raise CorruptRead("no segment holds this LSN", file="journal", position=lsn)
+            raise CorruptRead("no segment contains this LSN", file="journal", position=lsn)
         return self.firsts[index]
 
     def file(self, first_lsn: int) -> File:
-        """Return the open file of a segment; the one used longest ago is closed for it."""
+        """Return the open file of a segment.
+
+        If too many files are open, the least recently used one is closed.
+        """
         file = self._files.pop(first_lsn, None)
         if file is None:
             if len(self._files) >= OPEN_SEGMENTS_MAX:
@@ -108,16 +111,17 @@ class Segments:
             del self.ends[first_lsn]
 
     def read_frame(self, lsn: int) -> Frame:
-        """Return the durable frame at an LSN; frames read one after another share a larger read.
+        """Return the durable frame at an LSN.
 
-        Raises ReadFailed; CorruptRead if the frame is missing or damaged.
+        Sequential reads share one larger read of the file. Raises CorruptRead if the frame is
+        missing or damaged, and ReadFailed if the file cannot be read.
         """
         window, start = self._window
         if start <= lsn < start + len(window):
             try:
                 return decode(window, lsn - start, lsn=lsn, seed=self._seed)
             except (BadFrame, UnknownVersion):
-                pass  # it reaches past the window, or was not written yet when that was read
+                pass  # the frame ends after the window, or was written after the window was read
         first_lsn = self.first_of(lsn)
         at = lsn - first_lsn
         is_next = 0 <= lsn - start < _WINDOW_BYTES
@@ -127,8 +131,8 @@ class Segments:
             length = peek_length(data, 0)
             if length is not None and length > len(data):
                 data += file.read(at + len(data), length - len(data))
-            # Only what is durable may be kept: after it there may be intact frames of a torn tail
-            # that was truncated, until new ones overwrite them.
+            # Keep durable bytes only. After them there may be intact frames of a truncated torn
+            # tail, until new frames overwrite them.
             self._window = data[: max(min(self.durable, self.ends[first_lsn]) - lsn, 0)], lsn
             return decode(data, 0, lsn=lsn, seed=self._seed)
         except FileNotFoundError as error:

@@ -1,7 +1,7 @@
-"""The tables of the checkpoint: what they need of a store, and the checksums that guard them.
+"""The tables of the checkpoint: the interface of their store, and their checksums.
 
-A store has ordered tables, changed by atomic durable transactions. It is LMDB in production
-(`lmdb_store.py`); `semel.testing` has one for the simulator.
+A store has ordered tables, which atomic and durable transactions change. In production it is LMDB
+(`lmdb_store.py`); `semel.testing` has a store for the simulator.
 """
 
 import struct
@@ -14,11 +14,13 @@ from typing import Final, Protocol
 from semel.machine.state import STATE_TABLES
 from semel.model.checksum import crc32c
 
-# What a start loads and checks as a whole.
+# The tables that a start loads and checks as a whole.
 LOADED: Final = (*STATE_TABLES, "segments")
-# What grows with history: looked up row by row, checked as a whole only by `doctor --verify`.
+# The tables that grow with history. Their rows are looked up one by one; only `doctor --verify`
+# checks such a table as a whole.
 LOOKED_UP: Final = ("outcomes", "outcome_order", "outcome_owners", "aborted")
-# What has a count and a digest. `meta` holds them; the rows of `index` are checked when read.
+# The tables that have a row count and a digest, which are stored in `meta`. The table `index` has
+# none: its rows are checked when they are read.
 DIGESTED: Final = (*LOADED, *LOOKED_UP)
 TABLES: Final = ("meta", "index", *DIGESTED)
 
@@ -31,17 +33,17 @@ class StoreReader(Protocol):
     """One consistent view of all tables."""
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the value of a key."""
+        """Return the value of a key; None if there is no such key."""
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield keys and values in order, from `start` on."""
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the row with the greatest key that is <= `key`."""
+        """Return the row with the greatest key that is <= `key`; None if there is none."""
 
 
 class StoreWriter(StoreReader, Protocol):
-    """A transaction: it sees its own changes; nothing is durable before `commit` returns."""
+    """A transaction. It reads its own changes; nothing is durable before `commit` returns."""
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set a key. Raises StoreFull."""
@@ -50,37 +52,37 @@ class StoreWriter(StoreReader, Protocol):
         """Remove a key, if it exists."""
 
     def commit(self) -> None:
-        """Make all of it durable at once. Raises StoreFull (nothing was changed) or OSError."""
+        """Make all changes durable at once. Raises StoreFull if nothing was changed, or OSError."""
 
     def abort(self) -> None:
-        """Discard all of it."""
+        """Discard all changes."""
 
 
 class TableReader(Protocol):
-    """The tables of one data directory, to read."""
+    """The tables of one data directory, for reading."""
 
     def read(self) -> AbstractContextManager[StoreReader]:
         """Open a view; leaving the block closes it."""
 
 
 class Store(TableReader, Protocol):
-    """The tables of one data directory."""
+    """The tables of one data directory, for reading and writing."""
 
     def write(self) -> StoreWriter:
-        """Begin a transaction; there is one at a time."""
+        """Begin a transaction; only one can exist at a time."""
 
     def close(self) -> None: ...
 
 
 # ---- seals ---------------------------------------------------------------------------------------
-# The checksum of table, key and value on every row of the checkpoint. LMDB has none: most single
-# bit flips in its file are read as other values.
+# Every row of the checkpoint has a checksum of its table, key and value. LMDB has no checksums:
+# without seals, a flipped bit in its file would mostly be read as another value.
 
 SEAL_BYTES: Final = 4
 
 
 class BadSeal(Exception):
-    """A row is not what was written."""
+    """The checksum of a row does not match its table, key and value."""
 
     def __init__(self, table: str, key: bytes) -> None:
         super().__init__(f"row {key.hex()} of table {table!r} fails its checksum")
@@ -96,7 +98,7 @@ def _checksum(table: str, key: bytes, value: bytes) -> int:
 
 
 def seal(table: str, key: bytes, value: bytes) -> bytes:
-    """Return a value with its checksum."""
+    """Return a value with its checksum appended."""
     return value + _checksum(table, key, value).to_bytes(SEAL_BYTES, "little")
 
 
@@ -120,7 +122,7 @@ def read_row(reader: StoreReader, table: str, key: bytes) -> bytes | None:
 
 
 # ---- digests -------------------------------------------------------------------------------------
-# Every table has a row count and a digest of its seals, so that a lost or surplus row is noticed.
+# A table has a row count and a digest of its seals, so that a missing or surplus row is detected.
 
 _DIGEST_PREFIX: Final = b"digest/"
 _DIGEST: Final = struct.Struct("<QQ")

@@ -1,7 +1,7 @@
 """The transaction history: the outcomes of ended transactions, and the aborted ranges.
 
-As with the index, rows since the last checkpoint are in memory, and older ones in the store. They
-are not part of the state, so that it does not grow with them.
+As with the index, rows since the last checkpoint are in memory, and older rows are in the store.
+The rows are not part of the state, so that the state does not grow with them.
 """
 
 import struct
@@ -50,19 +50,19 @@ class TxnHistoryCut(Struct, frozen=True):
 
 
 def outcome_key(txn_id: str, epoch: int) -> bytes:
-    """Return the key of an outcome; those of one id are next to each other."""
+    """Return the key of an outcome; the keys of one transaction id are adjacent."""
     name = txn_id.encode()
     return _LENGTH.pack(len(name)) + name + NUMBER_KEY.encode(epoch)
 
 
 def owner_prefix(owner: Owner) -> bytes:
-    """Return the beginning of the keys of an owner."""
+    """Return the common prefix of the keys of an owner in `outcome_owners`."""
     kind, name = (b"p", owner.id) if isinstance(owner, ProducerOwner) else (b"s", owner.app)
     return kind + _LENGTH.pack(len(name.encode())) + name.encode()
 
 
 def owner_key(row: OutcomeRow) -> bytes:
-    """Return the key of an outcome in the order of its owner."""
+    """Return the key of an outcome in `outcome_owners`: owner, then order of the outcomes."""
     ordinal = row.ordinal if isinstance(row.owner, ProducerOwner) else row.number
     return owner_prefix(row.owner) + NUMBER_KEY.encode(ordinal)
 
@@ -95,11 +95,11 @@ class TxnHistory:
         return self._sealing
 
     def finish_cut(self) -> None:
-        """Drop the rows of the last cut: the checkpoint holds them."""
+        """Drop the rows of the last cut, which are stored in the checkpoint now."""
         self._sealing = TxnHistoryCut({}, {})
 
     def undo_cut(self) -> None:
-        """Put the rows of the last cut back: the checkpoint was not made."""
+        """Put the rows of the last cut back, because its checkpoint was not made."""
         older, newer = self._sealing, self._fresh
         for epochs in newer.outcomes.values():
             for row in epochs.values():
@@ -123,8 +123,9 @@ class TxnHistory:
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
         """Return the newest outcome of an id for which `is_kept` is true. Raises ReadFailed.
 
-        The newest row may have expired for its owner while an older one of another owner has not.
-        Of those kept the newest has the highest epoch: an id continues from the highest one kept.
+        The newest row of an id may have expired while an older row of another owner has not. Of the
+        retained rows the newest has the highest epoch: a new transaction of an id gets an epoch
+        above all retained ones.
         """
         for layer in (self._fresh, self._sealing):
             for row in reversed(layer.outcomes.get(txn_id, {}).values()):
@@ -152,7 +153,7 @@ class TxnHistory:
 
 
 def _add_range(ranges: list[Range], first: int, end: int) -> None:
-    """Add a range, and merge it with ranges that it touches."""
+    """Add a range, and merge it with the ranges adjacent to it."""
     at = bisect_right(ranges, (first, end))
     if at < len(ranges) and ranges[at][0] == end:
         end = ranges.pop(at)[1]
@@ -163,14 +164,14 @@ def _add_range(ranges: list[Range], first: int, end: int) -> None:
 
 
 def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
-    """Add an outcome as the newest of its id, also if its epoch was used before."""
+    """Add an outcome as the newest of its id, even if its epoch was used before."""
     epochs = outcomes.setdefault(row.outcome.id, {})
     epochs.pop(row.outcome.epoch, None)
     epochs[row.outcome.epoch] = row
 
 
 def _stored_before(view: StoreReader, txn_id: str, epoch: int) -> OutcomeRow | None:
-    """Return the stored outcome of an id with the highest epoch up to `epoch`."""
+    """Return the stored outcome of an id with the highest epoch that is <= `epoch`."""
     key = outcome_key(txn_id, epoch)
     stored = view.last_before("outcomes", key)
     if stored is None or stored[0][:-_EPOCH_BYTES] != key[:-_EPOCH_BYTES]:
@@ -209,7 +210,7 @@ def _range_of(key: bytes, sealed: bytes, stream: int) -> Range | None:
 # ---- rows of the checkpoint ----------------------------------------------------------------------
 
 
-# How many expired outcomes one checkpoint removes: the next one continues.
+# The number of expired outcomes that one checkpoint removes at most. The next one continues.
 _OLD_MAX: Final = 100_000
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -241,7 +242,7 @@ def _put_outcome(tables: TableWriter, row: OutcomeRow) -> None:
 
 
 def _drop_outcome(tables: TableWriter, key: bytes) -> None:
-    """Remove an outcome and what points to it, if it is there."""
+    """Remove an outcome, if it exists, and the rows that point to it."""
     value = read_row(tables.writer, "outcomes", key)
     if value is not None:
         row = _DECODE(value)
@@ -266,7 +267,7 @@ def _drop_of_sink(tables: TableWriter, app: str, outcomes_from: int) -> None:
 
 
 def _drop_expired(tables: TableWriter, before_ms: int) -> None:
-    """Remove expired outcomes; `outcome_order` is in the order of time."""
+    """Remove expired outcomes, the oldest first: `outcome_order` is in the order of time."""
     old: list[bytes] = []
     for key, sealed in tables.writer.scan("outcome_order"):
         name = unseal("outcome_order", key, sealed)
@@ -280,7 +281,7 @@ def _drop_expired(tables: TableWriter, before_ms: int) -> None:
 
 
 def prune_aborted(tables: TableWriter, stream: int, kept: tuple[int, int]) -> None:
-    """Remove the aborted ranges of a stream that hold none of the offsets still kept."""
+    """Remove the aborted ranges of a stream that are outside the offsets to keep."""
     start, end = kept
     removed = []
     for key, sealed in tables.writer.scan("aborted", PAIR_KEY.encode((stream, 0))):

@@ -1,7 +1,7 @@
-"""The disk's side of the journal: writes groups, begins segments, keeps the spare and the reserve.
+"""The part of the journal that writes to the disk: write groups, segments, spare and reserve.
 
-One thread at a time runs this. Any error while a group is written ends the process: the state has
-changed already, and after a failed sync it is unknown what the disk holds.
+One thread at a time runs this. Any error while a write group is written ends the process: the state
+has changed already, and after a failed sync the content of the disk is unknown.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ RESERVE_NAME: Final = "reserve.tmp"
 
 
 class Room(Struct, frozen=True):
-    """The free room while the writer is in `segment`.
+    """The space that was available while the writer was in `segment`.
 
     `spare_bytes` is the size of the spare segment (0: none). `is_full`: the journal must not grow.
     """
@@ -30,7 +30,7 @@ class Room(Struct, frozen=True):
 
 
 class JournalWriter:
-    """Writes the file of the last segment."""
+    """Writes to the last segment, and begins the next one."""
 
     def __init__(self, disk: Disk, *, segment: int, segment_bytes: int, reserve_bytes: int) -> None:
         self._disk = disk
@@ -43,7 +43,10 @@ class JournalWriter:
         self.sync_count = 0
 
     def prepare(self) -> Room:
-        """Allocate the spare segment and the reserve, as far as the disk has room."""
+        """Remove files left from an earlier run, then allocate spare segment and reserve.
+
+        Raises DiskFailed. A full disk is not an error: the returned room reports it.
+        """
         try:
             names = self._disk.names()
             if self._spare is None and SPARE_NAME in names:
@@ -63,7 +66,11 @@ class JournalWriter:
         return self._reserve_bytes == 0
 
     def make_room(self) -> Room:
-        """Allocate what is missing. On a full disk the reserve is removed, and growth stops."""
+        """Allocate the spare segment and the reserve if they are missing.
+
+        On a full disk the reserve is removed to make room for the spare, and the returned room is
+        full: the journal must not grow until there is space for both.
+        """
         is_short = False
         if self._spare is None:
             self._spare = self._allocate(SPARE_NAME, self._segment_bytes)
@@ -81,7 +88,10 @@ class JournalWriter:
         return Room(self._segment, spare_bytes, is_full)
 
     def give_up_reserve(self) -> Room:
-        """Remove the reserve to make room for a checkpoint; growth stops until it is back."""
+        """Remove the reserve to make room for a checkpoint.
+
+        The journal must not grow until the reserve is allocated again.
+        """
         if self._has_reserve and self._reserve_bytes:
             self._release_reserve()
         return Room(self._segment, self._segment_bytes if self._spare else 0, is_full=True)
@@ -97,13 +107,13 @@ class JournalWriter:
         try:
             return self._disk.create(name, size)
         except OSError as error:
-            # Too many open files are treated like a full disk: nothing was written, so continue.
+            # Too many open files are treated like a full disk: nothing was written or lost.
             if error.errno in NO_ROOM or error.errno in NO_FILES:
                 return None
             raise _failed(name, "allocate", error) from error
 
     def write(self, group: WriteGroup) -> None:
-        """Write a group and make it durable (EO-5)."""
+        """Write a group and make it durable, unless it needs no sync (EO-5). Raises DiskFailed."""
         for part in group.parts:
             if part.segment != self._segment:
                 self._roll(part)
@@ -128,9 +138,9 @@ class JournalWriter:
         self.sync_count += 1
 
     def _roll(self, part: SegmentPart) -> None:
-        """Begin the next segment. It gets its name only when everything before it is durable.
+        """Begin the next segment. Its file gets its name only when everything before it is durable.
 
-        Then the old one gets its last frame, so that a missing new file is noticed.
+        Then the last frame of the old segment is written, so that a missing new file is detected.
         """
         self._sync()
         first_lsn = part.segment

@@ -97,7 +97,7 @@ class PartialBody:
             self._next = _Next.SIZE
             return position + 2
         if end not in (b"", b"\r"):
-            raise malformed("a chunk is longer than it said")
+            raise malformed("a chunk is longer than its size line says")
         return position
 
     def _take_line(self, data: bytes, position: int) -> int:

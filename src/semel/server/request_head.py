@@ -67,7 +67,7 @@ class _Starts(dict[str, _Start]):
         if match is None:
             if _OTHER_VERSION.fullmatch(line):
                 raise HttpRefused(
-                    505, "version_not_supported", "only HTTP/1.1 and HTTP/1.0 are spoken"
+                    505, "version_not_supported", "only HTTP/1.1 and HTTP/1.0 are supported"
                 )
             raise malformed("the request line is malformed")
         path, query, host = _split_target(match[1], match[2])
@@ -154,7 +154,7 @@ def _check_host(host: str | None, repeated: frozenset[str], is_modern: bool) -> 
             raise malformed("the Host header is missing")
         return
     if "host" in repeated:
-        raise malformed("the Host header came twice")
+        raise malformed("the Host header was sent twice")
     if _HOST.fullmatch(host) is None:
         raise malformed("the Host header is malformed")
     _remember(_HOSTS, host, True)
@@ -219,7 +219,9 @@ def body_length(head: Head, limits: HttpLimits) -> int:
 
 def body_too_large(limits: HttpLimits) -> HttpRefused:
     """Return the refusal of a body that is over the limit."""
-    return HttpRefused(413, "body_too_large", f"a body may have {limits.body_bytes_max} bytes")
+    return HttpRefused(
+        413, "body_too_large", f"a body may have at most {limits.body_bytes_max} bytes"
+    )
 
 
 def keeps_alive(connection: str | None, is_modern: bool) -> bool:
@@ -239,7 +241,9 @@ def expects_continue(head: Head) -> bool:
     if expectation is None or not head.is_modern:
         return False
     if expectation.lower() != "100-continue":
-        raise HttpRefused(417, "expectation_failed", "the only expectation met is 100-continue")
+        raise HttpRefused(
+            417, "expectation_failed", "the only supported Expect value is 100-continue"
+        )
     return True
 
 

@@ -1,4 +1,4 @@
-"""The formats of the bodies of reads and batches.
+"""The binary formats of bodies: batches, which are appended, and frames, which are read.
 
 `application/vnd.semel.batch`: many messages of any media type in one POST. Little-endian.
 
@@ -17,8 +17,8 @@
     epoch u64, first sequence u64, last minus first u32, id bytes u16, id: if it has a producer
     payload
 
-The messages of a joined slice are separated by one comma. Offsets grow; there may be gaps. Extras
-are keys, timestamps and headers: `semel.model.messages` has their layout.
+The messages of a joined slice are separated by one comma. Offsets increase, and may
+have gaps. Extras are keys, timestamps and headers: `semel.model.messages` has their layout.
 """
 
 import struct
@@ -69,9 +69,9 @@ class Frames(Struct, frozen=True):
 
 
 class DecodedBatch(Struct, frozen=True, gc=False):
-    """A batch and the media type its body names.
+    """A decoded body: the media type of its messages, and the batch.
 
-    `error` says what is wrong with its messages; then there is no batch.
+    If the messages are invalid, `error` is the reason and `batch` is None.
     """
 
     content_type: str
@@ -80,12 +80,12 @@ class DecodedBatch(Struct, frozen=True, gc=False):
 
 
 def to_json_array(slices: Iterable[Slice]) -> bytes:
-    """Join JSON messages into one array."""
+    """Return the JSON messages of slices as one array."""
     return b"[" + to_bytes(slices, b",") + b"]"
 
 
 def to_bytes(slices: Iterable[Slice], separator: bytes = b"") -> bytes:
-    """Join the messages of a byte stream."""
+    """Return the payloads of slices, joined with a separator."""
     return separator.join([each.payload for each in slices])
 
 
@@ -100,7 +100,7 @@ def encode_batch(
     headers: Sequence[Sequence[Header]] | None = None,
     timestamps: Sequence[int | None] | None = None,
 ) -> bytes:
-    """Encode messages of a stream of this media type, with their keys, headers and timestamps."""
+    """Return the batch of messages of a media type, with their keys, headers and timestamps."""
     count = len(messages)
     extras = encode_extras(count, keys=keys, headers=headers, timestamps=timestamps)
     lengths = struct.pack(f"<{count}I", *map(len, messages))
@@ -110,7 +110,7 @@ def encode_batch(
 def pack_batch(
     content_type: str, lengths: bytes, payload: Sequence[bytes | memoryview], extras: bytes = b""
 ) -> bytes:
-    """Encode messages whose lengths and extras are packed already; the payload is in parts."""
+    """Return a batch from packed lengths and extras, and from the payload in parts."""
     media_type = content_type.encode("ascii")
     flags = _BATCH_EXTRAS if extras else 0
     head = _BATCH_HEAD.pack(_BATCH_MAGIC, flags, len(media_type), len(lengths) // U32.size)
@@ -122,14 +122,14 @@ def _sized(extras: bytes) -> bytes:
 
 
 def decode_batch(body: bytes) -> DecodedBatch:
-    """Decode a batch. Raises BadFormat. Its extras are not checked here: `validation` does that."""
+    """Decode a batch. Raises BadFormat. The engine checks its extras later, not this function."""
     if len(body) < _BATCH_HEAD.size:
-        raise BadFormat("the batch is cut short")
+        raise BadFormat("the batch is truncated")
     magic, flags, type_bytes, count = _BATCH_HEAD.unpack_from(body)
     if magic != _BATCH_MAGIC or flags & ~_BATCH_EXTRAS:
         raise BadFormat("not a batch of this version")
     if not 0 < count <= BATCH_MESSAGES_MAX:
-        raise BadFormat(f"a batch holds 1 to {BATCH_MESSAGES_MAX} messages")
+        raise BadFormat(f"a batch has 1 to {BATCH_MESSAGES_MAX} messages")
     content_type, at = _take_media_type(body, _BATCH_HEAD.size, type_bytes)
     lengths, at = _take(body, at, 4 * count)
     extras = b""
@@ -149,13 +149,16 @@ def decode_batch(body: bytes) -> DecodedBatch:
 def _decode_json(
     content_type: str, payload: bytes, sizes: Sequence[int], extras: bytes
 ) -> DecodedBatch:
-    """Join JSON messages, if each is one value by itself: `1,2`, or `[1` next to `2]`, is not."""
+    """Join JSON messages, if each of them is exactly one JSON value.
+
+    A message `1,2` is two values. `[1` and `2]` are not values, though they are if joined.
+    """
     messages, at = [], 0
     for size in sizes:
         messages.append(payload[at : at + size].strip(_SPACE))
         at += size
     lengths = struct.pack(f"<{len(sizes)}I", *map(len, messages))
-    messages[0] = b"[" + messages[0]  # here, and not around the join, which may be large
+    messages[0] = b"[" + messages[0]  # before the join: a copy of the join may be large
     messages[-1] += b"]"
     batch = split_json(b",".join(messages))
     if not isinstance(batch, Batch):
@@ -176,7 +179,7 @@ def encode_frames(
     tail: int,
     is_closed: bool = False,
 ) -> bytes:
-    """Encode a read. `is_closed`: the stream is closed and ends at `next_offset`."""
+    """Return a read in the frames format. `is_closed`: the stream is closed at `next_offset`."""
     media_type = content_type.encode("ascii")
     flags = FRAMES_UP_TO_DATE * (next_offset >= tail) | FRAMES_CLOSED * is_closed
     head = (FRAMES_MAGIC, flags, len(media_type), len(slices), next_offset, tail)
@@ -207,7 +210,7 @@ def _pack_producer(producer: SliceProducer) -> bytes:
 def decode_frames(body: bytes) -> Frames:
     """Decode a read. Raises BadFormat."""
     if len(body) < FRAMES_HEAD.size:
-        raise BadFormat("the frames are cut short")
+        raise BadFormat("the frames are truncated")
     magic, flags, type_bytes, count, next_offset, tail = FRAMES_HEAD.unpack_from(body)
     if magic != FRAMES_MAGIC or flags & ~(FRAMES_UP_TO_DATE | FRAMES_CLOSED):
         raise BadFormat("not frames of this version")
@@ -217,7 +220,7 @@ def decode_frames(body: bytes) -> Frames:
     for _ in range(count):
         part, at = _take_slice(body, at)
         if part.offset < end:
-            raise BadFormat("the offsets do not grow")
+            raise BadFormat("the offsets do not increase")
         end = part.next_offset
         slices.append(part)
     if at != len(body):
@@ -274,7 +277,7 @@ def _take_extras(body: bytes, at: int) -> tuple[bytes, int]:
 def _take(body: bytes, at: int, size: int) -> tuple[bytes, int]:
     end = at + size
     if end > len(body):
-        raise BadFormat("the body is cut short")
+        raise BadFormat("the body is truncated")
     return body[at:end], end
 
 

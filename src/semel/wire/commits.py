@@ -1,7 +1,8 @@
-"""`/v1/commits`: appends, moves of positions and staged transactions, all or nothing; `/v1/sinks`.
+"""Requests and responses of `/v1/commits` and `/v1/sinks`.
 
-The messages of a JSON stream are JSON values and stay as they were sent, byte for byte. Those of
-any other stream are texts, stored as UTF-8, or `{"base64": "..."}`.
+A one-shot commit applies appends, moves of positions and staged transactions, all or nothing. The
+messages of a JSON stream are JSON values and stay as they were sent, byte for byte. The messages of
+any other stream are strings, stored as UTF-8, or `{"base64": "..."}`.
 """
 
 import binascii
@@ -59,10 +60,12 @@ from semel.wire.transactions import results_of
 TypeOf = Callable[[str], str | None]
 
 _NO_ARRAY: Final = "messages must be an array"
-_NO_TEXT: Final = 'a message of this stream is a text, or {"base64": "..."}'
-_UNCHECKED: Final = "without digests of the input it cannot be checked that this is the same batch"
+_NO_TEXT: Final = 'a message of this stream must be a string, or {"base64": "..."}'
+_UNCHECKED: Final = (
+    "it was not checked whether this is the same batch, because an input digest is missing"
+)
 _MISMATCH: Final = (
-    "this producer_seq was used for another commit, which stays; nothing of this is applied"
+    "this producer_seq was used for another commit, which stays; nothing of this request is applied"
 )
 _messages: Final = msgspec.json.Decoder(list[str | Base64Message])
 
@@ -103,15 +106,22 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
 
 
 def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
-    """Return the digest of what a commit writes. A repeat may carry other preconditions."""
+    """Return the digest of the appends and moves of a commit.
+
+    Preconditions are left out: a repeat may have others.
+    """
     parts: list[object] = [(append.stream, bytes(append.messages)) for append in request.appends]
     parts += sorted((move.group, move.path, move.to) for move in moves)
     return digest_of(msgspec.msgpack.encode(parts))
 
 
 def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
-    """Return the messages, or what is wrong with them: the engine refuses in its own order."""
-    # A stream that does not exist will be refused; if it is created before, it must be JSON.
+    """Return an append with its batch, or with the reason why its messages are invalid.
+
+    The engine refuses invalid messages, after the checks that come before.
+    """
+    # An append to a stream that does not exist is refused. If the stream is created before the
+    # commit is decided, the append is accepted only if the stream is JSON.
     content_type = type_of(append.stream) or JSON_MEDIA_TYPE
     raw = bytes(append.messages)
     if not raw.startswith(b"["):
@@ -182,7 +192,7 @@ def rebound_response(outcome: SinkChanged, command: RebindSink) -> Response:
 
 
 def sinks_response(views: Sequence[SinkView]) -> Response:
-    """List sinks."""
+    """Return the list of sinks."""
     entries = [
         SinkEntry(view.app, view.query_id, view.last_version, view.open_transactions)
         for view in views
@@ -191,7 +201,7 @@ def sinks_response(views: Sequence[SinkView]) -> Response:
 
 
 def sink_response(view: SinkView | None) -> Response:
-    """Return one sink with its retained versions; 404 if there is none."""
+    """Return one sink with its retained versions; 404 if there is no such sink."""
     if view is None:
         return outcome_response(UnknownSink())
     versions: list[SinkVersion] = [

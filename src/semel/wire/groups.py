@@ -1,4 +1,4 @@
-"""`/v1/groups`: positions, and the pinned step."""
+"""Requests and responses of `/v1/groups`: positions, and the pinned step."""
 
 from msgspec import UNSET, Struct
 
@@ -26,7 +26,7 @@ from semel.wire.schema.transactions import (
 
 
 class GroupQuery(Struct, frozen=True):
-    """Which positions of a group to return; moves pending in `transaction` are left out."""
+    """The positions of a group to return. Pending moves of `transaction` are left out."""
 
     is_stable: bool = False
     stream: str | None = None
@@ -86,10 +86,10 @@ def parse_group_query(query: str) -> GroupQuery:
 
 
 def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
-    """Return the positions of a group: none if it was never moved.
+    """Return the positions of a group, which are none if it was never moved.
 
-    The response is 409 if the query is for stable positions only and a pending transaction may
-    still move one.
+    The response is 409 if the query is for stable positions and a pending transaction may still
+    move one of them.
     """
     pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
     if query.is_stable and pending:
@@ -99,7 +99,7 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
                 409,
                 UnstableOffsets.code,
                 f"the pending transaction {first.id} moves the group {view.group} in {first.path};"
-                " ask again, or without stable=true",
+                " send the request again later, or without stable=true",
                 {"group": view.group, "pending": pending},
                 [("Retry-After", "1")],
             )
@@ -122,7 +122,7 @@ def _pending_move(move: PendingView, now_ms: int) -> PendingMove:
 
 @responds_to(PositionsSet)
 def moved_response(outcome: PositionsSet, command: SetPositions, group: str) -> Response:
-    """Return where a group is in the streams it was moved in."""
+    """Return the new positions of a group in the streams of the request."""
     offsets = {move.path: print_offset(move.to) for move in command.positions}
     versions = dict(zip(offsets, outcome.versions, strict=True))
     return json_response(200, MovedPositions(group, offsets, versions))
@@ -130,7 +130,7 @@ def moved_response(outcome: PositionsSet, command: SetPositions, group: str) -> 
 
 @responds_to(Pinned)
 def pinned_response(outcome: Pinned, group: str) -> Response:
-    """Return the pinned step: 201 if it is this one, 200 if one was pinned before."""
+    """Return the pinned step: 201 if this request pinned it, 200 if it was pinned before."""
     return json_response(201 if outcome.is_new else 200, _snapshot(group, outcome))
 
 

@@ -1,6 +1,6 @@
-"""Reading the values of headers strictly: a malformed one is refused, never guessed.
+"""Parsing of header values. It is strict: a malformed value is refused, never guessed.
 
-The functions raise MalformedRequest, whose problem names the header.
+The functions raise MalformedRequest. For a malformed value its problem names the header.
 """
 
 import re
@@ -20,13 +20,14 @@ from semel.model.limits import (
 from semel.model.offsets import parse_offset
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request
 
-# Lower-case names; values of a repeated header are joined with ", "; bytes are read as Latin-1.
+# Names are in lower case. The values of a repeated header are joined with ", ". Bytes are read as
+# Latin-1.
 Headers = Mapping[str, str]
 
-# With it, a repeat with another payload than the stored one is refused.
+# With this header, a repeat whose payload differs from the stored one is refused.
 STRICT: Final = "producer-strict"
 
-# Headers that have one value: a second one would have to be ignored in silence.
+# Headers with a single value. They are refused if repeated: all values but one would be ignored.
 SINGLE: Final = frozenset(
     {
         "content-type",
@@ -72,19 +73,22 @@ _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 
 def refuse_repeated(repeated: Set[str]) -> None:
-    """Refuse a request that repeats a header of one value."""
+    """Raise MalformedRequest if a header of SINGLE is repeated."""
     for name in sorted(SINGLE.intersection(repeated)):
-        raise bad_header(name, "was given more than once")
+        raise bad_header(name, "was sent more than once")
 
 
 def read_text(headers: Headers, name: str, bytes_max: int) -> str | None:
-    """Return a text of printable ASCII, neither empty nor too long; None if absent."""
+    """Return the value of a header as `check_text` does; None if it is absent."""
     value = headers.get(name)
     return None if value is None else check_text(value, name, bytes_max)
 
 
 def check_text(value: str, name: str, bytes_max: int) -> str:
-    """Return a text of printable ASCII, neither empty nor too long."""
+    """Return `value` if it is printable ASCII, neither empty nor too long.
+
+    Otherwise raises MalformedRequest.
+    """
     if not 0 < len(value) <= bytes_max:
         raise bad_header(name, f"must have 1 to {bytes_max} characters")
     if not (value.isascii() and value.isprintable()):
@@ -93,9 +97,9 @@ def check_text(value: str, name: str, bytes_max: int) -> str:
 
 
 def to_number(value: str) -> int | None:
-    """Return the integer of a text of digits, up to 2^53-1; None for any other text.
+    """Return the integer that a string of digits has; None for any other string.
 
-    Leading zeros are allowed.
+    The maximum is 2^53-1. Leading zeros are allowed.
     """
     if len(value) > _NUMBER_DIGITS:
         value = value.lstrip("0")
@@ -106,7 +110,7 @@ def to_number(value: str) -> int | None:
 
 
 def read_number(headers: Headers, name: str) -> int | None:
-    """Return an integer, written in digits only; None if absent."""
+    """Return the integer in a header, which must have digits only; None if it is absent."""
     value = headers.get(name)
     number = None if value is None else to_number(value)
     if number is None and value is not None:
@@ -115,7 +119,7 @@ def read_number(headers: Headers, name: str) -> int | None:
 
 
 def read_canonical(headers: Headers, name: str, maximum: int = NUMBER_MAX) -> int | None:
-    """Return an integer without leading zeros; None if absent."""
+    """Return the integer in a header, which must have no leading zeros; None if it is absent."""
     value = headers.get(name)
     if value is None:
         return None
@@ -126,7 +130,7 @@ def read_canonical(headers: Headers, name: str, maximum: int = NUMBER_MAX) -> in
 
 
 def read_range(headers: Headers, name: str) -> tuple[int, int] | None:
-    """Return the ends of `first-last`, or twice `n`; None if absent."""
+    """Return `(first, last)` for `first-last`, and `(n, n)` for `n`; None if it is absent."""
     value = headers.get(name)
     if value is None:
         return None
@@ -139,13 +143,16 @@ def read_range(headers: Headers, name: str) -> tuple[int, int] | None:
 
 
 def read_flag(headers: Headers, name: str) -> bool:
-    """Return whether a header is `true`, in any case; other values count as absent (1.1)."""
+    """Return whether a header is `true`, in upper or lower case.
+
+    Any other value counts as absent (protocol 1.1).
+    """
     value = headers.get(name)
     return value is not None and value.lower() == "true"
 
 
 def read_switch(headers: Headers, name: str) -> bool | None:
-    """Return whether a header is `on` and not `off`; None if absent."""
+    """Return True for `on` and False for `off`; None if the header is absent."""
     value = headers.get(name)
     if value not in (None, "on", "off"):
         raise bad_header(name, "must be 'on' or 'off'")
@@ -153,7 +160,7 @@ def read_switch(headers: Headers, name: str) -> bool | None:
 
 
 def read_instant(headers: Headers, name: str) -> int | None:
-    """Return an RFC 3339 date and time as milliseconds since 1970; None if absent."""
+    """Return the RFC 3339 time in a header as milliseconds since 1970; None if it is absent."""
     value = headers.get(name)
     if value is None:
         return None
@@ -172,7 +179,7 @@ def read_instant(headers: Headers, name: str) -> int | None:
 
 
 def print_instant(instant_ms: int) -> str:
-    """Print milliseconds since 1970 as RFC 3339, always with three digits of a second."""
+    """Return milliseconds since 1970 as an RFC 3339 time, always with three decimals."""
     return to_datetime(instant_ms).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
@@ -182,7 +189,7 @@ def to_datetime(instant_ms: int) -> datetime:
 
 
 def read_content_type(headers: Headers) -> str | None:
-    """Return `type/subtype` with any parameters, unchanged; None if absent or empty."""
+    """Return the media type in Content-Type, unchanged; None if it is absent or empty."""
     value = headers.get("content-type")
     if not value:
         return None
@@ -194,7 +201,7 @@ def read_content_type(headers: Headers) -> str | None:
 
 
 def refuse_encoding(headers: Headers) -> None:
-    """Refuse a compressed body: a malicious one could be huge when decompressed."""
+    """Raise MalformedRequest for a compressed body: it could be huge when decompressed."""
     value = headers.get("content-encoding")
     if value is not None and value.lower() != "identity":
         message = "the body must be sent without Content-Encoding"
@@ -202,24 +209,24 @@ def refuse_encoding(headers: Headers) -> None:
 
 
 def to_position(text: str) -> int | None:
-    """Return the ordinal of a printed offset or of an integer without leading zeros, else None."""
+    """Return the ordinal of a printed offset or of an integer; None for any other string."""
     return to_number(text) if _CANONICAL.fullmatch(text) else parse_offset(text)
 
 
 def read_if_match(headers: Headers) -> int | None:
-    """Return the ordinal that If-Match names, quoted or not; None if absent."""
+    """Return the ordinal in If-Match, which may be quoted; None if it is absent."""
     value = headers.get("if-match")
     if value is None:
         return None
     is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
     offset = to_position(value[1:-1] if is_quoted else value)
     if offset is None:
-        raise bad_header("if-match", "must be an offset of the stream's end, or its integer")
+        raise bad_header("if-match", "must be the expected tail: an offset or its integer")
     return offset
 
 
 def _qualities(value: str) -> dict[str, float]:
-    """Return the q-value of each entry of a list; a malformed one counts as 0."""
+    """Return the q-value of each entry of a list; a malformed q-value counts as 0."""
     qualities: dict[str, float] = {}
     for entry in value.lower().split(","):
         name, _, parameters = entry.partition(";")
@@ -243,7 +250,7 @@ def accepts_gzip(headers: Headers) -> bool:
 
 
 def accepts_type(headers: Headers, media_type: str) -> bool:
-    """Return whether Accept names a media type itself; a wildcard does not count."""
+    """Return whether Accept contains this media type; a wildcard does not count."""
     value = headers.get("accept")
     return value is not None and _qualities(value).get(media_type, 0.0) > 0
 
@@ -257,10 +264,10 @@ EVENTS: Final = "text/event-stream"
 
 
 # ---- producer headers ----------------------------------------------------------------------------
-# There are two dialects, and both make a ProducerTag. `Producer-Id`, `-Seq` and at least one of
-# `-Epoch`, `-Session`, `-Mode: sparse` are complete; a sparse producer may let the server choose
-# the id. In the older dialect `X-Producer-Id` and `X-Producer-Seq` are, `X-Producer-Epoch` is
-# optional.
+# There are two dialects; both result in a ProducerTag. The first one needs `Producer-Id`,
+# `Producer-Seq` and at least one of `Producer-Epoch`, `Producer-Session` and
+# `Producer-Mode: sparse`. A sparse producer may omit the id, so that the server chooses it. The
+# older dialect needs `X-Producer-Id` and `X-Producer-Seq`; `X-Producer-Epoch` is optional.
 
 _ID: Final = "producer-id"
 _EPOCH: Final = "producer-epoch"
@@ -275,16 +282,16 @@ _ANY: Final = _OURS | _X
 
 
 def speaks_x(headers: Headers) -> bool:
-    """Return whether a request, and so its response, uses the X-Producer-* dialect."""
+    """Return whether a request uses the X-Producer-* dialect; its response does the same."""
     return not _X.isdisjoint(headers)
 
 
 def parse_producer(
     headers: Headers, *, is_strict: bool, fresh_id: Callable[[], str] | None = None
 ) -> ProducerTag | None:
-    """Return the tag of an append; None if it has no producer headers.
+    """Return the producer tag of an append; None if it has no producer headers.
 
-    `fresh_id` makes the id of a sparse producer that has none.
+    `fresh_id` returns a new id for a sparse producer that sends none.
     """
     if _ANY.isdisjoint(headers):
         return None
@@ -295,7 +302,7 @@ def parse_producer(
         raise bad_request("producer_headers_conflict", "use Producer-* or X-Producer-*, not both")
     name = headers.get("x-producer-id")
     if name is None or "x-producer-seq" not in headers:
-        raise _incomplete("X-Producer-Id and X-Producer-Seq belong together")
+        raise _incomplete("X-Producer-Id and X-Producer-Seq must be sent together")
     check_text(name, "x-producer-id", PRODUCER_ID_BYTES_MAX)
     epoch = read_number(headers, "x-producer-epoch")
     seq = read_number(headers, "x-producer-seq") or 0
@@ -312,7 +319,7 @@ def _parse_ours(
     if not (has_instance and has_name and _SEQ in headers):
         raise _incomplete(
             "Producer-Id, Producer-Seq and one of Producer-Epoch, Producer-Session or"
-            " Producer-Mode: sparse belong together"
+            " Producer-Mode: sparse must be sent together"
         )
     if fresh_id is not None and _ID not in headers:
         name = fresh_id()
@@ -344,7 +351,8 @@ def _incomplete(message: str) -> Exception:
 
 
 # ---- transaction headers -------------------------------------------------------------------------
-# The transaction an append belongs to: `Transaction-Id` and `-Epoch`, and `-Seq` if it is staged.
+# An append of a transaction has `Transaction-Id` and `Transaction-Epoch`. If the transaction is
+# staged, it also has `Transaction-Seq`.
 
 _TXN: Final = frozenset({"transaction-id", "transaction-epoch", "transaction-seq"})
 
@@ -356,7 +364,9 @@ def parse_transaction(headers: Headers, *, is_strict: bool = False) -> TxnTag | 
     name = read_text(headers, "transaction-id", TXN_ID_BYTES_MAX)
     epoch = read_number(headers, "transaction-epoch")
     if name is None or epoch is None:
-        message = "Transaction-Id and Transaction-Epoch belong together, Transaction-Seq to both"
+        message = (
+            "Transaction-Id and Transaction-Epoch must be sent together; Transaction-Seq needs both"
+        )
         raise bad_request("transaction_headers_incomplete", message)
     is_strict = is_strict or read_flag(headers, STRICT)
     return TxnTag(name, epoch, read_number(headers, "transaction-seq"), is_strict)

@@ -1,8 +1,9 @@
-"""JSON bodies: appends, split into their messages without building objects; and documents.
+"""JSON bodies: appends, which are split into their messages, and documents.
 
-The text of each message is kept as it was sent: spacing inside, duplicate keys, large integers.
-Only the brackets, commas and spaces around the elements of the top-level array are dropped.
-Documents are the bodies of the other requests: `semel.wire.schema` has their structs.
+An append is split without building objects. Each message stays as it was sent, with its spaces,
+duplicate keys and large integers. Only the brackets, commas and spaces around the elements of the
+top-level array are dropped. Documents are the bodies of all other requests; `semel.wire.schema` has
+their structs.
 """
 
 import re
@@ -24,11 +25,11 @@ from semel.wire.schema.transactions import Offset
 T = TypeVar("T")
 
 JSON_DEPTH_MAX: Final = 64
-EMPTY_ARRAY: Final = "an empty array holds no message"
+EMPTY_ARRAY: Final = "an empty array contains no message"
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON is nested deeper than {JSON_DEPTH_MAX}"
-# One bracket more on each side than is allowed: anything shorter cannot be too deep. An object
-# around another one also has a name and a colon: `{"":`.
+# The minimum length of JSON that is nested too deep: one bracket more on each side than is allowed.
+# Nested objects are longer, because each one but the innermost also has a name and a colon: `{"":`.
 _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 _DEEP_OBJECTS_BYTES_MIN: Final = 5 * JSON_DEPTH_MAX + 2
 _TOGETHER_MAX: Final = 32
@@ -43,10 +44,11 @@ _value: Final = msgspec.json.Decoder(Raw)
 
 
 def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
-    """Split a body. Returns the batch, or what is wrong with it, or None for an empty array.
+    """Return the batch of a body, the reason why it is invalid, or None for an empty array.
 
-    The escape of a lone surrogate is legal JSON, but the parser refuses it. Then it reads `parsed`:
-    the body with the escape of a letter in place of each such escape, so the length is the same.
+    The escape of a lone surrogate is valid JSON, but the parser refuses it. Then `parsed` is parsed
+    instead of the body: it has the escape of a letter in place of the escape of each surrogate, so
+    all messages have the same position and length in both.
     """
     if not body.isascii():
         try:
@@ -65,7 +67,7 @@ def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
 
 
 def _without_surrogates(body: bytes) -> bytes:
-    """Replace the escapes of surrogates by those of a letter; the length stays."""
+    """Return a body of the same length, with the escapes of surrogates replaced by a letter's."""
     return _SURROGATE.sub(_STAND_IN, body)
 
 
@@ -83,11 +85,11 @@ def _split(body: bytes, parsed: bytes) -> Batch | str | None:
 
 
 def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
-    """Return the parts of the body that are where the parsed messages are in `parsed`."""
+    """Return the messages in the body that have the positions of the messages in `parsed`."""
     at = parsed.index(b"[") + 1
     messages = []
     for raw in raws:
-        # Between two messages are only spaces and a comma, with which no message begins.
+        # Only spaces and a comma are between two messages, and no message begins with these.
         at = parsed.index(raw, at)
         messages.append(body[at : at + len(raw)])
         at += len(raw)
@@ -97,7 +99,7 @@ def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
 def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch | str:
     count = len(messages)
     sizes = list(map(len, messages))
-    # Without spaces between the messages the body is already their join.
+    # Without spaces between the messages, the body without its brackets is the payload.
     is_join = len(body) == sum(sizes) + count + 1
     payload = body[1:-1] if is_join else b",".join(messages)
     if _has_too_deep(payload, sizes):
@@ -106,7 +108,10 @@ def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch |
 
 
 def _has_too_deep(payload: bytes, sizes: Sequence[int]) -> bool:
-    """Return whether a message is too deep; messages with few brackets are checked together."""
+    """Return whether any message is nested too deep.
+
+    Messages with few brackets are checked together, which is faster.
+    """
     kinds = [kind for kind in (b"[", b"{") if kind in payload]
     if max(sizes) < (_DEEP_BYTES_MIN if b"[" in kinds else _DEEP_OBJECTS_BYTES_MIN):
         return False
@@ -127,7 +132,10 @@ def _has_too_deep(payload: bytes, sizes: Sequence[int]) -> bool:
 
 
 def is_too_deep(message: bytes) -> bool:
-    """Return whether valid JSON is nested too deep; the depth is counted only if it may be."""
+    """Return whether valid JSON is nested too deep.
+
+    The depth is counted only if there are enough brackets.
+    """
     if message.count(b"[") + message.count(b"{") <= JSON_DEPTH_MAX:
         return False
     steps = _STRING.sub(b"", message).translate(_TO_STEPS, _NOT_BRACKETS)
@@ -138,7 +146,7 @@ def is_too_deep(message: bytes) -> bool:
 
 
 def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
-    """Decode the body of a request; an empty one counts as `{}`. Raises MalformedRequest."""
+    """Return the document in a body; an empty body counts as `{}`. Raises MalformedRequest."""
     refuse_encoding(headers)
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
@@ -149,7 +157,7 @@ def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
     except msgspec.DecodeError as error:
         reason = str(error)
         if _is_json_without_surrogates(body):
-            reason = "a text in it escapes half of a surrogate pair"
+            reason = "a string in it has the escape of a lone surrogate"
     raise bad_request("bad_body", f"the body is not what this request accepts: {reason}")
 
 
@@ -171,7 +179,10 @@ def read_offset(value: Offset, field: str) -> int:
 
 
 def check_name(value: str, field: str, bytes_max: int) -> str:
-    """Return a name that headers can carry too: printable ASCII. Raises MalformedRequest."""
+    """Return `value` if it is printable ASCII and not too long, so that headers can contain it.
+
+    Otherwise raises MalformedRequest.
+    """
     if not (0 < len(value) <= bytes_max and value.isascii() and value.isprintable()):
         message = f"{field} must have 1 to {bytes_max} printable ASCII characters"
         raise bad_request("invalid_request", message, field=field)

@@ -1,8 +1,8 @@
 """The addresses of the server: the paths of streams, and queries.
 
-The path of a stream follows `/v1/stream/` and is percent-decoded: UTF-8 without control characters
-and backslashes, at most 512 bytes and 16 segments, none of them empty, `.` or `..`. Nothing is
-normalised: paths of different bytes are different paths.
+The path of a stream follows `/v1/stream/` and is percent-decoded. It is UTF-8 without control
+characters and backslashes, and has at most 512 bytes and 16 segments. No segment is empty, `.` or
+`..`. Paths are not normalised: different bytes are different paths.
 """
 
 import re
@@ -37,13 +37,13 @@ _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _STRAY_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ENCODED_SLASH: Final = re.compile(r"%2[Ff]")
 _NEVER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
-# All but what a path may hold unescaped (RFC 3986).
+# All bytes except those that a path may contain unescaped (RFC 3986).
 _TO_ESCAPE: Final = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
 def percent_decode(raw: bytes) -> bytes | None:
-    """Decode percent-encoding; None if a `%` is not followed by two hexadecimal digits."""
+    """Return percent-decoded bytes; None if a `%` is not followed by two hexadecimal digits."""
     if b"%" not in raw:
         return raw
     if _STRAY_PERCENT.search(raw):
@@ -53,9 +53,9 @@ def percent_decode(raw: bytes) -> bytes | None:
 
 @lru_cache(maxsize=4096)
 def stream_path(raw: str) -> str | Problem:
-    """Return the path of the stream that the path of a URL names, or a problem.
+    """Return the path of a stream from the path of a URL, or a problem if it is invalid.
 
-    `raw` is still encoded, its bytes read as Latin-1.
+    `raw` is still percent-encoded; its bytes are read as Latin-1.
     """
     plain = _PLAIN.fullmatch(raw)
     if plain is not None and len(raw) <= PATH_BYTES_MAX:
@@ -81,7 +81,7 @@ def stream_path(raw: str) -> str | Problem:
 
 def _check_segments(path: str) -> str | Problem:
     if _NEVER.search(path):
-        return _bad_path("it holds a control character or a backslash")
+        return _bad_path("it contains a control character or a backslash")
     segments = path.split("/")
     if len(segments) > SEGMENTS_MAX:
         return _bad_path(f"it has more than {SEGMENTS_MAX} segments")
@@ -97,7 +97,7 @@ def _bad_path(reason: str) -> Problem:
 
 
 def names_in(raw: str) -> tuple[str, ...] | Problem:
-    """Return the segments of the path of a URL, each percent-decoded by itself, or a problem."""
+    """Return the percent-decoded segments of the path of a URL, or a problem."""
     names = []
     for part in raw.split("/"):
         decoded = percent_decode(part.encode("latin-1"))
@@ -111,13 +111,13 @@ def names_in(raw: str) -> tuple[str, ...] | Problem:
 
 
 def stream_url(origin: str, path: str) -> str:
-    """Return the absolute URL of a stream; an origin is such as `http://127.0.0.1:4437`."""
+    """Return the absolute URL of a stream. An example of `origin` is `http://127.0.0.1:4437`."""
     escaped = _TO_ESCAPE.sub(lambda byte: b"%%%02X" % ord(byte[0]), path.encode())
     return f"{origin}{STREAM_PREFIX}{escaped.decode()}"
 
 
 def origin_of(host: str | None, scheme: str = "http") -> str | None:
-    """Return the origin that a Host header names; None if it does not name a host."""
+    """Return the origin from a Host header; None if the header is absent or malformed."""
     if host is None or _HOST.fullmatch(host) is None:
         return None
     return f"{scheme}://{host}"
@@ -132,7 +132,10 @@ LIMIT_MAX: Final = 1_000
 def parse_query(
     query: str, names: Collection[str], required: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the parameters of these names; others are ignored. Raises MalformedRequest."""
+    """Return the parameters in `names`; others are ignored.
+
+    Raises MalformedRequest if one is repeated, or if one of `required` is missing.
+    """
     parameters: dict[str, str] = {}
     for part in query.split("&"):
         raw_name, _, raw_value = part.partition("=")
@@ -140,16 +143,16 @@ def parse_query(
         if name not in names:
             continue
         if name in parameters:
-            raise bad_request("invalid_query", f"{name} was given more than once", field=name)
+            raise bad_request("invalid_query", f"{name} was sent more than once", field=name)
         parameters[name] = _decode(raw_value)
     for name in required:
         if name not in parameters:
-            raise bad_request("invalid_query", f"{name} must be given", field=name)
+            raise bad_request("invalid_query", f"{name} is required", field=name)
     return parameters
 
 
 def _decode(raw: str) -> str:
-    """Decode a name or a value; a malformed one becomes a text that no parameter accepts."""
+    """Return a decoded name or value; for a malformed one, a string that no parameter accepts."""
     decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
     return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")
 
@@ -157,7 +160,7 @@ def _decode(raw: str) -> str:
 def read_choice(
     parameters: Mapping[str, str], name: str, choices: Collection[str], default: str
 ) -> str:
-    """Return a parameter that must be one of `choices`. Raises MalformedRequest."""
+    """Return a parameter, or `default`. Raises MalformedRequest if it is not in `choices`."""
     value = parameters.get(name, default)
     if value not in choices:
         raise bad_request("invalid_query", f"{name} must be {' or '.join(choices)}", field=name)
@@ -165,7 +168,7 @@ def read_choice(
 
 
 def read_limit(text: str | None) -> int:
-    """Return the number of rows of one page. Raises MalformedRequest."""
+    """Return the maximum number of rows of a page. Raises MalformedRequest."""
     if text is None:
         return LIMIT_DEFAULT
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):

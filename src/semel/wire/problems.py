@@ -1,4 +1,4 @@
-"""Problems: the JSON documents of HTTP errors, as values and as entries of a table."""
+"""Problems, which are the JSON documents of HTTP errors, and the entries of the refusal table."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -13,10 +13,11 @@ Facts = Mapping[str, object]
 
 
 class Problem(Struct, frozen=True):
-    """A refusal; the body of its response is `application/problem+json`.
+    """An HTTP error, whose body is `application/problem+json`.
 
-    `code` is stable, `message` is for people; `facts` are added to the body, `headers` to the
-    headers. `applied` is "no", or "unknown" if the request may have had an effect.
+    `code` is stable; `message` is for people. `facts` are more members of the body, and `headers`
+    are more headers of the response. `applied` is "no", or "unknown" if the request may have had an
+    effect.
     """
 
     status: int
@@ -28,7 +29,7 @@ class Problem(Struct, frozen=True):
 
 
 class MalformedRequest(Exception):
-    """Raised to end the parsing of a request; a `parser` returns its problem."""
+    """Raised if a request is malformed; a function decorated with `parser` returns `problem`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -36,7 +37,7 @@ class MalformedRequest(Exception):
 
 
 def parser(function: Callable[P, T]) -> Callable[P, T | Problem]:
-    """Make a function that raises MalformedRequest return the problem instead."""
+    """Return a function that returns the problem where `function` raises MalformedRequest."""
 
     @wraps(function)
     def parse(*arguments: P.args, **options: P.kwargs) -> T | Problem:
@@ -54,18 +55,19 @@ def bad_request(code: str, message: str, **facts: object) -> MalformedRequest:
 
 
 def bad_header(name: str, message: str) -> MalformedRequest:
-    """Return the exception for a header that is malformed; `message` follows its name."""
+    """Return the exception for a malformed header; its message is the name, then `message`."""
     title = name.title().replace("Ttl", "TTL")
     return bad_request("invalid_header", f"{title} {message}", header=title)
 
 
 class Entry(NamedTuple):
-    """A refusal.
+    """An entry of the refusal table.
 
-    `message` is formatted with the outcome, or called with it. `names` maps fields of the outcome
-    to members of the problem that have another name. `error` is the class the client raises; by
-    default the status decides. `advice` is what to do next, for a caller of the client; it is given
-    once per class. `cli` and `spark` say the same in terms of the command line and of Spark.
+    `outcome` is the name of the outcome class. `message` is a format for the outcome, or a function
+    of it. `names` maps fields of the outcome to members of the problem that have another name.
+    `error` is the name of the class that the client raises; without it, the status decides.
+    `advice` says what a caller of the client can do; at most one entry of an error class has it.
+    `cli` and `spark` say the same for the command line and for Spark.
     """
 
     code: str

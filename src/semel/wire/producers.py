@@ -1,4 +1,4 @@
-"""`/v1/producers`: register, claim, show, explain and forget."""
+"""Requests and responses of `/v1/producers`: register, claim, show, explain and forget."""
 
 from typing import Final, TypeVar
 
@@ -39,13 +39,13 @@ from semel.wire.schema.producers import (
 
 T = TypeVar("T")
 
-# The epoch of an identity in the older dialect; `/v1/producers` counts from 0.
+# The first epoch of a producer in the older dialect; `/v1/producers` counts from 0.
 FIRST_EPOCH_X: Final = 1
 _MODES: Final = (DENSE, SPARSE)
 
 
 class ProducerQuery(Struct, frozen=True):
-    """Which producers to show: those of a stream, one of a stream, or an id's registration."""
+    """The producers to show: all of a stream, one of a stream, or the registration of an id."""
 
     stream: str | None
     id: str | None
@@ -54,7 +54,7 @@ class ProducerQuery(Struct, frozen=True):
 
 
 class ExplainQuery(Struct, frozen=True):
-    """The append to explain."""
+    """The append whose outcome to explain: its stream and producer tag."""
 
     stream: str
     tag: ProducerTag
@@ -94,10 +94,10 @@ def _read_body(headers: Headers, body: bytes, kind: type[T], expected: str) -> T
 
 @parser
 def parse_producer_query(query: str) -> ProducerQuery:
-    """Parse which producers to show."""
+    """Parse the query for the producers to show."""
     parameters = parse_query(query, ("stream", "id", "after", "limit"))
     if "stream" not in parameters and "id" not in parameters:
-        raise bad_request("invalid_query", "stream or id must be given", field="stream")
+        raise bad_request("invalid_query", "stream or id is required", field="stream")
     return ProducerQuery(
         stream=parameters.get("stream"),
         id=parameters.get("id"),
@@ -115,7 +115,7 @@ def parse_forget(query: str, *, now_ms: int) -> ForgetProducer:
 
 @parser
 def parse_explain_query(query: str) -> ExplainQuery:
-    """Parse the append to explain; its parameters are checked like the headers of an append."""
+    """Parse the append to explain; parameters are checked like the headers of an append."""
     names = ("stream", "id", "epoch", "session", "seq", "mode")
     parameters = parse_query(query, names, required=("id", "seq", "stream"))
     mode = read_choice(parameters, "mode", _MODES, DENSE)
@@ -140,7 +140,7 @@ def register_response(outcome: Registered) -> Response:
 
 
 def assigned_response(outcome: Outcome) -> Response:
-    """Return the response of the `/producer` of a stream, in the older dialect."""
+    """Return the response to `POST /v1/stream/{path}/producer`, in the older dialect."""
     if not isinstance(outcome, Registered):
         return outcome_response(outcome, is_x=True)
     return json_response(201, AssignedProducer(outcome.producer_id, outcome.epoch))
@@ -148,7 +148,7 @@ def assigned_response(outcome: Outcome) -> Response:
 
 @responds_to(Claimed)
 def claim_response(outcome: Claimed, *, path: str) -> Response:
-    """Return the epoch of a claim, and what was stored before it."""
+    """Return the response to a claim: its epoch, and what earlier instances stored last."""
     response = ProducerClaim(
         stream=path,
         producer_id=outcome.producer_id,
@@ -166,9 +166,10 @@ def claim_response(outcome: Claimed, *, path: str) -> Response:
 def explain_outcome(
     outcome: Outcome, tag: ProducerTag, *, epoch: int | None, last_seq: int | None
 ) -> Explanation:
-    """Explain the outcome of an append; `epoch` and `last_seq` are the producer's in the stream.
+    """Return the explanation of the outcome that an append would have.
 
-    Both are None if the stream has no row of the producer.
+    `epoch` and `last_seq` are those of the producer in the stream; both are None if the stream has
+    no row of the producer.
     """
     if isinstance(outcome, Appended):
         reason = _why_stored(outcome, tag, epoch, last_seq)

@@ -1,9 +1,9 @@
-"""One table of all refusals: what the server sends, what the client raises, and what to do.
+"""The refusal table: the response of the server, the error of the client, and advice.
 
-A new refusal of the engine is one entry here, next to its outcome class in `semel.model`, and an
-error class in `semel.client.errors` if callers should be able to catch it by itself. Outcomes and
-errors are named, not imported: the client loads this module, and has no use for the outcomes.
-`docs/reference/errors.md` has a row per entry; tests compare all of them.
+A new refusal of the engine needs an outcome class in `semel.model` and an entry here. It also needs
+an error class in `semel.client.errors` if callers should be able to catch it separately. Entries
+have the names of outcomes and errors and do not import them: the client imports this module and
+does not need the outcomes. `docs/reference/errors.md` has a row for each entry; tests compare them.
 """
 
 from collections.abc import Mapping
@@ -12,31 +12,38 @@ from typing import Any, Final
 from semel.wire.problems import Entry
 from semel.wire.refusal_table_txn import TXN_REFUSALS
 
-# Fields that can be wrong in other ways than by their size.
+# The messages for invalid fields, where the default message is not specific enough.
 _WRONG_FIELDS: Final = {
-    "kind": "kind must be inline or staged, and of a sink's transaction staged",
+    "kind": "kind must be inline or staged; a transaction of a sink must be staged",
     "close": "an append of a transaction cannot close the stream",
-    "idempotency_key": "an append of a producer or a transaction takes no Idempotency-Key",
+    "idempotency_key": "Idempotency-Key cannot be combined with a producer or a transaction",
     "producer": (
-        "an inline append needs its producer's id, epoch and sequence, a staged one takes none;"
+        "an inline append needs producer id, epoch and sequence, in dense mode;"
+        " a staged append must not have them;"
         " a commit needs producer_id, producer_epoch and producer_seq, or a sink"
     ),
-    "producer_cursor": "an append of a transaction takes no cursor; its commit moves positions",
-    "if_match": "a staged append takes no If-Match",
-    "stream_seq": "stream_seq is empty or too long, or the append is staged and takes none",
-    "transaction_seq": "a staged append, and no other, needs Transaction-Seq",
-    "transactions": "a transaction is listed twice, or its id or epoch cannot be",
+    "producer_cursor": (
+        "an append of a transaction cannot have a cursor; add positions to the transaction instead"
+    ),
+    "if_match": "a staged append cannot have If-Match",
+    "stream_seq": "stream_seq is empty or too long, or the append is staged and cannot have one",
+    "transaction_seq": "a staged append needs Transaction-Seq",
+    "transactions": "a transaction is listed twice, or its id or epoch is invalid",
     "positions": (
         "there are no positions or too many; or one has an offset or version that no position can"
         " have; or one is moved twice, by the commit itself or by transactions it lists"
     ),
-    "commit": "the commit is empty, or has more than 1,000 of something",
+    "commit": "the commit is empty, or one of its lists has more than 1,000 entries",
 }
 
 
 def _wrong_field(outcome: Any) -> str:
     field = outcome.field
-    return _WRONG_FIELDS.get(field, f"{field} is empty, too long, too large or not a text")
+    return _WRONG_FIELDS.get(
+        field,
+        f"{field} is empty, too long, out of range or not a string, or is not allowed in this"
+        " request",
+    )
 
 
 REFUSALS: Final = (
@@ -48,7 +55,7 @@ REFUSALS: Final = (
         message="there is no such stream",
         error="StreamNotFound",
         advice="create it, or correct the path",
-        cli="`semel ls` shows what there is, `semel create` makes one",
+        cli="`semel ls` lists the streams, `semel create` creates one",
     ),
     Entry(
         "stream_gone",
@@ -59,7 +66,12 @@ REFUSALS: Final = (
         advice="its path is free again once its forks are deleted",
         cli="its path is free again once its forks are deleted",
     ),
-    Entry("still_alive", 409, outcome="StillAlive", message="it has not expired"),
+    Entry(
+        "still_alive",
+        409,
+        outcome="StillAlive",
+        message="the stream, producer or transaction has not expired",
+    ),
     Entry(
         "stream_closed",
         409,
@@ -76,7 +88,7 @@ REFUSALS: Final = (
         message="the stream exists with another {0.field}",
         error="ConfigConflict",
         advice="use its configuration, or another path",
-        cli="`semel head` shows what it has; use that, or another path",
+        cli="`semel head` shows its configuration; use that, or another path",
     ),
     Entry(
         "content_type_conflict",
@@ -121,7 +133,7 @@ REFUSALS: Final = (
         outcome="OffsetTrimmed",
         message="the messages before the head of the stream were trimmed",
         error="OffsetTrimmed",
-        advice="start at head, knowing that something is missing",
+        advice="start at head; the messages before it are lost",
         cli="start at its head, or with --offset -1",
     ),
     Entry(
@@ -172,7 +184,7 @@ REFUSALS: Final = (
         "session_conflict",
         403,
         outcome="SessionConflict",
-        message="two instances use the same epoch",
+        message="another instance uses this epoch, or this session has already written",
         error="ProducerFenced",
     ),
     Entry(
@@ -194,7 +206,7 @@ REFUSALS: Final = (
         "UNKNOWN_PRODUCER_ID",
         404,
         outcome="UnknownProducer",
-        message="there is no producer of this id",
+        message="there is no producer with this id",
         error="ProducerRefused",
         cli="`semel producers ls` lists the producers; `semel producers register` gets an id",
     ),
@@ -257,7 +269,8 @@ REFUSALS: Final = (
         409,
         outcome="RestartAmbiguous",
         message=(
-            "the sequence is stored with another payload: a restart needs an epoch or a session"
+            "this sequence is already stored, with another payload or with one that can no longer"
+            " be compared; a producer that restarts must send an epoch or a session"
         ),
         error="RestartAmbiguous",
         advice="send a session or an epoch, or begin with 0",
@@ -268,7 +281,7 @@ REFUSALS: Final = (
         outcome="PayloadMismatch",
         message="this sequence was stored with another payload",
         error="PayloadMismatch",
-        advice="find out why two messages got one number",
+        advice="find out why two messages have one sequence",
     ),
     Entry(
         "idempotency_key_reused",
@@ -276,8 +289,8 @@ REFUSALS: Final = (
         outcome="KeyReused",
         message="this Idempotency-Key was used with another payload",
         error="KeyReused",
-        advice="use a fresh key for each message",
-        cli="use a fresh --idempotency-key for each message",
+        advice="use a new key for each message",
+        cli="use a new --idempotency-key for each message",
     ),
     Entry(
         "limit_reached",
@@ -291,7 +304,7 @@ REFUSALS: Final = (
         "batch_too_large",
         413,
         outcome="BatchTooLarge",
-        message="an append can have at most {0.bytes_max} bytes",
+        message="the request needs a frame of more than {0.bytes_max} bytes, which is the limit",
         error="TooLarge",
     ),
     Entry(
@@ -300,8 +313,8 @@ REFUSALS: Final = (
         outcome="DiskFull",
         message="the disk is full; deleting still works",
         error="DiskFull",
-        advice="free some space on the server, then send the same again",
-        cli="free some space and send the same again",
+        advice="free some space on the server, then send the same request again",
+        cli="free some space and send the same request again",
     ),
     Entry(
         "overloaded",
@@ -310,7 +323,7 @@ REFUSALS: Final = (
         message="too much is waiting for the disk; send the same request again",
     ),
     *TXN_REFUSALS,
-    # Refused before the request reaches the engine, so without an outcome.
+    # These requests are refused before they reach the engine, so there is no outcome.
     Entry("malformed_request", 400),
     Entry("invalid_path", 400),
     Entry("invalid_query", 400),
@@ -340,7 +353,7 @@ REFUSALS: Final = (
     Entry("version_not_supported", 505),
 )
 
-# The first entry of a code is that of the outcome it is named for.
+# If several entries have a code, the first one counts.
 BY_CODE: Final[Mapping[str, Entry]] = {entry.code: entry for entry in reversed(REFUSALS)}
-# By the name of the client's error class.
+# The advice by the name of the client's error class.
 ADVICE: Final[Mapping[str, str]] = {entry.error: entry.advice for entry in REFUSALS if entry.advice}

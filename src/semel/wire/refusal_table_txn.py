@@ -1,12 +1,12 @@
-"""The part of the table of refusals that is about transactions, groups and sinks."""
+"""The entries of the refusal table that are about transactions, groups and sinks."""
 
 from typing import Any, Final
 
 from semel.wire.problems import Entry
 
-# Not states but kinds of transactions; they are reported in the same field.
+# The field `state` of an outcome may have a kind of transaction instead of a state.
 _WRONG_KINDS: Final = {
-    "sink": "a sink's transaction is committed by POST /v1/commits only",
+    "sink": "a transaction of a sink can only be committed by POST /v1/commits",
     "inline": "POST /v1/commits accepts staged transactions only",
 }
 
@@ -17,29 +17,32 @@ def _wrong_state(outcome: Any) -> str:
     return _WRONG_KINDS.get(outcome.state, message)
 
 
-# By the reason of the conflict.
+# The messages by the reason of the conflict.
 _POSITION_CONFLICTS: Final = {
     "incarnation": ("the stream {0.path} was deleted and created again; read it from its start"),
     "pending": (
-        "this transaction already moves the group {0.group} in {0.path} to another offset than"
-        " from; give that offset as from"
+        "this transaction already moves the group {0.group} in {0.path} to {0.offset}; set from to"
+        " that offset"
     ),
-    "offset": ("the group {0.group} is not at from in {0.path} but at {0.offset}; read from there"),
+    "offset": (
+        "the group {0.group} is at {0.offset} in {0.path}, not at the offset in from; read from"
+        " {0.offset}"
+    ),
     "version": (
-        "the position of the group {0.group} in {0.path} has version {0.version}, not the one"
-        " given: it was moved since; read from {0.offset}"
+        "the position of the group {0.group} in {0.path} has version {0.version}, not the version"
+        " in the request: it was moved since, or that version is wrong; read from {0.offset}"
     ),
     "mover": (
-        "{0.mover} moved the group {0.group} in {0.path} last; give the position you have read"
-        " from as from, or use one producer id for the group"
+        "{0.mover} moved the group {0.group} in {0.path} last; set from to the position you"
+        " have read from, or use one producer id for the group"
     ),
     "moved": (
         "the group {0.group} was moved to {0.offset} in {0.path} after this transaction named it;"
-        " abort it and read from there"
+        " abort the transaction and read from that offset"
     ),
     "deleted": (
         "the stream {0.path} was deleted after this transaction named a position of the group"
-        " {0.group} in it; abort it"
+        " {0.group} in it; abort the transaction"
     ),
 }
 
@@ -53,7 +56,7 @@ TXN_REFUSALS: Final = (
         "INVALID_TXN_ID",
         404,
         outcome="UnknownTransaction",
-        message="there is no transaction of that id and epoch",
+        message="there is no transaction with that id and epoch",
         error="UnknownTransaction",
         advice="begin it; outcomes are retained for 7 days",
         cli="`semel txn ls` lists the pending ones",
@@ -62,7 +65,7 @@ TXN_REFUSALS: Final = (
         "PRODUCER_FENCED",
         403,
         outcome="StaleTransaction",
-        message="a newer transaction of that id has begun, with epoch {0.current_epoch}",
+        message="a newer transaction with that id has begun; its epoch is {0.current_epoch}",
         names={"current_epoch": "transaction_epoch"},
         error="ProducerFenced",
     ),
@@ -128,7 +131,7 @@ TXN_REFUSALS: Final = (
         outcome="PartitionNotInTxn",
         message="the stream was not added to the transaction",
         error="PartitionNotInTransaction",
-        advice="call add_streams first, or name no streams at all when it begins",
+        advice="call add_streams first, or begin it without a list of streams",
     ),
     Entry(
         "stream_in_transaction",
@@ -152,7 +155,10 @@ TXN_REFUSALS: Final = (
         "branch_incomplete",
         409,
         outcome="BranchIncomplete",
-        message="{0.id} holds {0.chunks} chunks with {0.messages} messages, or was not prepared",
+        message=(
+            "{0.id} is not prepared, or the counts differ: it has {0.chunks} chunks with"
+            " {0.messages} messages"
+        ),
         names={"id": "transaction_id"},
         error="BranchIncomplete",
         advice="stage what is missing, then prepare",
@@ -200,8 +206,8 @@ TXN_REFUSALS: Final = (
         error="AppBound",
         advice="use another app, or `semel sinks rebind`",
         spark=(
-            "another query has written under the name {app}, or this one with another checkpoint:"
-            " give it a txnAppId of its own; or let it take over, with"
+            "another query has written under the name {app}, or this query with another checkpoint:"
+            " set another txnAppId for this query; or let it take over, with"
             " `semel sinks rebind {app} --query-id {query_id} --last-version N`: it continues after"
             " batch N, and with N = -1 it starts again with batch 0"
         ),
@@ -210,13 +216,16 @@ TXN_REFUSALS: Final = (
         "checkpoint_diverged",
         409,
         outcome="CheckpointDiverged",
-        message="what was committed up to version {0.last_version} came from other input",
+        message=(
+            "the versions committed up to {0.last_version} have different input, or input that"
+            " cannot be compared"
+        ),
         error="CheckpointDiverged",
-        advice="find out which one is right; `semel sinks rebind` if it is the caller's",
+        advice="find out which checkpoint is right; use `semel sinks rebind` if yours is right",
         spark=(
             "this checkpoint was copied, or restored from an older one, and another run has written"
             " since: nothing of this batch was written. Continue with the checkpoint of that run,"
-            " or start with a new one, knowing that what it reads again is written again (sink"
+            " or start with a new checkpoint: then the rows it reads again are written again (sink"
             " {app})"
         ),
     ),
@@ -236,8 +245,8 @@ TXN_REFUSALS: Final = (
         "unknown_sink",
         404,
         outcome="UnknownSink",
-        message="no app of this name has committed",
-        cli="`semel sinks ls` shows what there is",
+        message="there is no sink with this name",
+        cli="`semel sinks ls` lists the sinks",
     ),
     Entry(
         "snapshot_conflict", 409, outcome="SnapshotConflict", message="step {0.number} is pinned"

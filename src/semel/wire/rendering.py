@@ -1,4 +1,4 @@
-"""Responses as values, the headers that all of them have, and the problem of a refusal."""
+"""Responses as values, the headers of every response, and the problem of a refusal."""
 
 import zlib
 from collections.abc import Mapping
@@ -84,14 +84,14 @@ GZIP_BYTES_MIN: Final = 1024
 _GZIP_LEVEL: Final = 1  # fast, so that other requests do not wait for long
 _GZIP_WINDOW: Final = 31  # zlib's code for the gzip format
 
-# On every response, errors too (protocol 1.10).
+# On every response, including errors (protocol 1.10).
 CONSTANT_HEADERS: Final[Fields] = [
     ("X-Content-Type-Options", "nosniff"),
     ("Cross-Origin-Resource-Policy", "cross-origin"),
     ("Access-Control-Allow-Origin", "*"),
 ]
-# Only scripts in browsers need it. A cache may send a stored response to any client, so all
-# cacheable responses have it; a response to a write goes to its sender only.
+# Only scripts in browsers need this header. A cache may send a stored response to any client, so
+# every response that can be cached has it. A response to a write goes to its sender only.
 EXPOSED_HEADER: Final = ("Access-Control-Expose-Headers", ", ".join(_RESPONSE_HEADERS))
 PREFLIGHT_HEADERS: Final[Fields] = [
     ("Access-Control-Allow-Methods", METHODS),
@@ -104,10 +104,10 @@ EXPOSED_LINE: Final = f"{EXPOSED_HEADER[0]}: {EXPOSED_HEADER[1]}\r\n"
 
 
 class Response(Struct, frozen=True, gc=False):
-    """A response without the constant headers and those of the connection.
+    """A response without the constant headers and the headers of the connection.
 
-    `is_streamed`: the body follows in chunks. `is_to_gzip`: the headers already say gzip, but
-    `compress` is still to be called.
+    `is_streamed`: the body is sent later, as body chunks. `is_to_gzip`: the headers state gzip, but
+    the body must still be compressed with `compress`.
     """
 
     status: int
@@ -118,7 +118,7 @@ class Response(Struct, frozen=True, gc=False):
 
 
 def compress(response: Response) -> Response:
-    """Return a response with a compressed body. May be called from any thread."""
+    """Return the response with its body compressed. May be called from any thread."""
     body = zlib.compress(response.body, _GZIP_LEVEL, _GZIP_WINDOW)
     return replace(response, body=body, is_to_gzip=False)
 
@@ -168,7 +168,7 @@ _WORTH_A_RETRY: Final = (
 
 
 def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
-    """Return the problem of a refusal; `is_x` in the X-Producer-* dialect."""
+    """Return the problem of a refusal. `is_x`: the request used the X-Producer-* dialect."""
     if isinstance(outcome, txn_out.StreamRefused):
         return _of_stream(outcome)
     entry = REFUSED[type(outcome)]
@@ -203,7 +203,7 @@ def _facts_of(outcome: out.Outcome, entry: Entry) -> dict[str, object]:
 
 
 def _of_stream(outcome: txn_out.StreamRefused) -> Problem:
-    """Return the problem of the one stream of several that refuses, with its path."""
+    """Return the problem of the cause, with the path of the stream that refuses."""
     cause = problem_of(outcome.cause)
     return Problem(
         cause.status,

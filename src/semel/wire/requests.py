@@ -1,7 +1,7 @@
-"""Requests on streams: from a query, headers and a body to a command, or to a problem.
+"""Requests on streams: query, headers and body become a command, or a problem.
 
-The checks of POST have the order of the design: 1 header syntax, 2 empty body, 3 no Content-Type,
-4 size. What is wrong inside a JSON body is not refused here: the command carries it, and the engine
+The checks of POST have a fixed order: 1 syntax of headers, 2 empty body, 3 no Content-Type, 4 size.
+Errors inside a JSON body are not refused here. The command contains the error, and the engine
 refuses it after the checks that need the stream (14).
 """
 
@@ -60,16 +60,17 @@ _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
 
 
 class AppendPlan(Struct, frozen=True, gc=False):
-    """An append without its body and its producer's sequence: what its headers say.
+    """The parsed headers of an append, without its body and the sequence of its producer.
 
-    Requests that differ only in those two share a plan. `media_type` is a problem if it is
-    malformed, which matters only if there is a body. Not `is_named`: the server has chosen the
-    producer id, so the plan is for one append only. `is_common`: the short response suffices.
+    Requests that differ only in body and sequence share a plan. If the media type is malformed,
+    `media_type` is the problem, which is sent only if there is a body. Not `is_named`: the server
+    has chosen the producer id, so the plan is for one append only. `is_common`:
+    if the append is stored, `append_response_lines` can make the response.
     """
 
     path: str
     media_type: str | Problem | None
-    is_opaque: bool  # the body is one message, as it is
+    is_opaque: bool  # the body is one message and is not parsed
     is_closing: bool
     producer: ProducerTag | None
     stream_seq: str | None
@@ -92,14 +93,16 @@ def plan_post(
 ) -> AppendPlan:
     """Parse the headers of an append, a close, or both.
 
-    `fresh_id` makes the id of a producer without one.
+    `fresh_id` returns a new id for a producer that sends none.
     """
     refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
     producer = parse_producer(headers, is_strict=is_strict, fresh_id=fresh_id)
     key = read_text(headers, "idempotency-key", IDEMPOTENCY_KEY_BYTES_MAX)
     if key is not None and producer is not None:
-        raise bad_request("idempotency_key_conflict", "a producer needs no Idempotency-Key")
+        raise bad_request(
+            "idempotency_key_conflict", "Idempotency-Key cannot be combined with producer headers"
+        )
     transaction = parse_transaction(headers, is_strict=is_strict)
     stream_seq = read_text(headers, "stream-seq", STREAM_SEQ_BYTES_MAX)
     if_match = read_if_match(headers)
@@ -130,9 +133,10 @@ def plan_post(
 
 
 def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -> Append | Problem:
-    """Return the append of a plan and a body; `seq`, if not empty, replaces the plan's sequence.
+    """Return the append of a plan and a body, or a problem.
 
-    It has only digits, and at most as many as a sequence can have.
+    `seq`, if not empty, replaces the sequence of the plan. It must have digits only, and not more
+    than a sequence can have.
     """
     media_type: str | None = None
     batch, error = None, None
@@ -166,7 +170,7 @@ def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
 
 
 def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | None]:
-    """Return the media type of the messages, and the batch or what is wrong with it."""
+    """Return the media type of the messages, and the batch or the reason why it is invalid."""
     media_type = plan.media_type
     if media_type is None:
         raise bad_request("missing_content_type", "a body needs a Content-Type")  # 3
@@ -183,7 +187,7 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
     try:
         decoded = decode_batch(body)
     except BadFormat as error:
-        # It is refused before its turn: without a media type the later checks are impossible.
+        # Refused before the checks of the engine: these need a media type, which is unknown.
         raise bad_request("bad_body", str(error)) from None
     return decoded.content_type, decoded.batch, decoded.error
 
@@ -194,7 +198,7 @@ def _refuse_size(body: bytes) -> None:
             Problem(
                 413,
                 "body_too_large",
-                f"a body may have {BODY_BYTES_MAX} bytes",
+                f"a body may have at most {BODY_BYTES_MAX} bytes",
                 {"bytes_max": BODY_BYTES_MAX},
             )
         )
@@ -212,7 +216,7 @@ def parse_put(
     source_type: Callable[[str], str | None] | None = None,
     dedup_default: bool = True,
 ) -> Create:
-    """Parse a creation. `source_type` returns the media type of the stream to fork."""
+    """Parse a creation. `source_type` returns the media type of the source of a fork."""
     refuse_repeated(repeated)
     dedup = read_switch(headers, "stream-dedup")
     refuse_encoding(headers)
@@ -220,7 +224,7 @@ def parse_put(
     fork = parse_fork(headers)
     content_type = _read_stream_type(headers)
     if content_type is None and body and fork is not None and source_type is not None:
-        # The body follows the messages of the source, so it is of the same type.
+        # The body follows the messages of the source, so it has the same media type.
         content_type = source_type(fork.source)
     batch, error = _read_first_content(content_type, body)
     return Create(
@@ -241,11 +245,13 @@ def parse_put(
 
 @parser
 def parse_patch(path: str, headers: Headers, repeated: Set[str], *, now_ms: int) -> SwitchDedup:
-    """Parse a change of the configuration of a stream: only Stream-Dedup can be changed."""
+    """Parse a change of a stream's configuration. Only Stream-Dedup can be changed."""
     refuse_repeated(repeated)
     dedup = read_switch(headers, "stream-dedup")
     if dedup is None:
-        raise bad_header("stream-dedup", "is what can be changed: 'on' or 'off'")
+        raise bad_header(
+            "stream-dedup", "is required: 'on' or 'off'; no other setting can be changed"
+        )
     return SwitchDedup(path, now_ms, dedup)
 
 
@@ -260,7 +266,9 @@ def _read_expiry(headers: Headers) -> tuple[int | None, int | None]:
 def _read_stream_type(headers: Headers) -> str | None:
     content_type = read_content_type(headers)
     if content_type is not None and normalise(content_type) == BATCH:
-        raise bad_header("content-type", "names a way to send messages; no stream has that type")
+        raise bad_header(
+            "content-type", "names a transfer format, which cannot be the type of a stream"
+        )
     return content_type
 
 
@@ -275,7 +283,7 @@ def _read_first_content(content_type: str | None, body: bytes) -> tuple[Batch | 
 
 
 def parse_fork(headers: Headers) -> ForkRequest | None:
-    """Return the fork that headers request; None without one. Raises MalformedRequest."""
+    """Return the fork that the headers request; None if none. Raises MalformedRequest."""
     source = headers.get("stream-forked-from")
     at = headers.get("stream-fork-offset")
     offset = None if at is None else parse_offset(at)
@@ -305,7 +313,7 @@ _ISOLATIONS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 
 
 class ReadRequest(Struct, frozen=True, gc=False):
-    """A read. `offset` None: from the head; `is_now`: from the tail."""
+    """A read from `offset` on: from the head if that is None, from the tail if `is_now`."""
 
     offset: int | None = None
     is_now: bool = False
@@ -319,7 +327,7 @@ class ReadRequest(Struct, frozen=True, gc=False):
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
-    """Parse a read. Its headers are lists, so they may be repeated: their values are joined."""
+    """Parse a read. Its headers are lists, so they may be repeated."""
     parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
@@ -345,14 +353,14 @@ def _read_offset(text: str | None) -> tuple[int | None, bool]:
         return None, True
     offset = parse_offset(text)
     if offset is None:
-        message = "offset must be -1, now, or an offset this server gave out"
+        message = "offset must be -1, now, or an offset that this server returned"
         raise bad_request("invalid_offset", message, field="offset")
     return offset, False
 
 
 @parser
 def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
-    """Parse a deletion, or with `before` a trim."""
+    """Parse a deletion, or a trim if the query has `before`."""
     text = parse_query(query, ("before",)).get("before")
     if text is None:
         return Delete(path, now_ms)
@@ -363,7 +371,8 @@ def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
 
 
 # ---- read cursors --------------------------------------------------------------------------------
-# Numbers of intervals of time, so that a cache does not respond to a live reader forever (1.9).
+# A read cursor is the number of an interval of time. It changes the URL of a live read, so that a
+# cache does not send the same stored response forever (protocol 1.9).
 
 _EPOCH_MS: Final = 1_728_432_000_000  # 2024-10-09T00:00:00Z
 _INTERVAL_MS: Final = 20_000
@@ -372,16 +381,17 @@ JITTER_S_MAX: Final = 3600
 
 
 def parse_cursor(text: str | None) -> int | None:
-    """Return the cursor a client sends back; None if it is absent or not one of ours."""
+    """Return the read cursor that a client sends; None if it is absent or not a cursor."""
     if text is None or len(text) > 16 or not (text.isascii() and text.isdigit()):
         return None
     return min(int(text), NUMBER_MAX)
 
 
 def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
-    """Return the current interval, or a later one than the client's if that is not older.
+    """Return the read cursor for a response: the current interval, or a later one.
 
-    `jitter_s` is a random number from 1 to 3600.
+    It is later if the cursor of the client is not older than the current interval, because cursors
+    must increase. Then `jitter_s`, a random number of seconds from 1 to 3600, is added.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:

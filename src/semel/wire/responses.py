@@ -1,6 +1,6 @@
-"""The responses to requests on streams, with the headers of the protocol.
+"""The responses to requests on streams, and those that all resources use.
 
-Refusals are the same for all requests: `semel.wire.rendering` makes their problems.
+The problems of refusals are the same for all requests; they are in `semel.wire.rendering`.
 """
 
 import re
@@ -48,17 +48,17 @@ _NO_WINDOW: Final = "0; keys=0"
 
 
 class Blocker(Struct, frozen=True, gc=False):
-    """The transaction that readers at `read_committed` wait for, and since when it is open."""
+    """The transaction that readers at `read_committed` wait for, and when it began."""
 
     transaction: str
     since_ms: int
 
 
 class StreamFacts(Struct, frozen=True, gc=False):
-    """What responses say about a stream, in its durable state.
+    """The durable state of a stream, as far as responses contain it.
 
-    Messages at or after `stable` belong to pending transactions; None means that it is the tail.
-    `blocker` is the transaction a reader at `stable` waits for, if it was looked up.
+    Messages before `stable` are committed or aborted; None means that this is the tail. `blocker`
+    is the transaction that a reader at `stable` waits for, if it was looked up.
     """
 
     incarnation: str
@@ -81,7 +81,7 @@ class StreamFacts(Struct, frozen=True, gc=False):
 
 
 def problem_response(problem: Problem) -> Response:
-    """Return the response that carries a problem."""
+    """Return the response whose body is a problem."""
     body = {
         "code": problem.code,
         "message": problem.message,
@@ -102,9 +102,10 @@ def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
 
 
 def responds_to(kind: type[K]) -> Callable[[Respond[K, P]], Respond[Outcome, P]]:
-    """Make a function that responds to one kind of outcome respond to all.
+    """Return a decorator for a function that responds to one type of outcome.
 
-    The response to any other kind, which is a refusal, is that of `outcome_response`.
+    The decorated function accepts any outcome. For other types, which are refusals, it returns the
+    result of `outcome_response`.
     """
 
     def decorate(respond: Respond[K, P]) -> Respond[Outcome, P]:
@@ -120,7 +121,7 @@ def responds_to(kind: type[K]) -> Callable[[Respond[K, P]], Respond[Outcome, P]]
 
 
 def json_response(status: int, value: object, more: Sequence[tuple[str, str]] = ()) -> Response:
-    """Return a response with a JSON document: a struct of `semel.wire.schema`."""
+    """Return a response whose body is a JSON document, made from a struct."""
     headers = [("Content-Type", JSON_MEDIA_TYPE), _NO_STORE, *more]
     return Response(status, headers, msgspec.json.encode(value))
 
@@ -131,7 +132,7 @@ def options_response() -> Response:
 
 
 def method_response(allowed: str = METHODS) -> Response:
-    """Refuse a method that an address does not have."""
+    """Return the response to a method that an address does not support."""
     return problem_response(
         Problem(405, "method_not_allowed", f"use {allowed}", {}, [("Allow", allowed)])
     )
@@ -163,8 +164,8 @@ def post_response(
 ) -> Response:
     """Return the response to an append.
 
-    `is_x` if the request used the X-Producer-* dialect; not `is_named` if the server has chosen the
-    producer id, and so returns it.
+    `is_x`: the request used the X-Producer-* dialect. Not `is_named`: the server has chosen the
+    producer id, so the response contains it.
     """
     if isinstance(outcome, Appended):
         status = 204
@@ -192,7 +193,10 @@ def post_response(
 
 
 def append_response_lines(outcome: Appended) -> tuple[int, bytes]:
-    """Return the status and the encoded header lines of the common append, as `post_response`."""
+    """Return the status and the encoded header lines of the response to a stored append.
+
+    For plans with `is_common` this gives the same response as `post_response`, in less time.
+    """
     lines = f"Stream-Next-Offset: {print_offset(outcome.next_offset)}\r\n"
     if outcome.epoch is None:
         return 204, lines.encode()
@@ -271,7 +275,7 @@ def read_response(
     next_offset: int,
     cursor: int | None = None,
 ) -> Response:
-    """Return the messages from `start` up to `next_offset`; 304 if the client has them already."""
+    """Return the messages from `start` up to `next_offset`; 304 if If-None-Match matches."""
     is_at_tail = next_offset >= facts.tail
     is_closed = facts.is_closed and is_at_tail
     is_gzip = request.accepts_gzip and sum([len(each.payload) for each in slices]) >= GZIP_BYTES_MIN
@@ -319,7 +323,10 @@ def _body(
 def _state_headers(
     facts: StreamFacts, next_offset: int, cursor: int | None, *, is_committed: bool
 ) -> Fields:
-    """Return the headers that say where a reader is: at the tail, blocked, or before both."""
+    """Return the headers about the reader: its next offset, and whether it is at the tail.
+
+    They also name the transaction that blocks it.
+    """
     headers: Fields = [
         ("Stream-Next-Offset", print_offset(next_offset)),
         ("Stream-Stable-Offset", print_offset(facts.stable_offset)),
@@ -338,10 +345,11 @@ def _state_headers(
 
 
 def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
-    """Return the header that says how long a cache may keep a response.
+    """Return the header that states how long a cache may store a response.
 
-    One that ends at the current tail must be checked again before it is used. The response to a
-    long-poll may be kept even then: its reader continues from the end of it.
+    `is_at_end`: the response ends at the last offset that can be read now. Later there may be more
+    messages, so a cache must revalidate it before each use. This is not needed for a long-poll: its
+    reader sends the next request with the next offset, and gets the new messages then.
     """
     if request.is_now:
         return _NO_STORE
@@ -357,13 +365,13 @@ def empty_poll_response(
     cursor: int | None = None,
     is_committed: bool = False,
 ) -> Response:
-    """Return the end of a long-poll without messages: it timed out, or the stream is closed."""
+    """Return the response to a long-poll without messages: a timeout, or the end of the stream."""
     headers = _state_headers(facts, next_offset, cursor, is_committed=is_committed)
     return Response(204, [*headers, _NO_STORE])
 
 
 def sse_response(facts: StreamFacts) -> Response:
-    """Return the head of an event stream; the events follow in chunks."""
+    """Return the head of the response of an event stream; events follow as body chunks."""
     headers: Fields = [
         ("Content-Type", EVENTS),
         ("Cache-Control", "no-cache"),
@@ -376,7 +384,7 @@ def sse_response(facts: StreamFacts) -> Response:
 
 
 # ---- etags ---------------------------------------------------------------------------------------
-# Equal tags mean equal responses.
+# Responses with equal tags are equal.
 
 _TAG: Final = re.compile(r'[ \t,]*(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")[ \t]*(?:,|$)')
 
@@ -392,7 +400,10 @@ def etag_of(
     is_frames: bool = False,
     is_gzip: bool = False,
 ) -> str:
-    """Return the tag of the messages from `start` up to `end`, in one state and one format."""
+    """Return the ETag of a response with the messages from `start` up to `end`.
+
+    The flags are part of it, because they change the body or the headers.
+    """
     marks = (
         (is_up_to_date, "u"),
         (is_closed, "c"),
@@ -404,9 +415,9 @@ def etag_of(
 
 
 def is_match(etag: str, if_none_match: str) -> bool:
-    """Return whether `*` or a list of tags matches, compared weakly.
+    """Return whether If-None-Match is `*`, or a list that contains the tag, compared weakly.
 
-    A malformed list counts up to where it is malformed.
+    Of a malformed list, only the part before the error counts.
     """
     if if_none_match.strip() == "*":
         return True

@@ -1,7 +1,7 @@
-"""Server-sent events: a data event for each read, a control event after it.
+"""Server-sent events: a data event for each read, and a control event after it.
 
-Each line of a payload is a `data:` line; CRLF, CR and LF all end one. A reader strips one space
-after the colon, so a line that begins with a space gets one more.
+Each line of a payload becomes a `data:` line. CRLF, CR and LF end a line. A reader removes one
+space after the colon, so a line that begins with a space gets another one.
 """
 
 import codecs
@@ -23,7 +23,10 @@ _decoder_of: Final = codecs.getincrementaldecoder("utf-8")
 
 
 def data_event(payload: bytes) -> bytes:
-    """Encode a payload as an event. It may be long: few copies, and no object per line."""
+    """Return a payload as a data event.
+
+    A payload may be long, so this makes few copies and no object for each line.
+    """
     if b"\r" in payload:
         payload = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b"\n" in payload:
@@ -40,7 +43,10 @@ def control_event(
     is_closed: bool = False,
     blocked_by: str | None = None,
 ) -> bytes:
-    """Encode where a reader is; at the tail of a closed stream there is no cursor."""
+    """Return the control event: next offset and state of the reader.
+
+    At the tail of a closed stream it has no read cursor.
+    """
     event = ControlEvent(
         print_offset(next_offset),
         is_closed,
@@ -52,11 +58,11 @@ def control_event(
 
 
 class SseEncoder:
-    """Turns the reads of one connection into data events.
+    """Encodes the reads of one connection as data events.
 
-    Text is UTF-8, and a character may be split over two appends. A message that ends inside a
-    character is held back until the next message completes it, so that `next_offset`, where a
-    reader continues after it reconnects, is never inside a character.
+    Text is UTF-8, and a character may be split between two appends. A message that ends inside a
+    character is held back until the next message completes the character. So `next_offset`, from
+    which a reader continues after it reconnects, is never inside a character.
     """
 
     def __init__(self, content_type: str, start: int) -> None:
@@ -66,7 +72,10 @@ class SseEncoder:
         self._held: list[tuple[int, bytes]] = []
 
     def data(self, slices: Sequence[Slice], *, next_offset: int, is_final: bool = False) -> bytes:
-        """Return a data event for a read, or nothing; `is_final`: no message will ever follow."""
+        """Return a data event for a read; empty if there is nothing to send.
+
+        `is_final`: no more messages will follow, so no message is held back.
+        """
         self.next_offset = next_offset
         if self._is_text:
             return self._text(slices, is_final=is_final)
@@ -90,9 +99,9 @@ class SseEncoder:
         return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
 
     def _hold_back(self, payload: bytes) -> int:
-        """Hold back the last messages, from the start of the unfinished character.
+        """Hold back the last messages, from the one with the start of the unfinished character.
 
-        Returns the end of what can be sent.
+        Returns the length of the payload that can be sent.
         """
         messages, first, end = self._held, len(self._held), len(payload)
         while pending := _unfinished_bytes(payload[max(0, end - 3) : end]):
@@ -101,7 +110,8 @@ class SseEncoder:
                 first -= 1
                 end -= len(messages[first][1])
         if len(payload) - end > HELD_BYTES_MAX:
-            # Too much to hold: split a message. A reader that reconnects here loses a character.
+            # Too many bytes to hold back: split a message instead. A reader that reconnects at this
+            # offset loses a character.
             end = len(payload) - _unfinished_bytes(payload)
             messages, first = [(self.next_offset, payload[end:])], 0
         self._held = messages[first:]
@@ -110,7 +120,7 @@ class SseEncoder:
 
 
 def _unfinished_bytes(payload: bytes) -> int:
-    """Return the number of bytes at the end that begin a character and do not complete it."""
+    """Return the number of bytes of an incomplete character at the end of a payload."""
     decoder = _decoder_of("replace")
     decoder.decode(payload[-3:])
     return len(decoder.getstate()[0])

@@ -1,4 +1,4 @@
-"""`/v1/transactions`: begin, extend, end, and what is stored of them."""
+"""Requests and responses of `/v1/transactions`: begin, extend, end, list and show."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -73,7 +73,7 @@ _TIMED_OUT_PHASE: Final = "Dead"
 
 
 class TxnQuery(Struct, frozen=True):
-    """Which transactions to list; `after` is the number of a transaction."""
+    """The transactions to list; `after` is the number after which the page begins."""
 
     state: str | None
     stream: str | None
@@ -93,7 +93,7 @@ def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin:
     is_sink = isinstance(owner, SinkOwner)
     kind = request.kind or (TXN_STAGED if is_sink else TXN_INLINE)
     streams = () if request.streams is UNSET else tuple(dict.fromkeys(request.streams))
-    # The rows of a task decide which streams it writes to, so it cannot name them at its begin.
+    # The rows of a task determine the streams it writes to, so it cannot list them when it begins.
     is_implicit = is_sink if request.implicit is None else request.implicit
     return Begin(now_ms, name, owner, kind, request.timeout_ms, streams, is_implicit)
 
@@ -104,7 +104,7 @@ def _read_owner(request: BeginRequest) -> Owner:
     if sink is not None and producer_id is None:
         return SinkOwner(sink.app, sink.version, sink.partition)
     if sink is not None or producer_id is None or epoch is None:
-        message = "producer_id and producer_epoch, or sink: one of the two begins a transaction"
+        message = "a transaction needs either producer_id and producer_epoch, or sink"
         raise bad_request("invalid_request", message, field="producer_id")
     return ProducerOwner(producer_id, epoch)
 
@@ -112,7 +112,7 @@ def _read_owner(request: BeginRequest) -> Owner:
 def _read_producer(request: BeginRequest | TxnRequest) -> tuple[str | None, int | None]:
     producer_id, epoch = request.producer_id, request.producer_epoch
     if (producer_id is None) != (epoch is None):
-        message = "producer_id and producer_epoch belong together"
+        message = "producer_id and producer_epoch must be sent together"
         raise bad_request("invalid_request", message, field="producer_epoch")
     if producer_id is not None:
         check_name(producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
@@ -135,7 +135,7 @@ def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms:
     command, kind = ACTIONS[action]
     request = read_document(headers, body, kind)
     if command is FenceTxn and not request.operator:
-        message = 'only an operator fences: "operator": true'
+        message = 'fence requires "operator": true'
         raise bad_request("invalid_request", message, field="operator")
     more = _own_fields(request)
     owner = _read_producer(request)
@@ -158,7 +158,7 @@ def _own_fields(request: TxnRequest) -> dict[str, Any]:
 
 @parser
 def parse_txn_query(query: str) -> TxnQuery:
-    """Parse which transactions to list."""
+    """Parse the query for the transactions to list."""
     parameters = parse_query(query, ("state", "stream", "after", "limit"))
     state = parameters.get("state")
     if state is not None and state not in _STATES:
@@ -171,7 +171,7 @@ def parse_txn_query(query: str) -> TxnQuery:
 
 @parser
 def parse_txn_epoch(query: str) -> int | None:
-    """Parse which transaction of an id to show; None: the newest."""
+    """Return the epoch of the transaction to show; None for the newest one of the id."""
     return _read_number(parse_query(query, ("epoch",)), "epoch")
 
 
@@ -199,7 +199,7 @@ def begin_response(outcome: Begun) -> Response:
 
 
 def call_response(outcome: Outcome, command: TxnAction) -> Response:
-    """Return the response to any other request about one transaction."""
+    """Return the response to a request of ACTIONS."""
     name, epoch = command.id, command.epoch
     response: ExtendResponse | PrepareResponse | AbortResponse | TxnCommitResponse
     match outcome:
@@ -224,7 +224,7 @@ def call_response(outcome: Outcome, command: TxnAction) -> Response:
 def results_of(
     result: TxnResult | None,
 ) -> tuple[StreamResults | None, GroupOffsets | None, list[str] | None]:
-    """Return what a commit did: results by stream, offsets by group, and deleted streams.
+    """Return the result of a commit: results by stream, offsets by group, and deleted streams.
 
     All three are None if the result is no longer retained.
     """

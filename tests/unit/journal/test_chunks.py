@@ -67,7 +67,7 @@ def test_another_frame_in_its_place_is_no_chunk() -> None:
         seed=checksum_seed(bytes(16)),
     )
     bed.disk.overwrite(segment_name(0), lsn, b"".join(frame.buffers))
-    with pytest.raises(CorruptData, match="is not here"):
+    with pytest.raises(CorruptData, match="a chunk of a committed transaction is missing"):
         bed.restart()
     assert findings(bed) == [(segment_name(0), lsn)]
 
@@ -98,8 +98,8 @@ def test_a_decision_places_only_what_its_transactions_staged() -> None:
     ended = (Ended(number, True, ""),)
     check_chunks(state, Decided(ended, pack_extent(lsn, 1, 0, 1)), segments, 0)
     for wrong in (pack_extent(lsn + 8, 1, 0, 1), pack_extent(lsn, 2, 0, 1)):
-        with pytest.raises(CorruptData, match="is not here"):
+        with pytest.raises(CorruptData, match="a chunk of a committed transaction is missing"):
             check_chunks(state, Decided(ended, wrong), segments, 0)
     aborted = (Ended(number, False, "abort"),)
-    with pytest.raises(CorruptData, match="is not here"):
+    with pytest.raises(CorruptData, match="a chunk of a committed transaction is missing"):
         check_chunks(state, Decided(aborted, pack_extent(lsn, 1, 0, 1)), segments, 0)

@@ -474,7 +474,7 @@ def test_a_lost_row_is_found_by_the_digest(directory: Directory, table: str) -> 
     key, _ = directory.rows(table)[0]
     directory.edit(table, key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
-    assert f"table {table} lost, gained or kept an old row" in messages
+    assert f"table {table} has a missing, surplus or outdated row" in messages
 
 
 def test_the_journal_is_read_even_if_the_checkpoint_is_not(directory: Directory) -> None:
@@ -521,7 +521,7 @@ def test_an_index_row_that_points_elsewhere_is_found(directory: Directory) -> No
     (finding,) = damage(directory.verify())
     wrong = decode_block(*directory.rows("index")[0]).positions[2]
     assert (finding.file, finding.position) == (directory.names()[0], wrong)
-    assert "the index has stream 1 (a), offsets 2 to 2, here" in finding.message
+    assert "the index points here for stream 1 (a), offsets 2 to 2" in finding.message
 
 
 def test_an_index_row_that_points_at_another_streams_frame_is_found(directory: Directory) -> None:

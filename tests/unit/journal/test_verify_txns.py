@@ -67,18 +67,21 @@ def open_txn(bed: TxnBed) -> int:
 
 
 CASES: list[tuple[str, Plant]] = [
-    ("once more", lambda tables: tables.put("transactions", NUMBER_KEY.encode(8), encode(TXN))),
+    (
+        "is a second row of",
+        lambda tables: tables.put("transactions", NUMBER_KEY.encode(8), encode(TXN)),
+    ),
     ("does not decode", lambda tables: tables.put("sinks", b"app", encode(1))),
     (
-        "a transaction that is not there",
+        "a transaction that does not exist",
         lambda tables: tables.put("txn_streams", PAIR_KEY.encode((77, 1)), encode(TxnStreamRow())),
     ),
     (
-        "a stream that is not there",
+        "a stream that does not exist",
         lambda tables: tables.put("positions", NUMBER_KEY.encode(77) + b"g", encode((1, 2))),
     ),
     (
-        "a stream that is not there",
+        "a stream that does not exist",
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(77, 0))),
     ),
     (
@@ -86,14 +89,14 @@ CASES: list[tuple[str, Plant]] = [
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(1, 1))),
     ),
     (
-        "a transaction that is not there",
+        "a transaction that does not exist",
         lambda tables: tables.put("parts", PAIR_KEY.encode((77, 0)), parts_at(0)),
     ),
     ("is missing", lambda tables: tables.delete_all("outcome_order", b"")),
     ("is missing", lambda tables: tables.delete_all("outcome_owners", b"")),
     ("rows for", lambda tables: tables.delete("outcomes", outcome_key("a", 1))),
     (
-        "a stream that is not there",
+        "a stream that does not exist",
         lambda tables: tables.put("aborted", PAIR_KEY.encode((77, 0)), NUMBER_KEY.encode(1)),
     ),
     (
@@ -115,7 +118,7 @@ def test_pages_that_do_not_join_and_chunks_that_are_nowhere_are_found() -> None:
     key = PAIR_KEY.encode((open_txn(bed), 7))
     found = planted(bed, lambda tables: tables.put("parts", key, parts_at(1 << 40)))
     assert any("does not follow" in line for line in found)
-    assert any("no segment holds" in line for line in found)
+    assert any("no segment contains" in line for line in found)
     assert CHUNK_BYTES == 24
 
 
@@ -126,7 +129,7 @@ def test_an_outcome_under_another_key_is_found() -> None:
     assert sealed is not None
     key = outcome_key("z", 1)
     found = planted(bed, lambda tables: tables.put("outcomes", key, sealed[:-4]))
-    assert any("another transaction's" in line for line in found)
+    assert any("belongs to another transaction" in line for line in found)
 
 
 def test_a_trim_lets_the_aborted_ranges_below_it_go() -> None:

@@ -167,8 +167,11 @@ def test_a_body_without_a_bottom_is_refused() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (rb'{"appends": [{"stream": "j", "messages": ["\ud800"]}]}', "half of a surrogate pair"),
-        (rb'{"producer_id": "\ud800x"}', "half of a surrogate pair"),
+        (
+            rb'{"appends": [{"stream": "j", "messages": ["\ud800"]}]}',
+            "the escape of a lone surrogate",
+        ),
+        (rb'{"producer_id": "\ud800x"}', "the escape of a lone surrogate"),
         (rb'{"appends": "\ud83d\ude00"}', "Expected `array`"),
         (rb'{"producer_id": "\ud83d\ude00', "truncated"),
         (b'{"producer_id": "x', "truncated"),

@@ -201,7 +201,7 @@ def test_offsets_of_transactions_are_printed_as_others() -> None:
         "version": 0,
         "reason": "offset",
     }
-    assert "not at from in s but at 5" in problem_of(moved).message
+    assert "the group g is at 5 in s, not at the offset in from" in problem_of(moved).message
     anew = problem_of(txn.PositionConflict("g", "s", 0, "i2", reason=txn.BY_INCARNATION))
     assert anew.facts["incarnation"] == "i2"
     assert "created again" in anew.message
@@ -210,11 +210,11 @@ def test_offsets_of_transactions_are_printed_as_others() -> None:
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
-        (txn.BY_PENDING, "give that offset as from"),
-        (txn.BY_VERSION, "has version 3, not the one given"),
-        (txn.BY_MOVER, "w1 moved the group g in s last; give the position"),
-        (txn.BY_MOVE, "to 5 in s after this transaction named it; abort it"),
-        (txn.BY_DELETION, "abort it"),
+        (txn.BY_PENDING, "set from to that offset"),
+        (txn.BY_VERSION, "has version 3, not the version in the request"),
+        (txn.BY_MOVER, "w1 moved the group g in s last; set from to the position"),
+        (txn.BY_MOVE, "to 5 in s after this transaction named it; abort the transaction"),
+        (txn.BY_DELETION, "abort the transaction"),
     ],
 )
 def test_a_position_conflict_says_what_to_do(reason: str, advice: str) -> None:

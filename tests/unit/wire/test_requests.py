@@ -63,7 +63,7 @@ def test_a_lone_close_ignores_its_content_type() -> None:
 
 @pytest.mark.parametrize(
     ("body", "reason"),
-    [(b"[]", "an empty array holds no message"), (b"{", "not JSON"), (b'"\xff"', "UTF-8")],
+    [(b"[]", "an empty array contains no message"), (b"{", "not JSON"), (b'"\xff"', "UTF-8")],
 )
 def test_what_is_wrong_in_a_json_body_travels_in_the_command(body: bytes, reason: str) -> None:
     """Design 4, step 14: it speaks after the checks that need the stream."""

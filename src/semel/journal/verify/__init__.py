@@ -1,8 +1,9 @@
-"""Verifying a data directory without changing it: every row, every frame, every index entry.
+"""Verification of a data directory, without changing it: every row, frame and index entry.
 
-Recovery reads what it needs and stops at the first error. Verification reads everything and
-continues after an error, so that the report names all of them. It needs memory for one segment, the
-rows of the streams, and 16 bytes per row of the index; that does not grow with the messages.
+Recovery reads only the data it needs, and stops at the first error. Verification reads everything,
+and continues after an error, so that the report lists all errors. It needs memory for one segment,
+the rows of the streams, and 16 bytes per row of the index. That does not grow with the size of the
+messages.
 """
 
 import struct
@@ -20,7 +21,7 @@ __all__ = ["Finding", "Progress", "Report", "verify"]
 
 
 def verify(disk: Files, store: TableReader, progress: Progress | None = None) -> Report:
-    """Read all of a directory and return what was found; damage is reported, never raised."""
+    """Read all of a directory and return the report. Damage is reported, never raised."""
     report = Report()
     tick = progress or _no_progress
     seed = _check_identity(disk, report)
@@ -43,7 +44,7 @@ def _no_progress(_what: str, _done: int, _total: int) -> None: ...
 
 
 def _reason(error: CorruptData) -> str:
-    """Return the message without file and position: a finding has them itself."""
+    """Return the message without file and position, which a finding has as fields."""
     return str(error).partition(": ")[2]
 
 

@@ -6,12 +6,12 @@ from msgspec import Struct
 
 from semel.model.limits import FINDINGS_MAX
 
-# (what is read, how much of it is done, how much there is; 0 if that is unknown)
+# Called with the name of the part that is read, the amount done, and the total (0: unknown).
 Progress = Callable[[str, int, int], None]
 
 
 class Finding(Struct, frozen=True):
-    """Something that is not as it was written. A note is not damage."""
+    """An entry of the report: damage, or, with `is_note`, something that is not damage."""
 
     file: str
     position: int | None
@@ -20,7 +20,10 @@ class Finding(Struct, frozen=True):
 
 
 class Report(Struct):
-    """How much was read, and all findings."""
+    """The amounts of data that were read, and all findings up to a limit.
+
+    `omitted_count` counts the findings above the limit. `is_sound`: there is no damage.
+    """
 
     segment_count: int = 0
     segment_bytes: int = 0

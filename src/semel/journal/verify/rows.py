@@ -1,4 +1,4 @@
-"""Verifying the checkpoint: each row by itself, the rows among each other, the index as a whole."""
+"""Verification of the checkpoint: each row, the references between rows, and the index."""
 
 import struct
 from bisect import bisect_right
@@ -49,21 +49,21 @@ from semel.machine.txn.draft import CHUNK_BYTES, lsns_of
 from semel.model.commands import TXN_STAGED
 
 _PROGRESS_ROWS: Final = 4_096
-# The tables of the state that need more than a check row by row.
+# The tables of the state that cannot be checked row by row only: they refer to each other.
 _CHECKED_TOGETHER: Final = frozenset(
     {"streams", "tails", "transactions", "txn_streams", "parts", "positions"}
 )
-_NO_TXN: Final = "belongs to a transaction that is not there"
+_NO_TXN: Final = "belongs to a transaction that does not exist"
 
 
 class StoredCheckpoint:
-    """The content of the checkpoint, as far as it can be trusted."""
+    """The content of the checkpoint, as far as its checksums match."""
 
     def __init__(self) -> None:
         self.position = CheckpointPosition(0, 0, ())
         self.is_readable = False
         self.state = State()
-        # The index rows of each segment, by their keys.
+        # The keys of the index rows of each segment, one after another.
         self.keys: dict[int, bytearray] = {}
 
     def label(self, number: int) -> str:
@@ -86,7 +86,7 @@ class RowCheck:
         self._txns: dict[int, TxnRow] = {}
 
     def check(self) -> None:
-        """Check all rows and report damage; `stored` holds afterwards what can be trusted."""
+        """Check all rows and report damage; put all rows that are sound into `stored`."""
         self._check_meta()
         self._check_streams()
         for name in STATE_TABLES:
@@ -105,7 +105,7 @@ class RowCheck:
 
     def _check_stream(self, table: str, key: bytes, number: int) -> None:
         if number not in self._stored.state.by_number:
-            self._corrupt(table, key, "belongs to a stream that is not there")
+            self._corrupt(table, key, "belongs to a stream that does not exist")
 
     def _corrupt(self, table: str, key: bytes, message: str) -> None:
         self._report.corrupt(FILE_NAME, None, f"table {table}, row {key.hex()}: {message}")
@@ -143,9 +143,9 @@ class RowCheck:
             return None
 
     def _sound(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a table that have their checksum; report the others.
+        """Yield the rows of a table whose checksums match; report the others.
 
-        At the end the digest shows whether a row is missing, outdated or surplus.
+        After the last row, report whether the digest shows a missing, outdated or surplus row.
         """
         count = total = bad = 0
         for key, sealed in self._view.scan(table):
@@ -164,7 +164,9 @@ class RowCheck:
         except (BadSeal, struct.error):
             return  # the meta row was reported already
         if not (is_right or bad):
-            self._report.corrupt(FILE_NAME, None, f"table {table} lost, gained or kept an old row")
+            self._report.corrupt(
+                FILE_NAME, None, f"table {table} has a missing, surplus or outdated row"
+            )
 
     def _decoded(self, table: str, row: Any) -> Iterator[tuple[bytes, Any]]:
         read = msgspec.msgpack.Decoder(row).decode
@@ -183,21 +185,25 @@ class RowCheck:
         for key, row in rows:
             tail = tails.pop(key, None)
             if key != NUMBER_KEY.encode(row.number) or row.path in state.by_path:
-                self._corrupt("streams", key, f"is stream {row.number} ({row.path}) once more")
+                self._corrupt(
+                    "streams", key, f"is a second row of stream {row.number} ({row.path})"
+                )
             elif tail is None:
                 self._corrupt("tails", key, "is missing or damaged")
             else:
                 STATE_TABLES["streams"].load(state, row.number, row)
                 STATE_TABLES["tails"].load(state, row.number, tail)
         for key in tails:
-            self._corrupt("tails", key, "belongs to a stream that is not there")
+            self._corrupt("tails", key, "belongs to a stream that does not exist")
         for number, stream in state.by_number.items():
             fork = stream.row.fork
             if fork is not None and fork.source in state.by_number:
                 add_fork(state.by_number[fork.source], number)
             elif fork is not None:
                 self._corrupt(
-                    "streams", NUMBER_KEY.encode(number), "forks a stream that is not there"
+                    "streams",
+                    NUMBER_KEY.encode(number),
+                    "is a fork of a stream that does not exist",
                 )
         self._report.stream_count = len(state.by_number)
 
@@ -224,13 +230,13 @@ class RowCheck:
                 self._hole(stream, start, end)
 
     def _kept(self, stream: Stream) -> tuple[int, int]:
-        """Return the offsets that a stream itself must still have."""
+        """Return the offsets that the index must have for a stream, without those of its source."""
         own = 0 if stream.row.fork is None else stream.row.fork.start
         start, end = retained_range(self._stored.state, stream, self._retained_from)
         return max(own, start), min(end, stream.tail.tail)
 
     def _check_rows_of(self, stream: Stream, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check that the index blocks of a stream cover what it keeps, without a gap."""
+        """Check that the index blocks of a stream cover all offsets it keeps, without a gap."""
         retained, end = self._kept(stream)
         expected: int | None = None
         is_first = True
@@ -251,7 +257,7 @@ class RowCheck:
             self._hole(stream, expected, end)
 
     def _hole(self, stream: Stream, start: int, stop: int) -> None:
-        what = "the index has nothing for" if start < stop else "the index goes back over"
+        what = "the index has nothing for" if start < stop else "the index has more than once the"
         first, last = min(start, stop), max(start, stop) - 1
         label = self._stored.label(stream.row.number)
         self._report.corrupt(FILE_NAME, None, f"{label}: {what} offsets {first} to {last}")
@@ -268,7 +274,7 @@ class RowCheck:
             and offsets[0] == 0
             and all(a < b for a, b in pairwise(offsets))
             and block.first + offsets[-1] < block.next
-            # Only what is durable is in a checkpoint.
+            # A checkpoint contains only durable frames.
             and not (self._stored.is_readable and block.segment + block.positions[-1] >= durable)
         )
         if not is_orderly:
@@ -281,7 +287,7 @@ class RowCheck:
         return f"{self._stored.label(number)} from offset {first}"
 
     def _check_segments(self) -> None:
-        """Check the stored number of index rows of each segment, and that all are listed."""
+        """Check that all segments are listed, and have the stored number of index rows."""
         counted = {
             int.from_bytes(key, "big"): BLOCK_COUNT.unpack(value)[0]
             for key, value in self._sound("segments")
@@ -311,7 +317,7 @@ class RowCheck:
     def _check_txns(self) -> None:
         for key, row in self._decoded("transactions", TxnRow):
             if key != NUMBER_KEY.encode(row.number):
-                self._corrupt("transactions", key, f"is transaction {row.number} once more")
+                self._corrupt("transactions", key, f"is a second row of transaction {row.number}")
             self._txns[row.number] = row
         self._check_txn_streams()
         self._check_parts()
@@ -327,7 +333,7 @@ class RowCheck:
             self._check_stream("txn_streams", key, number)
 
     def _check_positions(self) -> None:
-        """Check that no transaction names a version of a position that it never had."""
+        """Check that no transaction names a version that a position has not reached yet."""
         versions: dict[bytes, int] = {}
         for key, row in self._decoded("positions", PositionRow):
             self._check_stream("positions", key, OWNED_KEY.decode(key)[0])
@@ -362,15 +368,15 @@ class RowCheck:
                 for lsn in sorted(lsns_of(row.packed)):
                     at = bisect_right(firsts, lsn) - 1
                     if at < 0 or not lsn < min(spans[at][1], self._stored.position.lsn):
-                        self._corrupt("parts", key, f"no segment holds its chunk at {lsn}")
+                        self._corrupt("parts", key, f"no segment contains its chunk at {lsn}")
 
     def _check_outcomes(self) -> None:
-        """Check that every outcome is found by its id, by time and by owner."""
+        """Check that every outcome has its rows in the orders of time and of owners."""
         count = 0
         for key, row in self._decoded("outcomes", OutcomeRow):
             count += 1
             if key != outcome_key(row.outcome.id, row.outcome.epoch):
-                self._corrupt("outcomes", key, "is another transaction's")
+                self._corrupt("outcomes", key, "belongs to another transaction")
             for table, name in (
                 ("outcome_order", NUMBER_KEY.encode(row.number)),
                 ("outcome_owners", owner_key(row)),

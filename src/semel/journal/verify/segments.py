@@ -1,4 +1,4 @@
-"""Verifying the journal: every frame of every segment, and the index against the frames."""
+"""Verification of the journal: every frame of every segment, and the index entries for them."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -40,12 +40,12 @@ from semel.machine.txn.draft import extents_of
 from semel.model.errors import CorruptData
 from semel.model.messages import find_extras_fault
 
-# The offset of a staged chunk, which only its decision frame has.
+# In place of the offset of a chunk, which is not in its frame but in the decision frame.
 _NOWHERE: Final = 2**64 - 1
 
 
 class _Sections:
-    """The sections of one segment, in columns, in the order of positions."""
+    """The sections of one segment as columns, in the order of their positions."""
 
     def __init__(self) -> None:
         self.positions = array("I")
@@ -107,10 +107,10 @@ class SegmentCheck:
         tick("journal", total, total)
         self._report.end_lsn = max(self._lsn, 0)
 
-    # ---- which segments there are ---------------------------------------------------------------
+    # ---- the list of segments -------------------------------------------------------------------
 
     def _spans(self) -> list[tuple[int, int, int]]:
-        """Return the segments that exist: first LSN, end, and the end of the file."""
+        """Return first LSN, end, and end of the file of each segment; report missing segments."""
         names = self._disk.names()
         firsts = sorted(lsn for name in names if (lsn := segment_lsn(name)) is not None)
         if not firsts:
@@ -131,7 +131,10 @@ class SegmentCheck:
         ]
 
     def _end_of(self, first: int, following: int, listed: dict[int, int], size: int) -> int:
-        """Return where a segment must end: by the checkpoint, else where the next one begins."""
+        """Return the LSN at which a segment must end; OPEN_END if that is unknown.
+
+        The checkpoint states the end. Otherwise it is the beginning of the next segment.
+        """
         if listed.get(first, OPEN_END) != OPEN_END:
             return listed[first]
         if first in listed and first != max(listed):
@@ -143,7 +146,7 @@ class SegmentCheck:
             )
         elif self._stored.is_readable:
             return following
-        # It is unknown whether there was a segment between the two.
+        # Between this segment and the next one there may have been another.
         return following if following <= first + size else OPEN_END
 
     def _without_dead(self, firsts: list[int], listed: dict[int, int], lsn: int) -> list[int]:
@@ -161,7 +164,7 @@ class SegmentCheck:
         return [first for first in firsts if first not in dead]
 
     def _missing(self, first: int) -> None:
-        """Report a missing segment, unless a running process has just removed it."""
+        """Report a missing segment, unless a running server has just removed it."""
         with self._store.read() as view:
             now = read_position(view) or self._stored.position
         if now.lsn > self._stored.position.lsn and first not in dict(now.segments):
@@ -187,7 +190,7 @@ class SegmentCheck:
                 verb = "read"
                 return file.read(0, file.size())
         except FileNotFoundError:
-            self._report.note(name, None, "a running process removed it in the meantime")
+            self._report.note(name, None, "a running server removed it during the verification")
         except OSError as error:
             self._report.corrupt(name, None, f"cannot be {verb}: {error.strerror or error}")
         return None
@@ -204,10 +207,10 @@ class SegmentCheck:
             if end == OPEN_END and self._is_open_end(data, first, tear):
                 break
             if end == OPEN_END and looked_again != tear.lsn:
-                # A running process may have written it after the file was read: read it again.
+                # A running server may have written the frame after the file was read: read again.
                 looked_again, data = tear.lsn, self._read(first) or data
                 continue
-            # The next intact frame is the one at the tear itself if only the chain is broken.
+            # If only the chain of checksums is broken, this is the frame at `tear.lsn` itself.
             stop = min(end - first, len(data))
             frame = next(intact_frames(data, tear.lsn - first, stop, first, self._seed), None)
             if frame is not None or not is_truncated:
@@ -223,7 +226,7 @@ class SegmentCheck:
             )
 
     def _walk_on(self, data: bytes, first: int, end: int) -> TornTail | None:
-        """Check frames up to `end`; return where the chain of checksums ends before it."""
+        """Check frames up to `end`; return a TornTail if the chain of checksums ends before it."""
         frames = frames_of(data, first, start=self._lsn, previous_crc=self._crc, seed=self._seed)
         try:
             while self._lsn < end:
@@ -237,7 +240,7 @@ class SegmentCheck:
         return None
 
     def _is_truncated(self, data: bytes, first: int, end: int) -> bool:
-        """Check the length of a file; return whether it is truncated."""
+        """Return whether a file is truncated; report a wrong length or first frame."""
         name, size = segment_name(first), len(data)
         allocated = size
         frame = intact_frame(data, 0, first, self._seed)
@@ -259,7 +262,10 @@ class SegmentCheck:
         return size == 0 or size < allocated
 
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
-        """Return whether the journal may end here: nothing proves that more was durable."""
+        """Return whether the journal may end here: nothing proves that more was durable.
+
+        Then the bytes that follow, if any, are reported as a torn tail.
+        """
         is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:
             return False
@@ -310,7 +316,10 @@ class SegmentCheck:
             self._check_joint(frame, first)
 
     def _check_joint(self, frame: Frame, first: int) -> None:
-        """Check the frame at which the checkpoint was made, and those after it."""
+        """Check that the LSN of the checkpoint is a boundary of frames, with its checksum.
+
+        Also check the content of frames after the checkpoint.
+        """
         name, at = segment_name(first), frame.lsn - first
         lsn, crc = self._stored.position.lsn, self._stored.position.previous_crc
         if frame.lsn < lsn < frame.end:
@@ -324,7 +333,7 @@ class SegmentCheck:
             self._check_placed(frame, first)
 
     def _follow(self, frame: Frame, name: str, at: int) -> None:
-        """Check that the offsets of every stream continue after the checkpoint."""
+        """Check that the offsets in a frame continue those of the checkpoint and earlier frames."""
         if isinstance(frame.record, StreamCreated):
             row = frame.record.row
             self._tails[row.number] = 0 if row.fork is None else row.fork.start
@@ -340,7 +349,7 @@ class SegmentCheck:
             self._tails[number] = base + count
 
     def _check_placed(self, frame: Frame, first: int) -> None:
-        """Check that the chunks which a decision frame gives offsets exist."""
+        """Check that the chunks that a decision frame commits exist."""
         if not isinstance(frame.record, Decided):
             return
         for lsn, stream, _, count in extents_of(frame.record.extents):
@@ -355,7 +364,7 @@ class SegmentCheck:
                 self._report.corrupt(
                     segment_name(start),
                     lsn - start,
-                    f"a chunk that the decision at {frame.lsn} commits is not here",
+                    f"a chunk that the decision at {frame.lsn} commits is missing",
                 )
 
     def _frame_at(self, first: int, lsn: int) -> Frame | None:
@@ -377,7 +386,7 @@ class SegmentCheck:
                 for at in range(0, len(keys), KEY_BYTES):
                     key = bytes(keys[at : at + KEY_BYTES])
                     sealed = view.get("index", key)
-                    # None: a running process has removed it since.
+                    # None: a running server has removed the row since.
                     if sealed is not None:
                         self._check_block(split_key(key)[0], decode_block(key, sealed))
         except (CorruptData, BadSeal) as error:
@@ -395,7 +404,7 @@ class SegmentCheck:
             return
         at, start, last = lost[0]
         message = (
-            f"the index has {self._stored.label(number)}, offsets {start} to {last}, here;"
+            f"the index points here for {self._stored.label(number)}, offsets {start} to {last};"
             " no such frame was read"
         )
         if len(lost) > 1:
@@ -404,7 +413,7 @@ class SegmentCheck:
 
 
 def _additions(frame: Frame) -> list[tuple[int, int, int]]:
-    """Return what a frame adds to streams, in the order of offsets: (stream, base, count)."""
+    """Return the messages that a frame adds, in the order of offsets: (stream, base, count)."""
     data, controls = (
         [(part.stream, part.base, part.count) for part in frame.sections if part.kind == kind]
         for kind in (SECTION_DATA, SECTION_CONTROL)

@@ -1,14 +1,14 @@
-"""The JSON bodies of requests and responses, for server and client alike.
+"""The JSON bodies of requests and responses, as structs for the server and the client.
 
-Requests are strict: an unknown member is refused, so a misspelt option is not ignored in silence.
-Members without a value are not sent. Responses are tolerant: a client ignores members that a newer
-server adds. Members without a value are sent as null, except those whose default is UNSET: only
-some of the responses have them.
+Requests are strict: most refuse an unknown member, so that a misspelt option is not ignored. Most
+omit members that have their default value. Responses are tolerant: a client ignores members that a
+newer server adds. Members without a value are sent as null. Members whose default is UNSET are in
+some responses only.
 
-Members are sent in the order of the fields. Offsets are printed, as `semel.model.offsets` does;
-instants are RFC 3339.
+Members are sent in the order of the fields. Offsets are strings, as `semel.model.offsets` prints
+them. Times are RFC 3339, except those whose names end in `_ms`.
 
-This module has those of streams and of the server itself.
+This module has the bodies about streams and about the server.
 """
 
 from msgspec import Struct
@@ -46,7 +46,7 @@ class Health(Struct, frozen=True):
 
 
 class ControlEvent(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The event after each data event of an event stream: where the reader is."""
+    """The event after each data event of an event stream: next offset and state of the reader."""
 
     stream_next_offset: str
     stream_closed: bool = False

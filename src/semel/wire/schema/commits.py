@@ -1,4 +1,4 @@
-"""JSON of `/v1/commits` and `/v1/sinks`."""
+"""The JSON bodies of `/v1/commits` and `/v1/sinks`."""
 
 from typing import Generic, TypeVar
 
@@ -23,20 +23,23 @@ class StreamAppend(StrictRequest, frozen=True):
 
 
 class Base64Message(StrictRequest, frozen=True):
-    """A message that is not JSON and not UTF-8."""
+    """A message of bytes, for streams that are not JSON."""
 
     base64: str
 
 
 class ListedTransaction(StrictRequest, frozen=True):
-    """A staged transaction that a one-shot commit commits with the rest."""
+    """A staged transaction that a one-shot commit commits, too."""
 
     id: str
     epoch: int
 
 
 class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
-    """The version of a sink that a one-shot commit is, and the digests of its input."""
+    """The version of a sink that a one-shot commit commits, and the digests of its input.
+
+    `previous` is the digest of the input of the previous version.
+    """
 
     app: str
     query_id: str
@@ -46,7 +49,7 @@ class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
 
 
 class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
-    """`POST /v1/commits`, of a producer or of a sink. `expects` maps streams to their tails."""
+    """`POST /v1/commits`, by a producer or a sink. `expects` maps streams to expected tails."""
 
     producer_id: str | None = None
     producer_epoch: int | None = None
@@ -66,7 +69,7 @@ class CommittedSink(Struct, frozen=True):
 
 
 class CommitResponse(Struct, frozen=True):
-    """A one-shot commit is done; of a sink, or of a producer."""
+    """The response to a one-shot commit of a sink or of a producer."""
 
     duplicate: bool
     streams: StreamResults | None
@@ -80,12 +83,13 @@ class CommitResponse(Struct, frozen=True):
 
 
 class CommitResult(Struct, frozen=True):
-    """What a commit did, as its caller gets it, of a transaction or a one-shot commit.
+    """The result of a one-shot commit or of a transaction, for the caller of the client.
 
-    `duplicate`: it was done before, and this is what was done then. `streams` by path; `offsets` by
-    group and stream; `deleted` are streams of it that do not exist any more. All three are None if
-    the server no longer retains them. `warning`: a sink's version was committed before, and the
-    server could not compare this one with it.
+    `duplicate`: it was committed before, and this is the result of that commit. `streams` has the
+    results by path, `offsets` the positions by group and stream. `deleted` lists the streams of the
+    commit that do not exist any more. All three are None if the server no longer retains them.
+    `warning` is set if this is a repeat, and the server could not compare it with the stored
+    commit, or found a difference.
     """
 
     streams: StreamResults | None = None
@@ -106,7 +110,7 @@ class RebindRequest(StrictRequest, frozen=True):
 
 
 class SinkVersion(Struct, frozen=True):
-    """A version that was committed: the digest of its input, and what it put where."""
+    """A committed version: the digest of its input, and its results by stream."""
 
     version: int
     input: str | None = None
@@ -114,7 +118,7 @@ class SinkVersion(Struct, frozen=True):
 
 
 class SinkVersionResult(SinkVersion, frozen=True):
-    """The same with the positions it moved."""
+    """A committed version with the positions it moved and the streams that are deleted."""
 
     offsets: GroupOffsets | None = None
     deleted: list[str] | None = None
@@ -135,12 +139,12 @@ class SinkEntry(SinkBinding, frozen=True):
 
 
 class SinkInfo(SinkEntry, frozen=True):
-    """What the server stores about a sink; `versions`, sent for a single sink, are the retained."""
+    """A sink with its retained versions, which are sent for a single sink only."""
 
     versions: list[SinkVersion] = []
 
 
 class SinksPage(Struct, Generic[T], frozen=True):
-    """The sinks."""
+    """The list of all sinks."""
 
     sinks: list[T]

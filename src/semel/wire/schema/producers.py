@@ -1,4 +1,4 @@
-"""JSON of `/v1/producers`."""
+"""The JSON bodies of `/v1/producers`."""
 
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +26,7 @@ class ClaimRequest(StrictRequest, frozen=True, forbid_unknown_fields=False, omit
 
 
 class Registration(Struct, frozen=True):
-    """A producer id of the server, and its epoch."""
+    """A registered producer id, and its epoch."""
 
     producer_id: str
     producer_epoch: int
@@ -40,7 +40,7 @@ class AssignedProducer(Struct, frozen=True, rename={"producer_id": "producerId"}
 
 
 class ProducerClaim(Struct, frozen=True, kw_only=True):
-    """The epoch a producer got by a claim, and what an earlier instance had stored before it."""
+    """The epoch that a claim returns, and what an earlier instance stored last."""
 
     stream: str = ""
     producer_id: str = ""
@@ -61,7 +61,7 @@ class ProducerReceipt(Struct, frozen=True):
 
 
 class RegisteredProducer(Struct, frozen=True):
-    """A producer without its state in a stream: only its registration is shown."""
+    """The registration of a producer, without a stream; the base of entries with a stream."""
 
     stream: str | None
     producer_id: str
@@ -84,8 +84,9 @@ class ProducerEntry(RegisteredProducer, frozen=True):
 class ProducerState(ProducerEntry, frozen=True):
     """The state of a producer in a stream.
 
-    `expired`: it was idle so long that only its epoch and cursor are kept. `registered_epoch`: the
-    epoch its id is registered under, if it is. `receipts` are sent for a single producer only.
+    `expired`: it was idle for so long that only its epoch and cursor are stored.
+    `registered_epoch` is the epoch of its registration, if it has one. `receipts` are sent for a
+    single producer only.
     """
 
     receipts: list[ProducerReceipt] | None = None
@@ -99,7 +100,7 @@ class ProducersPage(Struct, Generic[T], frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """What would happen to an append; `outcome` is the stable code, `reason` is for people."""
+    """The outcome that an append would have: its stable code, and a reason for people."""
 
     outcome: str
     status: int
@@ -108,9 +109,10 @@ class Explanation(Struct, frozen=True):
 
 
 class ExplainResponse(Struct, frozen=True, kw_only=True):
-    """`GET /v1/producers/explain`: an append as it was understood, and what would happen to it.
+    """`GET /v1/producers/explain`: an append, and the outcome it would have.
 
-    `other_payload`: if the payload were not the one that is stored; null if that is the same.
+    `other_payload` is the outcome if the payload differs from the stored one; null if it is the
+    same outcome. `known` is the state of the producer in the stream.
     """
 
     stream: str

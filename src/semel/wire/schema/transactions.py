@@ -1,4 +1,4 @@
-"""JSON of `/v1/groups` and `/v1/transactions`; commits carry moves of positions, too."""
+"""The JSON bodies of `/v1/groups` and `/v1/transactions`."""
 
 from typing import Any, Generic, TypeVar
 
@@ -10,26 +10,30 @@ T = TypeVar("T")
 
 
 class OfTransaction(Struct, frozen=True):
-    """The base of what a response says about a transaction: its id and its transaction epoch."""
+    """The base of responses about a transaction: its id and its transaction epoch."""
 
     transaction_id: str
     transaction_epoch: int
 
 
 class TransactionState(OfTransaction, frozen=True):
-    """The same with the state of the transaction."""
+    """The base of responses that also have the state of the transaction."""
 
     state: str
 
 
 # ---- groups --------------------------------------------------------------------------------------
 
-# An offset in a request: printed, or its ordinal.
+# An offset in a request: a printed offset, or its ordinal.
 Offset = int | str
 
 
 class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "from"}):
-    """A position to set, and the conditions for it: its offset, its stream and its version."""
+    """The move of a position to `to`, with optional conditions.
+
+    The conditions are the expected offset (`from`), the incarnation of the stream, and the version
+    of the position.
+    """
 
     start: Offset | UnsetType = UNSET
     to: Offset
@@ -37,7 +41,7 @@ class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "fr
     version: int | UnsetType = UNSET
 
 
-# Where to move a position: an offset, or an offset with conditions.
+# The target of a move: an offset, or an offset with conditions.
 Target = int | str | MoveRequest
 
 
@@ -48,7 +52,7 @@ class SetPositionsRequest(StrictRequest, frozen=True):
 
 
 class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
-    """The part of a stream that a step reads."""
+    """The range of offsets of a stream that a step reads."""
 
     incarnation: str
     start: Offset
@@ -56,7 +60,7 @@ class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
 
 
 class PinRequest(StrictRequest, frozen=True):
-    """`POST /v1/groups/{group}/snapshot`; a client sends its `PinnedStep`: the same members."""
+    """`POST /v1/groups/{group}/snapshot`. A client sends a `PinnedStep`, with the same members."""
 
     number: int
     ranges: dict[str, RangeRequest]
@@ -64,7 +68,10 @@ class PinRequest(StrictRequest, frozen=True):
 
 
 class PendingMove(TransactionState, frozen=True):
-    """A move by a pending transaction, which ends within `remaining_ms` unless that is null."""
+    """A move of a position by a pending transaction.
+
+    `deadline` and `remaining_ms` are null if the transaction has no deadline.
+    """
 
     to: str
     deadline: str | None = None
@@ -72,7 +79,7 @@ class PendingMove(TransactionState, frozen=True):
 
 
 class MovedPositions(Struct, frozen=True):
-    """Where a group is now in the streams it was moved in."""
+    """The new positions of a group, and their versions, by stream."""
 
     group: str
     offsets: dict[str, str]
@@ -80,13 +87,13 @@ class MovedPositions(Struct, frozen=True):
 
 
 class Positions(MovedPositions, frozen=True):
-    """Where a group is, by stream: the offset, how often it was moved, and what is pending."""
+    """The positions of a group by stream: offset, version, and pending moves."""
 
     pending: dict[str, PendingMove] = {}
 
 
 class PinnedRange(Struct, frozen=True, rename={"start": "from"}):
-    """The part of a stream that a step reads: from the offset `start` up to `to`."""
+    """The range of a stream that a step reads: from the offset `start` up to `to`."""
 
     incarnation: str
     start: str
@@ -94,7 +101,7 @@ class PinnedRange(Struct, frozen=True, rename={"start": "from"}):
 
 
 class PinnedStep(Struct, frozen=True):
-    """The step a group has pinned: its number, what it reads of each stream, and its hash."""
+    """The pinned step of a group: its number, the range of each stream, and its hash."""
 
     number: int
     ranges: dict[str, PinnedRange]
@@ -122,7 +129,7 @@ class TaskOwner(StrictRequest, frozen=True):
 
 
 class BeginRequest(StrictRequest, frozen=True):
-    """`POST /v1/transactions`, of a producer or of a task of a sink."""
+    """`POST /v1/transactions`, by a producer or by a task of a sink."""
 
     transaction_id: str
     producer_id: str | None = None
@@ -135,7 +142,10 @@ class BeginRequest(StrictRequest, frozen=True):
 
 
 class TxnRequest(StrictRequest, frozen=True, kw_only=True):
-    """`POST /v1/transactions/{id}/commit`, `abort` and `fence`; the others have more members."""
+    """`POST /v1/transactions/{id}/commit`, `abort` and `fence`.
+
+    It is also the base of the other requests about a transaction.
+    """
 
     producer_id: str | None = None
     producer_epoch: int | None = None
@@ -167,7 +177,7 @@ class PrepareRequest(TxnRequest, frozen=True, kw_only=True):
 
 
 class StreamResult(Struct, frozen=True):
-    """What a commit put into a stream."""
+    """The offsets and the number of the messages that a commit added to a stream."""
 
     first_offset: str
     next_offset: str
@@ -179,7 +189,7 @@ GroupOffsets = dict[str, dict[str, str]]  # by group and path
 
 
 class BeginResponse(Struct, frozen=True, kw_only=True):
-    """A transaction is open, until `deadline` if it has one."""
+    """The response to a begin: the transaction is open, until `deadline` if it has one."""
 
     transaction_id: str = ""
     transaction_epoch: int
@@ -195,7 +205,7 @@ class ExtendResponse(OfTransaction, frozen=True):
 
 
 class PrepareResponse(Struct, frozen=True, kw_only=True):
-    """A transaction is prepared; `token` names it."""
+    """The response to a prepare; `token` contains the id and the transaction epoch."""
 
     transaction_id: str = ""
     transaction_epoch: int = 0
@@ -204,13 +214,16 @@ class PrepareResponse(Struct, frozen=True, kw_only=True):
 
 
 class AbortResponse(TransactionState, frozen=True):
-    """A transaction is aborted."""
+    """The response to an abort."""
 
     reason: str
 
 
 class TxnCommitResponse(TransactionState, frozen=True):
-    """A transaction is committed; the last three are null if its result is no longer retained."""
+    """The response to the commit of a transaction.
+
+    `streams`, `offsets` and `deleted` are null if the result is no longer retained.
+    """
 
     duplicate: bool
     streams: StreamResults | None
@@ -219,7 +232,10 @@ class TxnCommitResponse(TransactionState, frozen=True):
 
 
 class PendingStream(Struct, frozen=True):
-    """A stream of a pending transaction; without an offset while nothing of it is in the stream."""
+    """A stream of a pending transaction.
+
+    `first_offset` is null as long as no message of the transaction has an offset in the stream.
+    """
 
     first_offset: str | None
     messages: int
@@ -264,10 +280,10 @@ class EndedTransaction(TransactionState, frozen=True):
 
 
 class TransactionStatus(TransactionState, frozen=True):
-    """A transaction as a caller of the client gets it: `open`, `prepared`, `committed`, `aborted`.
+    """The status of a transaction, for a caller of the client.
 
-    `streams` of an ended one are as in `CommitResult`, those of a pending one as in
-    `PendingStream`.
+    `state` is `open`, `prepared`, `committed` or `aborted`. The values of `streams` have the
+    members of `StreamResult` if the transaction has ended, and of `PendingStream` if it is pending.
     """
 
     reason: str | None = None
@@ -282,7 +298,7 @@ class TransactionStatus(TransactionState, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is open and nothing was done in it so far."""
+        """Whether the transaction is open and has no messages, chunks or positions yet."""
         messages = sum(stream.get("messages", 0) for stream in self.streams.values())
         return self.state == "open" and not (messages or self.next_seq or self.offsets)
 
