@@ -264,7 +264,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
 def _decide_unguarded(
     state: State, txn: Txn, stream: Stream, command: Append, tag: ProducerTag
 ) -> Decision:
-    """Decide a publish to a stream without duplicate detection."""
+    """Decide an append to a stream without duplicate detection."""
     refusal = (
         check_stream(state, stream, command)
         or check_content(stream, command)
@@ -289,13 +289,13 @@ def _accept_inline(
 def _repeat(
     stream: Stream, tag: ProducerTag, row: ProducerRow, digest: int, receipts_max: int
 ) -> Outcome | None:
-    """Return the outcome of a repeated publish of this transaction; None if it is new."""
+    """Return the outcome of a repeated append of this transaction; None if it is new."""
     receipt = find_sparse(row.txn_receipts, first_seq=tag.first_seq, last_seq=tag.last_seq)
     if receipt is not None:
         return repeat_of(stream, tag, row, receipt, is_equal=receipt.digest == digest)
     if not is_between(row.txn_receipts, tag.first_seq, receipts_max):
         return None
-    # If the producer has also appended outside, the sequence may have been used there.
+    # If the producer has also appended outside the transaction, that append may have used it.
     if row.last_seq >= unpack_receipt(row.txn_receipts, 0).first_seq:
         return None
     return Duplicate(None, None, stream.tail.is_closed, row.epoch, highest_seq(row))

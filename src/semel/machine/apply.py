@@ -179,9 +179,9 @@ def _mark_prunable(state: State, stream: Stream) -> None:
 
 
 def _remove_unneeded(state: State, stream: Stream) -> list[Stream]:
-    """Remove a deleted stream that has no forks, then deleted sources of which it was the last fork.
+    """Remove a deleted stream that has no forks; return the removed streams.
 
-    Return the removed streams.
+    If it was the last fork of a deleted source, the source is removed as well, and so on.
     """
     removed: list[Stream] = []
     while stream.tail.is_deleted and not stream.forks:

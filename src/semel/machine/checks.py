@@ -54,7 +54,10 @@ def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction
 
 
 def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
-    """Refuse an append to a closed stream, a close of one in use, or another media type."""
+    """Refuse an append to a closed stream or of another media type.
+
+    A close is refused while a pending transaction has messages in the stream.
+    """
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
     if command.close and stream.open:

@@ -25,7 +25,7 @@ class Ended(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
-    """A transaction begins; `ended` are transactions of older instances that it fences."""
+    """A transaction begins; `ended` are pending ones of older instances, which it aborts."""
 
     number: int
     id: str

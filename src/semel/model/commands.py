@@ -362,7 +362,7 @@ class FenceTxn(TxnCall, frozen=True, gc=False):
 
 
 class ExpireTxn(Struct, frozen=True, gc=False):
-    """Abort a transaction whose deadline has passed, or one of a sink that is idle."""
+    """Abort a transaction whose deadline has passed, or an idle transaction of a sink."""
 
     now_ms: int
     id: str

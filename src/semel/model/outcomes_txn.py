@@ -31,7 +31,10 @@ class Staged(Outcome, frozen=True, gc=False):
 
 
 class Prepared(Outcome, frozen=True, gc=False):
-    """The transaction is prepared: it can only be committed or aborted, and has no deadline."""
+    """The transaction is prepared: it can only be committed or aborted.
+
+    A producer's transaction has no deadline any more; a sink's is still aborted when it is idle.
+    """
 
     id: str
     epoch: int
