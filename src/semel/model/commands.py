@@ -142,7 +142,7 @@ class StoredAppend(Struct, frozen=True, gc=False):
     """A lookup for a fork inside an append: the stored append at an offset of a stream.
 
     `units` is the number of units of this append at or after `offset`. A unit is a message in a
-    JSON stream and a byte in any other stream. `payload` is the message; empty in a JSON stream.
+    JSON stream and a byte in any other stream. `payload` is the message at `offset`.
     """
 
     stream: int
