@@ -96,7 +96,7 @@ def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int
 def _advance(stream: int, offset: int, sections: Sections) -> int:
     for section in sections:
         if section.stream != stream or section.base != offset:
-            raise InvariantBroken("the section does not begin at the tail of its stream")
+            raise InvariantBroken("the offsets of a section do not continue its stream")
         offset += section.count
     return offset
 
@@ -106,7 +106,7 @@ def _advance(stream: int, offset: int, sections: Sections) -> int:
 
 def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> Effects:
     row = event.row
-    invariant(row.number == state.next_stream, "the number of the new stream is not the next one")
+    invariant(row.number == state.next_stream, "stream numbers are not consecutive")
     invariant(row.path not in state.by_path, "a stream with this path exists")
     if row.fork is not None:
         add_fork(state.by_number[row.fork.source], row.number)
@@ -134,7 +134,7 @@ def _apply_appended(
     stream = state.by_number[event.stream]
     old = stream.tail
     if old.is_closed or old.is_deleted:
-        raise InvariantBroken("append to a closed or deleted stream")
+        raise InvariantBroken("append to a stream that has ended: it is closed or deleted")
     tail = _advance(event.stream, old.tail, sections)
     advance_tail(state, stream, tail, time_ms, event.stream_seq, event.close)
     if event.stamp is not None:

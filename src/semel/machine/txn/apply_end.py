@@ -197,7 +197,7 @@ def _place(
     for lsn, number, base, count in (*direct, *extents_of(event.extents)):
         tail = by_number[number].tail
         if base != ends.get(number, tail.tail) or tail.is_closed:
-            raise InvariantBroken("the offset is not at the tail of its stream")
+            raise InvariantBroken("the offsets of messages or chunks do not continue their stream")
         ends[number] = base + count
         if lsn:
             placed.append(PlacedChunkRow(lsn, number, base, count))

@@ -53,9 +53,7 @@ def _set_stream(state: State, txn: Txn, number: int, row: TxnStreamRow) -> None:
 def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int) -> Effects:
     """Begin a transaction; abort the transactions of older instances of its producer."""
     effects = end_transactions(state, event.ended, sections, iter(()), time_ms)
-    invariant(
-        event.number == state.next_txn, "the number of the new transaction is not the next one"
-    )
+    invariant(event.number == state.next_txn, "transaction numbers are not consecutive")
     invariant(event.id not in state.transactions, "a transaction with this id is pending")
     state.next_txn += 1
     owner = event.owner
@@ -156,7 +154,10 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
     stream, txn = state.by_number[number], state.by_txn[event.txn]
     (section,) = sections
     first = stream.tail.tail
-    invariant(section.base == first and not stream.tail.is_closed, "the section is not at the tail")
+    invariant(
+        section.base == first and not stream.tail.is_closed,
+        "the offsets do not continue the stream, or it is closed",
+    )
     row = txn.streams.get(number, TxnStreamRow())
     if row.first < 0:
         index_stream(stream, event.txn)
