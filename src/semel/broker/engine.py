@@ -1,8 +1,7 @@
 """The engine: a broker on a data directory, with an event loop and two threads.
 
 The loop decides commands and replies. One thread writes the journal, the other commits checkpoints.
-There is no timer between an append and its sync: while one write group is written, the next one is
-filled.
+No timer delays a sync: while one write group is written, the next one is filled.
 """
 
 import asyncio
@@ -144,8 +143,7 @@ class Engine:
         # not scan them again.
         gc.collect()
         gc.freeze()
-        # A request creates no reference cycles, but its objects stay allocated until the sync. A
-        # higher threshold avoids collections that find nothing.
+        # Objects of a request stay allocated until the sync, but a request creates no cycles.
         gc.set_threshold(_GC_ALLOCATIONS)
         self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
@@ -169,10 +167,7 @@ class Engine:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command; `reply` gets the outcome on the loop, when it is durable.
-
-        Raises EngineStopped.
-        """
+        """Execute a command; `reply` gets the durable outcome on the loop. Raises EngineStopped."""
         if self._is_stopped or self._is_draining:
             raise EngineStopped("the engine has stopped")
         try:  # like _do and _guard, but faster: this runs once per append
@@ -215,10 +210,7 @@ class Engine:
         self._read_turns.begin(read)
 
     def outcome(self, txn_id: str, epoch: int | None, reply: OutcomeReply) -> None:
-        """Reply with the outcome of a transaction, or None if there is none.
-
-        If `epoch` is None, it is the newest outcome of the id.
-        """
+        """Reply with the outcome of a transaction; see `Broker.outcome`."""
         now_ms = self.clock.now_ms()
         self._do(partial(self.broker.outcome, txn_id, epoch, now_ms=now_ms, reply=reply))
 
@@ -264,10 +256,7 @@ class Engine:
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the pending transaction at the stable offset of a stream; None if there is none.
-
-        It may not be durable yet.
-        """
+        """Return the pending transaction at the stable offset; it may not be durable yet."""
         return holding_view(self.broker.state, path)
 
     def wait(
@@ -278,8 +267,6 @@ class Engine:
 
     def stop_waiting(self, waiting: Waiting) -> None:
         stop_waiting(*waiting)
-
-    # ---- calls to the broker -------------------------------------------------------------------
 
     def _do(self, action: Callable[[], None]) -> None:
         """Call the broker, then schedule a write of its frames. Raises EngineStopped."""
@@ -369,8 +356,7 @@ class Engine:
         started = monotonic()
         self._writer.write(group)
         if group.is_synced:
-            # A moving average: after a slow sync, the next groups are written on the thread until
-            # syncs are fast again.
+            # After a slow sync, groups are written on the thread until syncs are fast again.
             self._sync_seconds += (monotonic() - started - self._sync_seconds) / 8
         rolled = any(part.segment != self._segment for part in group.parts)
         return self._writer.make_room() if rolled else None
