@@ -1,1 +1,1 @@
-"""The broker: decides commands, writes their frames, and replies once they are durable."""
+"""The broker, which decides commands and replies when they are durable, and the engine."""

@@ -1,11 +1,11 @@
-"""The broker: the only writer of the journal. It does no I/O itself: it returns work orders.
+"""The broker: the only writer of the journal. It does not write itself but returns work orders.
 
-The numbers EO-1 to EO-7 are the steps of an append (`docs/explanation/exactly-once.md`):
+`docs/explanation/exactly-once.md` defines the steps EO-1 to EO-7 of an append. Here they are:
 
-    submit()      EO-2 decide, EO-3 apply and collect frames, EO-4 hold back every reply
-    next_group()  EO-5 the bytes to write and sync
-    written()     EO-6 the watermark moves, readers see the messages, replies are sent
-    cut()         EO-7 the rows of a checkpoint
+    submit()      EO-2 decide, EO-3 apply and collect frames, EO-4 delay every reply
+    next_group()  EO-5 return the bytes to write and sync
+    written()     EO-6 move the watermark, update the durable view, send the replies
+    cut()         EO-7 return the rows of a checkpoint
 """
 
 from collections import Counter, deque
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 class _Pending(Struct):
-    """What waits for a write group: replies, and the streams as readers will see them."""
+    """The replies that wait for a write group, and its changed streams as readers will see them."""
 
     replies: list[tuple[Callable[[Any], None], Any]] = []
     changes: dict[int, tuple[StreamRow, TailRow | None]] = {}
@@ -89,8 +89,8 @@ class _Pending(Struct):
 class Broker:
     """All state of a running engine. It must be called from one thread.
 
-    `txns_begun` and `txns_ended` count transactions since the start of the process; the keys of the
-    second are COMMITTED and the reasons of aborts.
+    `txns_begun` and `txns_ended` count transactions since the start of the process. The keys of
+    `txns_ended` are COMMITTED and the reasons for aborts.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Broker:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command; `reply` gets its outcome once all that it reveals is durable."""
+        """Execute a command; `reply` gets the outcome when the state it reveals is durable."""
         field = find_invalid_field(command)
         if field is not None:
             self._release(reply, InvalidRequest(field))
@@ -143,14 +143,17 @@ class Broker:
             self._park(command, reply)
 
     def _park(self, command: EngineCommand, reply: Reply) -> None:
-        """Let a command wait for the disk. Later ones wait too: commands keep their order."""
+        """Queue a command until the disk is ready; refuse it if too many are queued.
+
+        Commands after it are queued as well, so that their order does not change.
+        """
         if len(self._parked) >= PARKED_COMMANDS_MAX:
             reply(Overloaded())
         else:
             self._parked.append((command, reply))
 
     def _execute(self, command: EngineCommand, reply: Reply) -> bool:
-        """Decide a command and write its event; False if it has to wait."""
+        """Decide a command and write its event; return False if the command has to wait."""
         if self._appender.pending_bytes > GROUP_BYTES_MAX:
             return False
         if not (self._expiry.is_idle or self._expire_before(command)):
@@ -167,7 +170,7 @@ class Broker:
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
-        """Write and apply the event of a decision, if it has one; False if it has to wait."""
+        """Write and apply the event of a decision, if any; return False if it has to wait."""
         event = decision.event
         if event is None:
             self._release(reply, decision.outcome)
@@ -182,7 +185,7 @@ class Broker:
             if self.is_full:
                 self._release(reply, DiskFull())
             return self.is_full
-        # EO-3. State and frame change together; the reply waits for the write group.
+        # EO-3. The frame is added and the state changes together; the reply waits for the write.
         time_ms = self.state.frame_time(now_ms)
         lsn = self._appender.add(event, meta, sections, length, time_ms)
         segment = self._appender.segment
@@ -203,7 +206,10 @@ class Broker:
     def _note_event(
         self, event: Event, sections: tuple[Section, ...], lsn: int, effects: Effects
     ) -> None:
-        """Index a frame that may hold more than the messages of one stream."""
+        """Index the frame of any event but a plain append, and record what happens to transactions.
+
+        Such a frame may contain the messages of several streams.
+        """
         self._index.add_frame(lsn, sections, effects.placed, self._segments)
         self._txn_history.add(effects)
         for row in effects.outcomes:
@@ -223,7 +229,7 @@ class Broker:
             idle.watch(event.stream, event.id)
 
     def _note_changes(self, streams: Iterable[Stream]) -> None:
-        """Keep what readers will see of the changed streams once the open group is durable."""
+        """Record the changed streams; readers see them when the open write group is durable."""
         changes = self._open.changes
         for stream in streams:
             row, tail = stream.row, stream.tail
@@ -236,7 +242,7 @@ class Broker:
                     self._expiry.watch(stream)
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
-        """EO-4. Reply once the state that a result reveals is durable: even a refusal waits."""
+        """EO-4. Reply when the state that a result reveals is durable. Even a refusal waits."""
         if self._appender.has_facts:
             self._open.replies.append((reply, result))
         elif self._flying is not None and self._flying.is_synced:
@@ -245,29 +251,29 @@ class Broker:
             reply(result)
 
     def ask(self, question: Callable[[State], T], reply: Callable[[T], None]) -> None:
-        """Evaluate `question` on the state; reply with the result once that state is durable."""
+        """Evaluate `question` on the state; reply with the result when that state is durable."""
         self._release(reply, question(self.state))
 
     def has_stream(self, path: str, now_ms: int) -> bool:
-        """Return whether the state, durable or not, has a stream; an expired one is ended first."""
+        """Return whether the state, durable or not, has a stream; delete it first if it expired."""
         if not self._expiry.is_idle:
             self._expire_if_due(path, now_ms)
         return path in self.state.by_path
 
-    # ---- what has to be done before a command is decided ---------------------------------------
+    # ---- before a command is decided -----------------------------------------------------------
 
     def _expire_before(self, command: EngineCommand) -> bool:
-        """End the expired streams that a command concerns; False if it has to wait."""
+        """Delete the expired streams that a command concerns; return False if it has to wait."""
         return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """Return a command with its lookups; None if it has to wait. May raise ReadFailed."""
+        """Return a command with its lookups; None if it has to wait. Raises ReadFailed."""
         txns = affected_txns(self.state, command)
         is_ready = all(self._end_if_due(txn, command.now_ms) for txn in txns)
         return self._lookups.add(command) if is_ready else None
 
     def _end_if_due(self, txn: Txn, now_ms: int) -> bool:
-        """Abort a transaction whose deadline has passed; False if that has to wait."""
+        """Abort a transaction if its deadline has passed; return False if that has to wait."""
         is_pending = self.state.by_txn.get(txn.row.number) is txn
         if not is_pending or not is_due(self.state, txn, now_ms):
             return True
@@ -289,7 +295,7 @@ class Broker:
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
-        """EO-5. Return the next bytes to write; None if there are none, or a write is under way."""
+        """EO-5. Return the next write group; None if there is none or a write is under way."""
         if self._flying is not None:
             return None
         group = self._appender.take()
@@ -305,9 +311,9 @@ class Broker:
         return group
 
     def written(self, group: WriteGroup) -> None:
-        """EO-6. Note that a group is written, and durable if it was synced.
+        """EO-6. Record that a write group is written; if it was synced, it is durable.
 
-        Readers see its messages from now on, and its replies are sent.
+        Its messages become visible to readers, and its replies are sent.
         """
         flying, self._flying = self._flying, None
         assert flying is not None
@@ -326,13 +332,13 @@ class Broker:
         self._unpark()
 
     def set_room(self, room: Room) -> None:
-        """Note how much room the disk has."""
+        """Record how much space the disk has, and continue with queued commands."""
         self.is_full = room.is_full
         self._appender.offer_spare(room.segment, room.spare_bytes)
         self._unpark()
 
     def close(self) -> None:
-        """Close the files that reads have opened."""
+        """Close the files that were opened for reads."""
         self._segments.close()
 
     def _unpark(self) -> None:
@@ -341,12 +347,12 @@ class Broker:
 
     @property
     def is_congested(self) -> bool:
-        """Whether commands wait for the disk."""
+        """Whether commands are queued until the disk is ready."""
         return bool(self._parked)
 
     @property
     def needs_room(self) -> bool:
-        """Whether the writer should allocate a spare segment or its reserve."""
+        """Whether the writer should allocate a spare segment or the reserve."""
         return self.is_full or not self._appender.has_spare
 
     @property
@@ -361,16 +367,16 @@ class Broker:
 
     @property
     def end(self) -> int:
-        """The LSN at which the journal ends, written or not."""
+        """The LSN at which the journal ends, including frames that are not written yet."""
         return self._appender.position
 
     # ---- checkpoints (EO-7) --------------------------------------------------------------------
 
     def cut(self) -> Cut | None:
-        """Return the work order for a checkpoint of the state as it is now.
+        """Return the work order for a checkpoint of the current state.
 
-        It may be committed once everything up to its LSN is durable. None if nothing was written
-        since the last cut.
+        Return None if nothing was written since the last cut. The cut may be committed when
+        everything before its LSN is durable.
         """
         if self.end == self._cut_lsn:
             return None
@@ -392,13 +398,13 @@ class Broker:
         )
 
     def cut_done(self, dead: list[int]) -> None:
-        """Note that a cut is committed; the segments in `dead` may be unlinked after this."""
+        """Record that a cut is committed; then the segments in `dead` may be unlinked."""
         self._index.finish_cut()
         self._txn_history.finish_cut()
         self._segments.remove(dead)
 
     def cut_failed(self, cut: Cut) -> None:
-        """Note that the store had no room for a cut: the next one will contain it."""
+        """Record that the store had no space for a cut; the next cut contains its changes."""
         self._index.undo_cut()
         self._txn_history.undo_cut()
         self.state.dirty.absorb(cut.dirty)
@@ -416,9 +422,9 @@ class Broker:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Read the durable messages of a stream from `offset` on (None: its head).
+        """Reply with the durable messages of a stream from `offset` on; None is its head.
 
-        A read prolongs the sliding window of a stream with a TTL.
+        If the stream has a TTL, the read restarts it.
         """
         view = self._find_view(path, now_ms, reply)
         if view is not None:
@@ -429,19 +435,20 @@ class Broker:
             reply(outcome)
 
     def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
-        """Reply with the durable state of a stream, without messages. Its TTL is not prolonged."""
+        """Reply with the durable state of a stream, without messages; its TTL is not restarted."""
         view = self._find_view(path, now_ms, reply)
         if view is not None:
             tail = view.durable_tail
             reply(ReadDone(view.row, tail, tail.tail, []))
 
     def _find_view(self, path: str, now_ms: int, reply: Reply) -> StreamView | None:
-        """Return a stream that can be read; if there is none, reply with the refusal."""
+        """Return a stream that can be read; otherwise reply with a refusal and return None."""
         if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
             reply(Overloaded())
             return None
         if path not in self.state.by_path:
-            # EO-4. It must not be there again after a crash, so its removal has to be durable.
+            # EO-4. The stream must not exist again after a crash, so the reply waits until its
+            # removal is durable.
             self._release(reply, NotFound())
             return None
         view = self.durable_view.find(path)
@@ -451,9 +458,9 @@ class Broker:
         return None
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """End expired streams, transactions and producers; return how many were ended.
+        """Expire streams, transactions and producers that are due; return how many.
 
-        At most `count_max` of each kind.
+        At most `count_max` of each kind are expired.
         """
         streams = self._expiry.due(now_ms, count_max)
         txns = self._deadlines.due(now_ms, count_max)
@@ -466,9 +473,9 @@ class Broker:
         return count
 
     def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
-        """Reply with the outcome of a transaction: that of `epoch`, or (None) the newest of its id.
+        """Reply with the outcome of a transaction; if `epoch` is None, with the newest of its id.
 
-        None if none is stored, also because nothing can have that id or epoch.
+        The reply is None if there is no such outcome, or if the id or epoch is invalid.
         """
         result: TxnOutcome | Outcome | None = None
         if is_name(txn_id, TXN_ID_BYTES_MAX) and (epoch is None or is_number(epoch)):
@@ -482,4 +489,4 @@ class Broker:
 
 
 def _ignore(_outcome: Outcome) -> None:
-    """Ignore the outcome of a command that the broker gave itself."""
+    """Ignore the outcome of a command that the broker itself has issued."""

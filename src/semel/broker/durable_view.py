@@ -1,7 +1,7 @@
-"""The durable view: every stream as it is at the durable watermark, and how readers use it.
+"""The durable view: every stream as it is at the durable watermark, and reads from it.
 
-The state runs ahead of the disk: a read from it could return messages that a crash then loses. So
-GET, HEAD, lists and live reads use this view only (EO-6).
+The state is ahead of the disk: a read from the state could return messages that a crash then loses.
+GET, HEAD, lists and live reads therefore use only this view (EO-6).
 """
 
 import struct
@@ -45,7 +45,7 @@ from semel.model.slices import Slice, SliceProducer
 
 
 class Waiter(Struct, eq=False):
-    """One reader at the tail of a stream. `wake` is called once, as a hint to read again."""
+    """One reader that waits at the tail of a stream; `wake` is called once, to read again."""
 
     offset: int
     wake: Callable[[], None]
@@ -53,7 +53,7 @@ class Waiter(Struct, eq=False):
 
 
 class StreamView(Struct, gc=False, eq=False):
-    """One stream at the durable watermark; `tail` is None once it is removed."""
+    """One stream at the durable watermark; `tail` is None after the stream is removed."""
 
     row: StreamRow
     tail: TailRow | None
@@ -81,14 +81,14 @@ class DurableView:
         )
 
     def find(self, path: str) -> StreamView | NotFound | Gone:
-        """Return a stream that can be read, or the refusal."""
+        """Return the stream at a path, or the refusal if it cannot be read."""
         view = self.by_path.get(path)
         if view is None or view.tail is None:
             return NotFound()
         return Gone() if view.tail.is_deleted else view
 
     def promote(self, changes: Iterable[tuple[StreamRow, TailRow | None]]) -> list[Waiter]:
-        """Store the streams that became durable; return the waiters to wake."""
+        """Store changes of streams that became durable; return the waiters to wake."""
         woken: list[Waiter] = []
         for row, tail in changes:
             view = self.by_number.get(row.number)
@@ -113,10 +113,10 @@ class DurableView:
     def wait(
         self, path: str, offset: int, wake: Callable[[], None], isolation: str
     ) -> tuple[StreamView, Waiter] | None:
-        """Call `wake` once when a stream may have messages after `offset`, is closed or removed.
+        """Call `wake` once, when a stream has messages at `offset`, or is closed or deleted.
 
-        Return the arguments of `stop_waiting`; None if that is so already, or too many readers
-        wait.
+        Return the arguments for `stop_waiting`. Return None, without a wait, if one of these is
+        already the case, if there is no such stream, or if too many readers wait.
         """
         view = self.by_path.get(path)
         if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
@@ -132,13 +132,13 @@ class DurableView:
 
 
 def stop_waiting(view: StreamView, waiter: Waiter) -> None:
-    """Cancel a wait, if the waiter was not woken already."""
+    """Cancel a wait; do nothing if the waiter was woken already."""
     if view.waiters is not None:
         view.waiters.pop(waiter, None)
 
 
 def tail_of_view(tail: TailRow, is_committed: bool) -> int:
-    """Return the offset up to which a reader may read."""
+    """Return the offset up to which a reader may read: the stable offset or the tail."""
     return tail.stable if is_committed else tail.tail
 
 
@@ -154,7 +154,8 @@ def _take_due(view: StreamView, waiters: dict[Waiter, None]) -> list[Waiter]:
 
 
 # ---- sorted paths --------------------------------------------------------------------------------
-# In blocks, so that the cost of a change or a page does not grow with the number of streams.
+# Paths are stored in blocks, so that changing or listing some of them does not cost more when there
+# are more streams.
 
 
 _BLOCK_MAX: Final = 1_024
@@ -166,7 +167,7 @@ class SortedPaths:
     def __init__(self, paths: Iterable[str] = ()) -> None:
         ordered = sorted(paths)
         half = _BLOCK_MAX // 2
-        # There is always a block; only a single one may be empty.
+        # There is always at least one block. A block is empty only if it is the only one.
         self._blocks = [ordered[at : at + half] for at in range(0, len(ordered), half)] or [[]]
         self._firsts = [block[0] if block else "" for block in self._blocks]
 
@@ -194,7 +195,7 @@ class SortedPaths:
             del self._blocks[index], self._firsts[index]
 
     def after(self, path: str, prefix: str = "") -> Iterator[str]:
-        """Return the paths after `path` that begin with `prefix`, in their order."""
+        """Return the paths after `path` that begin with `prefix`, in sorted order."""
         is_inside = path >= prefix
         index = self._block_of(path if is_inside else prefix)
         block = self._blocks[index]
@@ -208,15 +209,15 @@ class SortedPaths:
 
 
 # ---- reading -------------------------------------------------------------------------------------
-# From the index to the frames, and from a fork to its sources.
+# The index has the LSNs of the frames. A fork reads the messages before its start from its source.
 
 
-# An offset to read from: the tail, wherever it is.
+# As an offset to read from: the current tail.
 TAIL: Final = -1
 
 
 class ReadDone(Outcome, frozen=True):
-    """The messages a read returns, up to `next_offset`, and the stream as it is durable now."""
+    """The messages that a read returns, up to `next_offset`, and the durable stream."""
 
     row: StreamRow
     tail: TailRow
@@ -225,7 +226,7 @@ class ReadDone(Outcome, frozen=True):
 
 
 class BrokerReader:
-    """Reads messages of the durable view from the journal."""
+    """Reads the messages of durable streams from the journal."""
 
     def __init__(
         self, view: DurableView, index: Index, txn_history: TxnHistory, segments: Segments
@@ -238,7 +239,7 @@ class BrokerReader:
     def read(
         self, view: StreamView, offset: int | None, bytes_max: int, *, is_committed: bool
     ) -> Outcome:
-        """Read a stream from `offset` on (None: its head); return ReadDone or a refusal."""
+        """Read a stream from `offset` on (None is its head); return a ReadDone or a refusal."""
         tail = view.durable_tail
         if offset is None:
             offset = tail.head
@@ -248,7 +249,7 @@ class BrokerReader:
             return OffsetBeyondTail(tail.tail)
         if offset < tail.head:
             return OffsetTrimmed(tail.head)
-        # A reader that is already after the stable offset stays where it is.
+        # A reader that is already after the stable offset gets nothing and stays at its offset.
         end = max(offset, tail_of_view(tail, is_committed))
         try:
             slices, next_offset = self.read_on(
@@ -263,8 +264,8 @@ class BrokerReader:
     ) -> tuple[list[Slice], int]:
         """Return the messages from `offset` up to `end`, and the offset at which to continue.
 
-        It stops after `bytes_max`, but not before one slice. The offset is after all that was
-        skipped: control records and, if `is_committed`, aborted ranges. Raises ReadFailed.
+        The read stops when it has `bytes_max`, but returns at least one slice. Control records and,
+        if `is_committed`, aborted ranges are skipped; the offset is after them. Raises ReadFailed.
         """
         slices: list[Slice] = []
         size = frames = 0
@@ -282,7 +283,7 @@ class BrokerReader:
     def _visible(
         self, number: int, offset: int, end: int, *, is_committed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yield the parts of a range that are not aborted; after `aborted_end` nothing is."""
+        """Yield the visible parts of a range: with `is_committed`, those that are not aborted."""
         tail = self._view.by_number[number].tail
         clean = end if tail is None else tail.aborted_end
         while is_committed and offset < min(end, clean):
@@ -296,7 +297,10 @@ class BrokerReader:
             yield offset, end
 
     def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
-        """Split a range by the stream that stores it: (number, from, up to), sources first."""
+        """Split a range by the stream that stores each part; sources come before their forks.
+
+        Return (stream number, start, end) for each part.
+        """
         pieces: list[tuple[int, int, int]] = []
         row = view.row
         while offset < end:
@@ -309,7 +313,10 @@ class BrokerReader:
         return pieces[::-1]
 
     def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice | int]:
-        """Yield the slices a stream stores itself; for a control record, the offset after it."""
+        """Yield the slices that a stream stores itself, not its sources.
+
+        For a control record, yield the offset after it. Raises ReadFailed.
+        """
         for lsn, base in self._index.frames(number, offset, end):
             frame = self._segments.read_frame(lsn)
             for section in frame.sections:
@@ -329,7 +336,7 @@ class BrokerReader:
             if offset >= end:
                 return
         raise CorruptRead(
-            f"offset {offset} is not at the LSN that the index has",
+            f"offset {offset} is not in the frame that the index names",
             file=f"stream {number}",
             position=offset,
         )

@@ -1,7 +1,7 @@
-"""The engine: a broker on a real directory, driven by an event loop and two threads.
+"""The engine: a broker on a data directory, with an event loop and two threads.
 
-One thread writes the journal, one commits checkpoints; the loop decides and replies. There is no
-timer between an append and its sync: while one write group is written, the next one is filled.
+The loop decides commands and replies. One thread writes the journal, the other commits checkpoints.
+No timer delays a sync: while one write group is written, the next one is filled.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Engine:
             segment_bytes=settings.segment_bytes,
             producer_idle_ms=settings.producer_idle_ms,
         )
-        self.durable_view: Final[DurableView] = self.broker.durable_view  # what readers may see
+        self.durable_view: Final[DurableView] = self.broker.durable_view
         self.clock: Final = clock
         self.replayed_frames: Final = recovered.replayed_frames
         self.replayed_bytes: Final = recovered.replayed_bytes
@@ -111,7 +111,10 @@ class Engine:
         on_fatal: Callable[[BaseException], None] = end_process,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Lock and recover a directory; all that it holds is durable then. Raises EngineError."""
+        """Lock and recover a directory; return a running engine on it. Raises EngineError.
+
+        Everything in the recovered state is durable.
+        """
         settings = settings or Settings()
         clock = clock or SystemClock()
         directory = Directory(path)
@@ -136,10 +139,11 @@ class Engine:
         self._write_worker = Worker("semel-journal", self._fail)
         self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        # What recovery built stays for the whole run: the collector need not walk it again.
+        # The objects that recovery built stay until the process ends, so the garbage collector need
+        # not scan them again.
         gc.collect()
         gc.freeze()
-        # A request leaves no reference cycles, but its objects are kept until the sync.
+        # Objects of a request stay allocated until the sync, but a request creates no cycles.
         gc.set_threshold(_GC_ALLOCATIONS)
         self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
@@ -163,10 +167,10 @@ class Engine:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command; `reply` gets its outcome on the loop, once that is durable."""
+        """Execute a command; `reply` gets the durable outcome on the loop. Raises EngineStopped."""
         if self._is_stopped or self._is_draining:
             raise EngineStopped("the engine has stopped")
-        try:  # as _do and _guard, without their cost: this runs once per append
+        try:  # like _do and _guard, but faster: this runs once per append
             self.broker.submit(command, reply)
         except Exception as error:
             self._fail(error)
@@ -184,9 +188,10 @@ class Engine:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Read what is durable from `offset` (None: the head; TAIL: the tail).
+        """Read the durable messages from `offset` on; None is the head, TAIL the current tail.
 
-        `reply` gets a ReadDone or a refusal, at once or on a later turn of the loop (`ReadTurns`).
+        `reply` gets a ReadDone or a refusal, at once or on a later turn of the loop (see
+        `ReadTurns`). Raises EngineStopped.
         """
         self._check_running()
 
@@ -205,7 +210,7 @@ class Engine:
         self._read_turns.begin(read)
 
     def outcome(self, txn_id: str, epoch: int | None, reply: OutcomeReply) -> None:
-        """Reply with a transaction's outcome, or None; if `epoch` is None, the newest of its id."""
+        """Reply with the outcome of a transaction; see `Broker.outcome`."""
         now_ms = self.clock.now_ms()
         self._do(partial(self.broker.outcome, txn_id, epoch, now_ms=now_ms, reply=reply))
 
@@ -216,9 +221,9 @@ class Engine:
     def ask(
         self, question: Callable[[State], T], reply: Callable[[T], None], *, path: str = ""
     ) -> None:
-        """Evaluate `question` on the state; reply with the result once that state is durable.
+        """Evaluate `question` on the state; reply with the result when that state is durable.
 
-        The stream at `path` is ended first if it has expired.
+        If the stream at `path` has expired, it is deleted first.
         """
 
         def act() -> None:
@@ -228,15 +233,15 @@ class Engine:
         self._do(act)
 
     def has_stream(self, path: str) -> bool:
-        """Return whether the state has a stream.
+        """Return whether the state has a stream; the result may not be durable yet.
 
-        That may not be durable: a response may depend on it only if a later reply is waited for.
+        A response may use the result only if it also waits for a later reply of the engine.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
         return result[0]
 
-    # ---- queries of the server -------------------------------------------------------------------
+    # ---- queries and waits ---------------------------------------------------------------------
 
     @property
     def is_full(self) -> bool:
@@ -247,24 +252,24 @@ class Engine:
         return self.broker.durable
 
     def stream(self, path: str) -> Stream | None:
-        """Return a stream as the next command will find it, perhaps not durable yet, or None."""
+        """Return a stream of the state, which may not be durable yet; None if there is none."""
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the transaction at a stream's stable offset, perhaps not durable yet, or None."""
+        """Return the pending transaction at the stable offset; it may not be durable yet."""
         return holding_view(self.broker.state, path)
 
     def wait(
         self, path: str, offset: int, wake: Callable[[], None], isolation: str = READ_UNCOMMITTED
     ) -> Waiting | None:
-        """Call `wake` once, as `DurableView.wait` does."""
+        """Call `wake` once when there is something to read; see `DurableView.wait`."""
         return self.durable_view.wait(path, offset, wake, isolation)
 
     def stop_waiting(self, waiting: Waiting) -> None:
         stop_waiting(*waiting)
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Call the broker, then write what that left to write. Raises EngineStopped."""
+        """Call the broker, then schedule a write of its frames. Raises EngineStopped."""
         self._check_running()
         self._guard(action)
         if self._is_stopped:
@@ -276,9 +281,10 @@ class Engine:
             raise EngineStopped("the engine has stopped")
 
     def _guard(self, action: Callable[[], None]) -> None:
-        """Stop the engine if `action` raises: state and journal may no longer agree.
+        """Call `action`; if it raises, stop the engine.
 
-        What clients and disks can cause has its own outcomes; an exception in here is a bug.
+        Faults of clients and disks have their own outcomes, so an exception here is a bug, and the
+        state may no longer agree with the journal.
         """
         try:
             action()
@@ -286,7 +292,7 @@ class Engine:
             self._fail(error)
 
     async def execute(self, command: EngineCommand) -> Outcome:
-        """Execute a command and return its outcome."""
+        """Execute a command and return its outcome when it is durable. Raises EngineStopped."""
         return await self._call(partial(self.submit, command))
 
     async def fetch(
@@ -297,7 +303,7 @@ class Engine:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> Outcome:
-        """Read from `offset` on (None: the head); return a ReadDone or a refusal."""
+        """Read from `offset` on (None is the head); return a ReadDone or a refusal."""
         read = partial(self.read, path, offset, bytes_max=bytes_max, isolation=isolation)
         return await self._call(read)
 
@@ -337,7 +343,10 @@ class Engine:
             self._written(group, self._write(group))
 
     def _is_worth_a_thread(self, group: WriteGroup) -> bool:
-        """A single frame on a fast, idle disk is synced sooner than a thread wakes up."""
+        """Return whether to write a group on the thread, not on the loop.
+
+        A single frame on a fast, idle disk is synced before a thread would wake up.
+        """
         if not group.is_synced:
             return False
         is_slow = self._is_committing or self._sync_seconds > _INLINE_SYNC_SECONDS
@@ -347,7 +356,7 @@ class Engine:
         started = monotonic()
         self._writer.write(group)
         if group.is_synced:
-            # After a slow sync, the next groups go to the thread until syncs are fast again.
+            # After a slow sync, groups are written on the thread until syncs are fast again.
             self._sync_seconds += (monotonic() - started - self._sync_seconds) / 8
         rolled = any(part.segment != self._segment for part in group.parts)
         return self._writer.make_room() if rolled else None
@@ -365,11 +374,12 @@ class Engine:
     def _look_for_room(self) -> None:
         """Try again to allocate the spare segment and the reserve.
 
-        If a checkpoint found no room, it gets that of the reserve. Only a checkpoint frees what was
-        deleted, so on a full disk it is made at once. Raises DiskFailed if the directory is gone.
+        If there was no space for a checkpoint, the reserve is removed to make space. Only a
+        checkpoint frees the space of deleted messages, so on a full disk one begins at once. Raises
+        DiskFailed if the data directory no longer exists.
         """
         if not self._directory.disk.is_there():
-            raise DiskFailed("the data directory was deleted under the running process")
+            raise DiskFailed("the data directory was deleted while the process was running")
         if self.broker.is_full and self.broker.has_garbage:
             self.checkpoint()
         if self._is_writing or not (self.broker.needs_room or self._needs_reserve):
@@ -409,7 +419,7 @@ class Engine:
 
     def _committed(self, cut: Cut, dead: list[int] | None) -> None:
         if dead is None:
-            log.warning("no room for a checkpoint; no data is lost, it will be tried again")
+            log.warning("no disk space for a checkpoint; no data is lost, and it will be retried")
             self.broker.cut_failed(cut)
             self._cut_over(None)
             self._needs_reserve = True
@@ -428,13 +438,13 @@ class Engine:
         self._is_committing = False
         self._flush_soon()
 
-    # ---- the end -------------------------------------------------------------------------------
+    # ---- failure and close ---------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
         self._is_stopped = True
         self._read_turns.drop()
         self._on_fatal(error)
-        # Reached only if `on_fatal` returns, in a program that embeds the engine: end all waits.
+        # `on_fatal` returns only in a program that embeds the engine. Then all waits must end.
         self._settle_idle()
         for call in self._calls:
             if not call.done():
@@ -452,7 +462,7 @@ class Engine:
             await asyncio.sleep(0.001)
 
     async def close(self) -> None:
-        """Accept nothing new, finish what is under way, checkpoint, and close the directory."""
+        """Refuse new calls, finish the pending ones, make a checkpoint and close the directory."""
         if self._is_closed:
             return
         self._read_turns.finish()
@@ -472,13 +482,13 @@ class Engine:
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:
-    """Set the result of a future, unless its caller no longer waits."""
+    """Set the result of a future, unless it is done: its caller may have been cancelled."""
     if not future.done():
         future.set_result(result)
 
 
 def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:
-    """Commit a cut; return the segments that are no longer needed, None if the store is full."""
+    """Commit a cut; return the segments that are no longer needed, or None if the store is full."""
     try:
         return commit_cut(store, cut)
     except StoreFull:

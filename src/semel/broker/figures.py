@@ -1,4 +1,4 @@
-"""The figures of a running engine, as one value: what an operator may want to see."""
+"""The figures of a running engine for operators, as one value."""
 
 from msgspec import Struct
 
@@ -8,9 +8,12 @@ from semel.model.commands import BY_TIMEOUT, COMMITTED, TXN_INLINE
 
 
 class EngineFigures(Struct, frozen=True, kw_only=True):
-    """Counts since the start, and sizes at this moment. Times are in milliseconds since 1970."""
+    """Counts since the start of the process, and current sizes.
 
-    streams: int  # soft-deleted ones included
+    Times are in milliseconds since 1970.
+    """
+
+    streams: int  # with soft-deleted ones
     durable_bytes: int  # the durable watermark
     end_bytes: int  # the end of the journal
     sync_count: int
@@ -25,13 +28,13 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     txns_pending: int
     txns_prepared: int
     oldest_txn_ms: int | None  # when the oldest pending transaction began
-    stable_lag: int  # the largest distance between a stable offset and its tail
-    stable_lag_ms: int | None  # when the oldest transaction that causes such a distance began
+    stable_lag: int  # the largest distance from a stable offset to the tail
+    stable_lag_ms: int | None  # when the oldest transaction causing a lag began
     sinks: int
 
 
 def engine_figures(engine: Engine) -> EngineFigures:
-    """Return the figures of an engine at this moment."""
+    """Return the current figures of an engine."""
     broker = engine.broker
     state, ended = broker.state, broker.txns_ended
     rows = [txn.row for txn in state.by_txn.values()]

@@ -1,8 +1,9 @@
 """The gap hold: an append that arrives before its predecessor waits a moment.
 
-If a producer sends on several connections, sequence 3 may arrive before 2. `decide` refuses that as
-a gap. With a hold, the refusal waits a moment for what is missing. The hold is called before the
-broker and sees outcomes only: an append that it releases is decided like any other.
+If a producer sends on several connections, sequence 3 may arrive before 2. `decide` refuses 3 as a
+gap. With a gap hold, the append waits a moment for its predecessor before it is refused. The hold
+is a layer above the broker and uses only outcomes: an append that it submits again is decided like
+any other.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
 
 
 class Timer(Protocol):
-    """A scheduled call."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None: ...
 
@@ -37,7 +38,7 @@ class _Held(Struct):
 
 
 class GapHold:
-    """Wraps the `submit` of an engine. It must be called from one thread."""
+    """A wrapper around the `submit` of an engine. It must be called from one thread."""
 
     def __init__(self, submit: Submit, call_later: CallLater, *, seconds: float) -> None:
         self._submit = submit
@@ -48,7 +49,10 @@ class GapHold:
         self._bytes = 0
 
     def submit(self, command: Append, reply: Reply) -> None:
-        """Submit an append; if it is refused as a gap, hold it for a moment and submit it again."""
+        """Submit an append; if it is refused as a gap, hold it and submit it again.
+
+        It is submitted again when its predecessor is accepted, or at the latest after the hold.
+        """
         tag = command.producer
         if tag is None or tag.mode != DENSE:
             self._submit(command, reply)
@@ -68,7 +72,7 @@ class GapHold:
             self._release(producer, outcome.seq + 1)
 
     def _hold(self, producer: Producer, seq: int, command: Append, reply: Reply) -> bool:
-        """Hold an append; False if the limits are reached, or its sequence is held already."""
+        """Hold an append; return False if a limit is reached or its sequence is already held."""
         waiting = self._held.get(producer, {})
         size = _size(command)
         is_full = self.count >= GAPS_HELD_MAX or self._bytes + size > GAPS_HELD_BYTES_MAX
@@ -82,12 +86,12 @@ class GapHold:
         return True
 
     def _release(self, producer: Producer, seq: int) -> None:
-        """Submit the held appends that follow an accepted one: they become durable together."""
+        """Submit the held appends from `seq` on; they become durable together."""
         while self._resubmit(producer, seq):
             seq += 1
 
     def _resubmit(self, producer: Producer, seq: int) -> bool:
-        """Submit a held append, which is not held a second time; False if there is none."""
+        """Submit a held append, without holding it again; return False if there is none."""
         waiting = self._held.get(producer, {})
         held = waiting.pop(seq, None)
         if held is None:
@@ -97,12 +101,13 @@ class GapHold:
         held.timer.cancel()
         self.count -= 1
         self._bytes -= _size(held.command)
-        # Its reply may release more: a gap decided in between gets its reply after it.
+        # The reply may release more appends: one that was decided as a gap before this call may be
+        # held only after it.
         self._submit(held.command, partial(self._reply, producer, held.reply))
         return True
 
     def drain(self) -> None:
-        """Submit everything that is held, in order: nothing may be held when the engine ends."""
+        """Submit all held appends in order, so that none is held when the engine closes."""
         for producer in list(self._held):
             for seq in sorted(self._held.get(producer, ())):
                 self._resubmit(producer, seq)

@@ -1,4 +1,4 @@
-"""Which streams and transactions a command concerns, and the lookups that its decision needs."""
+"""The streams and transactions that a command concerns, and the lookups its decision needs."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -49,10 +49,10 @@ def affected_paths(command: EngineCommand) -> list[str]:
 
 
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
-    """Return the pending transactions that a command concerns; for a begin, all of its producer.
+    """Return the pending transactions that a command concerns.
 
-    Those are few. The transactions of a sink are left out: there may be very many, and none of them
-    conflicts with another.
+    A begin concerns all transactions of its producer, which are few. It does not concern the other
+    transactions of a sink: there may be many, and they do not conflict with each other.
     """
     ids = dict.fromkeys(_ids_of(command))
     txns = [state.transactions[txn_id] for txn_id in ids if txn_id in state.transactions]
@@ -72,7 +72,7 @@ def _ids_of(command: EngineCommand) -> Iterator[str]:
 
 
 class Lookups:
-    """Reads from the journal what the decision on a command needs and the state does not hold."""
+    """Reads stored facts from the journal that a decision needs and the state does not keep."""
 
     def __init__(
         self, state: State, txn_history: TxnHistory, view: DurableView, reader: BrokerReader
@@ -83,7 +83,10 @@ class Lookups:
         self._reader = reader
 
     def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Return the outcome of a transaction, and the epoch of the newest outcome of its id."""
+        """Return the outcome of a transaction, and the epoch of the newest outcome of its id.
+
+        Return None and 0 if the transaction is pending.
+        """
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:
             return None, 0
@@ -100,7 +103,10 @@ class Lookups:
         return 0 if row is None else row.outcome.epoch
 
     def add(self, command: EngineCommand) -> EngineCommand | None:
-        """Return a command with its lookups; None if one is not durable yet. Raises ReadFailed."""
+        """Return a command with its lookups; None if a lookup needs data that is not durable yet.
+
+        Raises ReadFailed.
+        """
         now_ms = command.now_ms
         if isinstance(command, Create):
             return self._add_stored(command)
@@ -120,7 +126,10 @@ class Lookups:
         return replace(named, remembered=outcome, last_epoch=last_epoch)
 
     def _add_stored(self, command: Create) -> Create | None:
-        """Add the append that a fork with a sub-offset divides, if there is one at its offset."""
+        """Add the append that a fork with a sub-offset splits, if there is one at the offset.
+
+        Return None if that append is not durable yet. Raises ReadFailed.
+        """
         fork = command.fork
         if fork is None or not fork.sub_offset or fork.offset is None:
             return command
@@ -135,7 +144,7 @@ class Lookups:
             return command
         slices, _ = self._reader.read_on(view, offset, view.tail.stable, 1, is_committed=True)
         if not slices or slices[0].offset != offset:
-            return command  # a control record or an aborted message cannot be divided
+            return command  # a control record or an aborted message cannot be split
         message = next(slices[0].messages())
         units = slices[0].count if is_json(source.row.content_type) else len(message)
         stored = StoredAppend(number, offset, units, message)

@@ -1,4 +1,4 @@
-"""What an engine is opened with: its settings, checked once, its data directory, and a clock."""
+"""The settings, the data directory and the clock of an engine."""
 
 import os
 import time
@@ -16,13 +16,16 @@ from semel.model.errors import EngineError
 
 
 class Settings(Struct, frozen=True):
-    """How an engine stores. What it guarantees is not a setting."""
+    """How an engine stores data; no setting changes what it guarantees.
+
+    Raises ValueError if a value is invalid.
+    """
 
     segment_bytes: int = default.SEGMENT_BYTES_DEFAULT
     reserve_bytes: int = default.RESERVE_BYTES_DEFAULT
     checkpoint_interval_ms: int = default.CHECKPOINT_INTERVAL_MS
     sweep_interval_ms: int = default.SWEEP_INTERVAL_MS
-    producer_idle_ms: int = 0  # 0: producers never expire
+    producer_idle_ms: int = 0  # 0 means that producers never expire
     limits: MachineLimits = MachineLimits()
 
     def __post_init__(self) -> None:
@@ -30,13 +33,13 @@ class Settings(Struct, frozen=True):
         for is_valid, rule in (
             (
                 size >= default.SEGMENT_BYTES_MIN and size % 8 == 0,
-                f"segment_bytes must be a multiple of 8 of at least {default.SEGMENT_BYTES_MIN}",
+                f"segment_bytes must be a multiple of 8, at least {default.SEGMENT_BYTES_MIN}",
             ),
             (size <= default.SEGMENT_BYTES_MAX, "segment_bytes must be below 4 GiB"),
             (self.reserve_bytes >= 0, "reserve_bytes must not be negative"),
             (
                 min(self.checkpoint_interval_ms, self.sweep_interval_ms) > 0,
-                "intervals must be positive",
+                "checkpoint_interval_ms and sweep_interval_ms must be positive",
             ),
             (self.producer_idle_ms >= 0, "producer_idle_ms must not be negative"),
             (
@@ -49,7 +52,10 @@ class Settings(Struct, frozen=True):
 
 
 class Directory:
-    """A locked data directory: the journal's files and the checkpoint's store."""
+    """A locked data directory: the files of the journal and the store of the checkpoint.
+
+    Raises EngineError if the directory cannot be locked or opened.
+    """
 
     def __init__(self, path: str) -> None:
         self.disk: Disk = RealDisk(path)
@@ -67,21 +73,21 @@ class Directory:
 
 
 # ---- time and randomness -------------------------------------------------------------------------
-# Nothing else gets them from the operating system.
+# The engine gets the wall time and random bytes only from a clock, so that tests can replace it.
 
 
 class Clock(Protocol):
-    """A source of time and randomness."""
+    """A source of the wall time and of random bytes."""
 
     def now_ms(self) -> int:
-        """Return the wall time in milliseconds since 1970."""
+        """Return the wall-clock time in milliseconds since 1970."""
 
     def random_bytes(self, count: int) -> bytes:
         """Return bytes that cannot be guessed."""
 
 
 class SystemClock:
-    """The operating system's clock and entropy."""
+    """The clock and the random bytes of the operating system."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

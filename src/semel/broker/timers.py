@@ -1,6 +1,6 @@
-"""What ends without a request: overdue transactions, expired streams, idle producers.
+"""Expiry without a request: overdue transactions, expired streams, idle producers.
 
-Each class returns what is due; the broker decides it and writes the frame.
+Each class returns the objects that are due; the broker decides on them and writes the frames.
 """
 
 from heapq import heapify, heappop, heappush
@@ -15,10 +15,11 @@ from semel.machine.txn.decide_end import deadline_of
 
 
 class Deadlines:
-    """The pending transactions in the order of their deadlines.
+    """The pending transactions, in the order in which to check their deadlines.
 
-    An entry is only a time to look again: every chunk moves the deadline of its transaction. The
-    entry of an ended one is dropped when its time comes, or once half of all entries are stale.
+    An entry is only the time of the next check, because every chunk moves the deadline of its
+    transaction. The entry of an ended transaction is dropped at that time, or earlier if about half
+    of all entries are stale.
     """
 
     def __init__(self, state: State) -> None:
@@ -50,7 +51,7 @@ class Deadlines:
                 continue
             if is_due(self._state, txn, now_ms):
                 overdue.append(txn)
-                heappush(self._queue, (time_ms + 1, number))  # in case its end has to wait
+                heappush(self._queue, (time_ms + 1, number))  # in case the abort has to wait
             else:
                 self.watch(txn)
         return overdue
@@ -63,8 +64,9 @@ def is_due(state: State, txn: Txn, now_ms: int) -> bool:
 
 
 # ---- streams -------------------------------------------------------------------------------------
-# Reads prolong a sliding window and write nothing to the journal, so their times are kept here and
-# not in the state. After a restart every window starts again: streams may end late, never early.
+# A read restarts the TTL of a stream, but writes nothing to the journal. The times of reads are
+# therefore kept here and not in the state. After a restart every TTL starts again: a stream may
+# expire late, but never early.
 
 
 _QUEUE_SLACK: Final = 1_024
@@ -76,7 +78,7 @@ def can_expire(row: StreamRow) -> bool:
 
 
 class Expiry:
-    """The streams that can expire: their last reads, and the order in which to check them."""
+    """The streams that can expire: the times of their last reads, and a queue of checks."""
 
     def __init__(self, state: State, now_ms: int) -> None:
         self._state = state
@@ -100,7 +102,7 @@ class Expiry:
             heappush(self._queue, (self.deadline(stream), number))
 
     def forget(self, number: int) -> None:
-        """Stop watching a stream; its entry is dropped as those of `Deadlines` are."""
+        """Stop watching a stream; its entry in the queue is dropped later, as in `Deadlines`."""
         self._touched.pop(number, None)
         self._watched.discard(number)
         if len(self._queue) > 2 * len(self._watched) + _QUEUE_SLACK:
@@ -112,11 +114,11 @@ class Expiry:
         self._touched[number] = max(time_ms, self._touched.get(number, 0))
 
     def touched_ms(self, number: int) -> int:
-        """Return when a stream was last used other than by a write."""
+        """Return when a stream was last read; at least the start of the process."""
         return max(self._started_ms, self._touched.get(number, 0))
 
     def deadline(self, stream: Stream) -> int:
-        """Return when a stream that can expire has to be checked again, at the latest."""
+        """Return when a stream expires if it is not used again, which is when to check it."""
         row = stream.row
         ends = [] if row.expires_at_ms is None else [row.expires_at_ms]
         if row.ttl_ms is not None:
@@ -144,8 +146,8 @@ class Expiry:
 
 
 # ---- producers -----------------------------------------------------------------------------------
-# Off by default: the rows of a producer are kept as long as its stream. An expired one leaves a
-# tombstone, so a late retry is refused and never stored twice.
+# Off by default: the rows of a producer are then kept as long as its stream. An expired producer
+# leaves a tombstone, so that a late retry is refused and never stored twice.
 
 
 _CHECKS_PER_RESULT: Final = 10
@@ -173,7 +175,7 @@ class IdleProducers:
             heappush(self._queue, (row.updated_ms + self.idle_ms, number, producer_id))
 
     def due(self, now_ms: int, count_max: int) -> list[tuple[str, str]]:
-        """Return path and id of at most `count_max` producers that are idle too long."""
+        """Return path and id of at most `count_max` producers that have been idle for too long."""
         idle: list[tuple[str, str]] = []
         time_ms = self._state.frame_time(now_ms)
         for _ in range(_CHECKS_PER_RESULT * count_max):
@@ -185,7 +187,7 @@ class IdleProducers:
                 self._watched.discard((number, producer_id))
                 continue
             deadline = row.updated_ms + self.idle_ms
-            # Its expiry may find no room on the disk; then it is checked again.
+            # If the disk has no space for the event of the expiry, the producer is checked again.
             heappush(self._queue, (max(deadline, time_ms + 1), number, producer_id))
             if deadline <= time_ms:
                 idle.append((self._state.by_number[number].row.path, producer_id))

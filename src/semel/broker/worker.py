@@ -1,4 +1,4 @@
-"""Where work runs: on a thread of its own, or on the loop for a limited time per turn."""
+"""Two ways to run work: on a separate thread, or on the loop for a limited time per turn."""
 
 import asyncio
 import threading
@@ -12,7 +12,10 @@ Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker:
-    """Runs jobs outside the loop. If one raises, `on_error` gets the error and the thread ends."""
+    """A thread that runs jobs outside the loop.
+
+    If a job raises, `on_error` is called on the loop and the thread ends.
+    """
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -47,18 +50,19 @@ class Worker:
             self._on_error(error)
 
 
-# ---- the loop's turns ----------------------------------------------------------------------------
-# Reads run on the loop, for a limited time per turn. This is the second of the three limits that a
-# read passes; `semel.server.admission` describes all of them.
+# ---- turns of the loop ---------------------------------------------------------------------------
+# Reads run on the loop, for a limited time per turn. This is the second of three limits on a read;
+# `semel.server.admission` describes all of them.
 
 
 _READING_SECONDS_MAX: Final = 0.005
 
 
 class ReadTurns:
-    """Runs reads in order: at once, or on a later turn of the loop if this one's time is used up.
+    """A queue that runs reads in order, for a limited time per turn of the loop.
 
-    At least one read is run per turn, however long it takes.
+    When the time of a turn is used up, the next reads run on a later turn. At least one read runs
+    per turn, however long it takes.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -68,7 +72,7 @@ class ReadTurns:
         self._is_due = False
 
     def begin(self, read: Callable[[], None]) -> None:
-        """Run `read` now, or after those that wait already."""
+        """Run `read` now, or queue it if other reads wait or the time of this turn is used up."""
         if self._waiting or self._seconds > _READING_SECONDS_MAX:
             self._waiting.append(read)
         else:
@@ -76,12 +80,12 @@ class ReadTurns:
         self._call_soon()
 
     def finish(self) -> None:
-        """Run everything that waits."""
+        """Run all queued reads."""
         while self._waiting:
             self._run(self._waiting.popleft())
 
     def drop(self) -> None:
-        """Drop everything that waits."""
+        """Drop all queued reads without running them."""
         self._waiting.clear()
 
     def _run(self, read: Callable[[], None]) -> None:

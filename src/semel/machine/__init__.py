@@ -1,10 +1,11 @@
-"""The state machine. It does no I/O, and time and randomness are in the commands.
+"""The state machine. It does no I/O; commands contain the time and random values it needs.
 
 `decide(state, command)` returns a decision: the outcome, and the event to make durable before the
-outcome is given to the client. `apply(state, event, ...)` folds the event into the state; it is the
-only function that changes it, and recovery replays the journal with it. The rules are in
-`docs/reference/machine.md` and `docs/reference/transactions.md`; `docs/explanation/exactly-once.md`
-says how the broker drives this.
+client gets the outcome. `apply(state, event, ...)` folds the event into the state. It is the only
+function that changes the state, and recovery uses it to replay the journal.
+
+The rules are in `docs/reference/machine.md` and `docs/reference/transactions.md`.
+`docs/explanation/exactly-once.md` explains how the broker uses the state machine.
 """
 
 from semel.machine.apply import apply

@@ -1,6 +1,6 @@
-"""The decision on an append: all checks, in their order.
+"""The decision on an append: all checks, in the order of the documentation.
 
-The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
+A number in a comment is the row of that check in the table in `docs/reference/machine.md`.
 """
 
 from typing import Final
@@ -161,7 +161,7 @@ def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
 
 
 def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool) -> Appended:
-    """Return the outcome of an append that stores nothing to recognise a repeat."""
+    """Return the outcome of an append of which no repeat can be recognised."""
     tag = command.producer
     if tag is not None:
         return Appended(first, next_offset, is_closed, tag.epoch, tag.last_seq, is_unguarded=True)
@@ -169,7 +169,7 @@ def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool)
 
 
 # ---- inside a transaction ------------------------------------------------------------------------
-# Check 6, and the checks that differ after it.
+# Check 6, and the later checks that differ inside a transaction.
 
 
 def decide_publish(state: State, command: Append, tag: TxnTag) -> Decision:
@@ -226,7 +226,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
     if tag is None or tag.mode != DENSE or tag.epoch is None:
         return Decision(InvalidRequest("producer"))
     if tag.cursor is not None:
-        return Decision(InvalidRequest("producer_cursor"))  # an abort would not undo it
+        return Decision(InvalidRequest("producer_cursor"))  # an abort would not undo the cursor
     if stream.tail.dedup_from is None:
         return _decide_unguarded(state, txn, stream, command, tag)
     row = find_producer(stream, tag.id)
@@ -264,7 +264,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
 def _decide_unguarded(
     state: State, txn: Txn, stream: Stream, command: Append, tag: ProducerTag
 ) -> Decision:
-    """Decide a publish to a stream without duplicate detection."""
+    """Decide an append to a stream without duplicate detection."""
     refusal = (
         check_stream(state, stream, command)
         or check_content(stream, command)
@@ -289,13 +289,13 @@ def _accept_inline(
 def _repeat(
     stream: Stream, tag: ProducerTag, row: ProducerRow, digest: int, receipts_max: int
 ) -> Outcome | None:
-    """Return the outcome of a repeated publish of this transaction; None if it is new."""
+    """Return the outcome of a repeated append of this transaction; None if it is new."""
     receipt = find_sparse(row.txn_receipts, first_seq=tag.first_seq, last_seq=tag.last_seq)
     if receipt is not None:
         return repeat_of(stream, tag, row, receipt, is_equal=receipt.digest == digest)
     if not is_between(row.txn_receipts, tag.first_seq, receipts_max):
         return None
-    # If the producer has also appended outside, the sequence may have been used there.
+    # If the producer has also appended outside the transaction, that append may have used it.
     if row.last_seq >= unpack_receipt(row.txn_receipts, 0).first_seq:
         return None
     return Duplicate(None, None, stream.tail.is_closed, row.epoch, highest_seq(row))
@@ -325,7 +325,7 @@ def _decide_staged(
         is_equal = chunk_at(txn.chunk_blocks, seq) == (stream.row.number, digest)
         if tag.is_strict and not is_equal:
             return Decision(PayloadMismatch())  # 8
-        # Like the first one, a repeated chunk has no offsets.
+        # A chunk has no offsets yet, so the duplicate has none either.
         closed = stream.tail.is_closed
         return Decision(Duplicate(None, None, closed, is_mismatch=not is_equal))  # 8
     refusal = (

@@ -1,7 +1,7 @@
-"""`apply`: the only code that changes the state, both live and in recovery.
+"""`apply`: the only function that changes the state, both live and in recovery.
 
-It reads the frame (event, sections, time) and nothing else, so that a replay of the journal gives
-the same state.
+Besides the state, it reads only the frame (event, sections, time), so that a replay of the journal
+produces the same state.
 """
 
 from collections.abc import Callable, Mapping
@@ -79,13 +79,13 @@ from semel.model.errors import InvariantBroken, invariant
 
 
 def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> Effects:
-    """Fold the frame at `lsn` into the state; return what it changes in other tables.
+    """Fold the frame at `lsn` into the state; return its effects on tables outside the state.
 
-    An applier returns None if that is nothing. Raises InvariantBroken if the frame does not
-    continue the state: a bug, or a damaged journal.
+    An applier returns None if there are no effects. Raises InvariantBroken if the frame does not
+    follow from the state, which means a bug or a damaged journal.
     """
     if time_ms < state.time_ms:  # not `invariant`: it would cost a call per append
-        raise InvariantBroken("frame time went back")
+        raise InvariantBroken("the time of the frame is before that of the previous frame")
     state.time_ms = time_ms
     if type(event) is ChunkStaged:
         apply_staged(state, event, sections, time_ms, lsn)
@@ -96,7 +96,7 @@ def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int
 def _advance(stream: int, offset: int, sections: Sections) -> int:
     for section in sections:
         if section.stream != stream or section.base != offset:
-            raise InvariantBroken("offsets do not join")
+            raise InvariantBroken("the offsets of a section do not continue its stream")
         offset += section.count
     return offset
 
@@ -106,8 +106,8 @@ def _advance(stream: int, offset: int, sections: Sections) -> int:
 
 def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> Effects:
     row = event.row
-    invariant(row.number == state.next_stream, "stream numbers do not join")
-    invariant(row.path not in state.by_path, "a stream of that path exists")
+    invariant(row.number == state.next_stream, "stream numbers are not consecutive")
+    invariant(row.path not in state.by_path, "a stream with this path exists")
     if row.fork is not None:
         add_fork(state.by_number[row.fork.source], row.number)
     tail = _advance(row.number, 0 if row.fork is None else row.fork.start, sections)
@@ -134,7 +134,7 @@ def _apply_appended(
     stream = state.by_number[event.stream]
     old = stream.tail
     if old.is_closed or old.is_deleted:
-        raise InvariantBroken("append to a stream that ended")
+        raise InvariantBroken("append to a stream that has ended: it is closed or deleted")
     tail = _advance(event.stream, old.tail, sections)
     advance_tail(state, stream, tail, time_ms, event.stream_seq, event.close)
     if event.stamp is not None:
@@ -170,7 +170,7 @@ def _apply_ended(
 
 
 def _mark_prunable(state: State, stream: Stream) -> None:
-    """Mark a stream, and the sources it was forked from, as having messages no longer needed."""
+    """Mark a stream and all its fork sources: some of their messages may no longer be needed."""
     row = stream.row
     state.dirty.pruned.add(row.number)
     while row.fork is not None:
@@ -179,9 +179,9 @@ def _mark_prunable(state: State, stream: Stream) -> None:
 
 
 def _remove_unneeded(state: State, stream: Stream) -> list[Stream]:
-    """Remove a deleted stream that no fork needs, then the deleted sources that only it needed.
+    """Remove a deleted stream that has no forks; return the removed streams.
 
-    Return the removed streams.
+    If it was the last fork of a deleted source, the source is removed as well, and so on.
     """
     removed: list[Stream] = []
     while stream.tail.is_deleted and not stream.forks:
@@ -214,9 +214,9 @@ def _apply_trimmed(
 def _apply_switched(
     state: State, event: DedupSwitched, _sections: Sections, _time_ms: int
 ) -> Effects:
-    """Switch duplicate detection on or off, and drop its rows.
+    """Switch duplicate detection on or off, and drop the rows of producers and keys.
 
-    Rows that are kept but no longer updated would make new messages look like duplicates.
+    If these rows stayed without being updated, new messages would later look like duplicates.
     """
     stream = state.by_number[event.stream]
     set_tail(state, stream, replace(stream.tail, dedup_from=event.dedup_from))
@@ -231,7 +231,7 @@ def _apply_switched(
 
 
 # ---- producers -----------------------------------------------------------------------------------
-# Rows are made with positional arguments, because this runs once per append.
+# Rows are built with positional arguments, which are faster: this runs once per append.
 
 
 def _record_producer(
@@ -265,7 +265,7 @@ def _record_producer(
 
 
 def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
-    """Store the row of a producer, and raise the epoch in the registry to it."""
+    """Store the row of a producer; raise the epoch in the registry if the row's is higher."""
     assert stream.producers is not None
     stream.producers[producer_id] = row
     state.dirty.producers[stream.row.number, producer_id] = row
@@ -280,7 +280,7 @@ def _continue_producer(
     is_raised = stamp.epoch > old.epoch
     is_plain = stamp.mode == DENSE and stamp.session is None and stamp.cursor is None
     if is_plain and not is_raised and old.last_seq >= 0:
-        return ProducerRow(  # the case of nearly every append of a producer
+        return ProducerRow(  # the common case
             DENSE,
             stamp.epoch,
             old.session,

@@ -1,6 +1,6 @@
-"""The checks of an append that look at the stream and the body.
+"""The checks of an append that read the stream and the body.
 
-The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
+A number in a comment is the row of that check in the table in `docs/reference/machine.md`.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ from semel.model.outcomes_txn import StreamInTransaction
 from semel.model.validation import is_batch_consistent
 
 _NO_BODY: Final = digest_of(b"")
-_BAD_BODY: Final = -1  # matches no digest
+_BAD_BODY: Final = -1  # equals no stored digest
 
 
 def is_close_only(command: Append) -> bool:
@@ -39,22 +39,25 @@ def is_close_only(command: Append) -> bool:
 
 
 def digest_of_append(stream: Stream, command: Append) -> int:
-    """Return the digest of a payload; an invalid body gets -1, which matches no stored digest."""
+    """Return the digest of an append's payload; -1, which no stored digest equals, if invalid."""
     batch = command.batch
     if batch is None:
         return _NO_BODY if command.body_error is None else _BAD_BODY
     if batch.count > 1 and not is_json(stream.row.content_type):
-        return digest_of(batch.payload, batch.extras + batch.lengths)  # `ab`, `c` or `a`, `bc`
+        return digest_of(batch.payload, batch.extras + batch.lengths)  # `ab`, `c` is not `a`, `bc`
     return digest_of(batch.payload, batch.extras)
 
 
 def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction:
-    """Return the refusal that names the oldest of the transactions open in a stream."""
+    """Return the refusal that names the oldest of the transactions that are open in a stream."""
     return StreamInTransaction(state.by_txn[min(txn_numbers)].row.id)
 
 
 def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
-    """Refuse an append to a closed stream or of another media type."""
+    """Refuse an append to a closed stream or of another media type.
+
+    A close is refused while a pending transaction has messages in the stream.
+    """
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
     if command.close and stream.open:
@@ -70,7 +73,7 @@ def check_content(stream: Stream, command: Append) -> Outcome | None:
     """Refuse an append whose conditions do not hold, or whose body is invalid."""
     tail = stream.tail
     last = tail.stream_seq
-    # Comparing strings is comparing bytes: UTF-8 keeps the order of code points.
+    # Strings are in the same order as their bytes: UTF-8 preserves the order of code points.
     if command.stream_seq is not None and last is not None and command.stream_seq <= last:
         return StreamSeqConflict(last)  # 12
     if command.if_match is not None and command.if_match != tail.tail:
@@ -93,7 +96,7 @@ def check_body(batch: Batch | None, error: str | None, content_type: str) -> Ref
 
 
 def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
-    """Refuse an append whose receipt cannot be stored: too long a span, or too many producers."""
+    """Refuse an append whose receipt cannot be stored: sequence span or producer limit exceeded."""
     if tag.last_seq - tag.first_seq > SEQUENCE_SPAN_MAX:
         return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
     producers = stream.producers
@@ -108,7 +111,7 @@ def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None
 def section_of(
     number: int, base: int, batch: Batch, content_type: str, kind: int = SECTION_DATA
 ) -> Section:
-    """Return the section of a batch at an offset of a stream; a staged one has no offset yet."""
+    """Return the section for a batch at offset `base` of a stream; a staged one has no offset."""
     is_joined = batch.count > 1 and is_json(content_type)
     return Section(  # positional: this runs once per append
         number, base, batch.count, batch.payload, batch.lengths, is_joined, batch.extras, kind
@@ -116,7 +119,7 @@ def section_of(
 
 
 def digest_of_chunk(section: Section) -> int:
-    """Return the 32 bits of a chunk's digest that are stored: the upper half."""
+    """Return the stored digest of a chunk: the upper 32 bits of the digest of its append."""
     has_bounds = section.count > 1 and not section.is_joined
     rest = section.extras + section.lengths if has_bounds else section.extras
     return crc32c(rest, crc32c(section.payload))
@@ -128,7 +131,7 @@ def digest_of_chunk(section: Section) -> int:
 def check_key(
     state: State, stream: Stream, key: str, *, digest: int, now_ms: int
 ) -> Outcome | None:
-    """Return the outcome for a key that was used within its retention; None if it is new."""
+    """Return the outcome for an idempotency key that is retained; None if it is not."""
     row = stream.keys.get(key) if stream.keys else None
     if row is None or is_key_expired(state, row, state.frame_time(now_ms)):
         return None
@@ -138,12 +141,12 @@ def check_key(
 
 
 def is_key_expired(state: State, row: KeyRow, time_ms: int) -> bool:
-    """Return whether the retention of a key has ended."""
+    """Return whether the retention of an idempotency key has ended."""
     return time_ms >= row.time_ms + state.limits.key_window_ms
 
 
 def store_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
-    """Store a key and drop expired and surplus ones. Called by `apply` only."""
+    """Store an idempotency key; drop expired keys and those over the limit. Only for `apply`."""
     if stream.keys is None:
         stream.keys = {}
     keys, number = stream.keys, stream.row.number

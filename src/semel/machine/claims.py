@@ -1,8 +1,8 @@
-"""Claims: a new instance takes a producer over, then gets to know how far the previous one came.
+"""Claims: a new instance fences the previous one, and then learns how far that instance came.
 
-The order matters. Before the previous instance is fenced, a request of it that is still under way
-could be stored after the response, and the new instance would store the same messages again. The
-letters in the comments are the rows of `docs/reference/machine.md`.
+The order matters. If the previous instance were not fenced first, a delayed request from it could
+be stored after the response to the claim. The new instance would then store the same messages
+again. A letter in a comment is the row of that check in `docs/reference/machine.md`.
 """
 
 from semel.machine.checks import holding_txn
@@ -54,7 +54,7 @@ from semel.model.outcomes import (
 
 
 def decide_claim(state: State, stream: Stream, command: ClaimProducer) -> Decision:
-    """Fence the previous instance, and report the last append it stored."""
+    """Decide a claim, which fences the previous instance and reports the last stored append."""
     if stream.tail.dedup_from is None:
         return Decision(DedupOff())
     registered = state.registry.get(command.producer_id)
@@ -81,7 +81,7 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
 
 
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
-    """Decide a repeated claim; it is accepted only while its session has stored nothing."""
+    """Decide a repeated claim; a dense producer's is refused once its session has stored data."""
     if row.epoch < floor:
         return Decision(StaleEpoch(floor))  # e
     if row.mode == DENSE and highest_seq(row) >= 0:
@@ -108,14 +108,17 @@ def _decide_new(
 
 
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
-    """Return the highest epoch with a pending transaction, which a claim has to abort; else -1."""
+    """Return the highest epoch of the producer's pending transactions, or -1.
+
+    A claim must use a higher epoch, so that it aborts them.
+    """
     numbers = state.owned.get((True, producer_id), ())
     owners = (state.by_txn[number].row.owner for number in numbers)
     return max((owner.epoch for owner in owners if isinstance(owner, ProducerOwner)), default=-1)
 
 
 def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
-    """Return the outcome, with the last sequence and its next offset as far as they are stored."""
+    """Return the outcome, with the last sequence and the offset after it if they are stored."""
     if row is None:
         return Claimed(producer_id, epoch)
     packed = last_receipt(row)
@@ -161,19 +164,25 @@ def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
 
 
 def last_receipt(old: ProducerRow) -> bytes:
-    """Return the receipt of the last append outside transactions: a later claim reports it."""
+    """Return the receipt of the last append outside transactions, which a later claim reports.
+
+    A tombstone has no receipts: its receipt has the sequence, but no offset.
+    """
     if old.last_seq < 0:
         return old.first_receipt
     if old.receipts:
         return old.receipts[-RECEIPT_BYTES:]
-    return pack_receipt(old.last_seq, old.last_seq, -1, 0, 0)  # a tombstone has no receipts
+    return pack_receipt(old.last_seq, old.last_seq, -1, 0, 0)
 
 
 # ---- register, forget, expire --------------------------------------------------------------------
 
 
 def decide_register(state: State, command: Register) -> Decision:
-    """Assign a producer id, or raise the epoch of a registered one and fence older instances."""
+    """Decide a registration: assign a producer id, or raise the epoch of a registered one.
+
+    A higher epoch fences older instances.
+    """
     producer_id = command.producer_id
     row = None if producer_id is None else state.registry.get(producer_id)
     epoch = command.first_epoch if row is None else row.epoch + 1
@@ -192,7 +201,10 @@ def decide_register(state: State, command: Register) -> Decision:
 def _raise_epoch(
     state: State, outcome: Outcome, event: ProducerClaimed | ProducerRegistered
 ) -> Decision:
-    """Accept an epoch, and abort the pending transactions of older instances in the same frame."""
+    """Return the decision that accepts an epoch.
+
+    The same frame aborts the pending transactions of older instances.
+    """
     draft = Draft(state)
     draft.fence(event.id, event.epoch)
     ended = tuple(draft.ended)
@@ -206,7 +218,7 @@ def _raise_epoch(
 
 
 def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Decision:
-    """Drop one producer of one stream."""
+    """Decide to drop the row of a producer in a stream."""
     if command.producer_id not in (stream.producers or ()):
         return Decision(UnknownProducer())
     txns = _txns_in(state, stream, command.producer_id)
@@ -216,7 +228,7 @@ def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Deci
 
 
 def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer) -> Decision:
-    """Replace the row of a producer that was idle too long by a tombstone."""
+    """Decide to replace the row of a producer that has been idle for too long by a tombstone."""
     row = find_producer(stream, command.producer_id)
     if row is None or row.is_expired:
         return Decision(UnknownProducer())

@@ -1,8 +1,9 @@
-"""Decisions on one-shot commits, and on sinks.
+"""Decisions on one-shot commits and on sinks.
 
-A one-shot commit has appends, moves and listed transactions: all of it is applied, or nothing.
+A one-shot commit has appends, moves and listed transactions. Either all of them are applied or
+none.
 
-The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
+A number in a comment is the row of that check in the table in `docs/reference/transactions.md`.
 """
 
 from semel.machine.checks import check_body
@@ -96,7 +97,7 @@ def decide_commit(state: State, command: Commit) -> Decision:
     return _accept(state, command, draft, streams, listed)
 
 
-# ---- who commits ---------------------------------------------------------------------------------
+# ---- the producer of a commit --------------------------------------------------------------------
 
 
 def _check_producer(state: State, command: Commit) -> Outcome | None:
@@ -119,14 +120,14 @@ def _check_producer(state: State, command: Commit) -> Outcome | None:
 
 
 def _repeat(registered: RegistryRow, age: int, digest: int) -> Outcome:
-    """Return the outcome of a repeated commit, which was made `age` commits ago."""
+    """Return the outcome of a repeated commit; `age` is the number of commits after it."""
     results, digests = registered.results, registered.digests
     result = unpack_result(results[-1 - age]) if age < len(results) else None
     is_mismatch = age < len(digests) and digests[-1 - age] != digest
     return CommitDone(None, None, result, is_duplicate=True, is_mismatch=is_mismatch)
 
 
-# ---- what it commits -----------------------------------------------------------------------------
+# ---- the content of a commit ---------------------------------------------------------------------
 
 
 def _find_all_listed(state: State, command: Commit) -> list[Txn] | Outcome:
@@ -159,7 +160,7 @@ def _find_listed(state: State, command: Commit, named: ListedTxn) -> Txn | Outco
 def _find_staged(
     state: State, txn: Txn | TxnOutcome | Outcome, sink: SinkTag, named: ListedTxn
 ) -> Txn | Outcome:
-    """Return a transaction of the sink that is prepared, or the refusal."""
+    """Return `txn` if it is a prepared transaction of the sink, else a refusal."""
     if not isinstance(txn, Txn):
         return BranchMissing(named.id)  # s6
     owner = txn.row.owner
@@ -171,7 +172,7 @@ def _find_staged(
 
 
 def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
-    """Refuse to leave out chunks of a stream that was deleted or has expired since."""
+    """Refuse a transaction with chunks for a deleted or expired stream: they would be lost."""
     if not txn.row.deleted:
         return None
     path = min(txn.row.deleted)
@@ -182,7 +183,7 @@ def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
 
 
 def paths_of(command: Commit) -> list[str]:
-    """Return the paths of the streams that a one-shot commit names itself, without those listed."""
+    """Return the paths in a one-shot commit, without those of its listed transactions."""
     return [
         *(append.path for append in command.appends),
         *(position.path for position in command.positions),
@@ -213,7 +214,10 @@ def _refuse_bodies(
 
 
 def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
-    """Refuse more chunks in total than one transaction may have: their offsets take time."""
+    """Refuse more chunks in total than one transaction may have.
+
+    The commit assigns offsets to all of them in one frame, which takes time.
+    """
     maximum = state.limits.chunks
     is_fit = sum(map(chunks_of, listed)) <= maximum
     return None if is_fit else BatchTooLarge(maximum * EXTENT_BYTES)  # 8
@@ -249,7 +253,7 @@ def _mover_of(command: Commit) -> OwnerKey:
 
 
 def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
-    """Return the numbers of the transactions that the commit ends: their holds do not count."""
+    """Return the numbers of the transactions that the commit ends; their holds are ignored."""
     ending = {txn.row.number for txn in listed}
     if command.sink is not None:
         return ending | {txn.row.number for txn in superseded_txns(state, command.sink, listed)}
@@ -306,11 +310,13 @@ def _stamp_of(state: State, command: Commit, draft: Draft) -> CommitStamp:
 
 
 # ---- sinks ---------------------------------------------------------------------------------------
-# Whether a version of an app is new, a repeat, or of another history.
 
 
 def check_version(state: State, tag: SinkTag) -> Outcome | None:
-    """Return the outcome of a version that is a repeat or refused; None if it may be committed."""
+    """Return the outcome for a version that is a repeat or is refused.
+
+    Return None if the version is new and may be committed.
+    """
     sink = state.sinks.get(tag.app)
     if sink is None:
         return LimitReached("sinks", SINKS_MAX) if len(state.sinks) >= SINKS_MAX else None
@@ -347,7 +353,7 @@ def _again(row: VersionRow, *, is_unchecked: bool) -> Outcome:
 
 
 def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
-    """Return what an app has staged for this version and older ones, and does not commit."""
+    """Return the sink's transactions for this version or older ones that are not listed."""
     numbers = state.owned.get((False, tag.app), set()) - {txn.row.number for txn in listed}
     txns = (state.by_txn[number] for number in sorted(numbers))
     return [
@@ -358,7 +364,7 @@ def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
 
 
 def decide_rebind(state: State, command: RebindSink) -> Decision:
-    """Bind a sink to another query."""
+    """Decide to bind a sink to another query."""
     if command.app not in state.sinks:
         return Decision(UnknownSink())
     event = SinkRebound(command.app, command.query_id, command.last_version)
@@ -366,7 +372,7 @@ def decide_rebind(state: State, command: RebindSink) -> Decision:
 
 
 def decide_forget_sink(state: State, command: ForgetSink) -> Decision:
-    """Drop the row of a sink."""
+    """Decide to drop the row of a sink."""
     if command.app not in state.sinks:
         return Decision(UnknownSink())
     return Decision(SinkChanged(), SinkForgotten(command.app))

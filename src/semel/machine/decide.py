@@ -1,4 +1,4 @@
-"""`decide`: the outcome of a command, and the event to write first. It changes nothing."""
+"""`decide`: from a state and a command to an outcome and an event. It changes nothing."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -70,7 +70,7 @@ Decider = Callable[[State, Any], Decision]
 
 
 def _on_stream(decide_on: Callable[[State, Stream, Any], Decision]) -> Decider:
-    """Return the decider of a command on a stream that has to exist."""
+    """Return a decider that refuses the command if the stream does not exist."""
 
     def decide_command(state: State, command: StreamCommand) -> Decision:
         stream = find_stream(state, command.path)
@@ -107,12 +107,12 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
 
 
 def decide(state: State, command: EngineCommand) -> Decision:
-    """Decide a valid command on this state."""
+    """Return the decision on a command whose fields are valid."""
     return _DECIDERS[type(command)](state, command)
 
 
 def validate_and_decide(state: State, command: EngineCommand) -> Decision:
-    """Decide a command whose fields have not been checked; InvalidRequest if one is invalid."""
+    """Return the decision on a command, with the outcome InvalidRequest if a field is invalid."""
     field = find_invalid_field(command)
     return decide(state, command) if field is None else Decision(InvalidRequest(field))
 
@@ -120,15 +120,15 @@ def validate_and_decide(state: State, command: EngineCommand) -> Decision:
 # ---- dry run -------------------------------------------------------------------------------------
 
 
-# A payload that no client sends: it must not equal a stored one.
+# A payload that no client sends, because it must not equal a stored payload.
 _DRY_BATCH: Final = Batch(b"\x00the payload of a dry run\x00")
 
 
 class DryRun(Struct, frozen=True):
     """The outcome that an append would have.
 
-    If it depends on the payload, `outcome` is that for the payload stored under this sequence, and
-    `other` that for any other one; else `other` is None.
+    If the sequence is stored and the outcome depends on the payload, `outcome` is the one for the
+    stored payload and `other` the one for any other payload. Otherwise `other` is None.
     """
 
     outcome: Outcome
@@ -136,7 +136,7 @@ class DryRun(Struct, frozen=True):
 
 
 def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun:
-    """Return the outcome that an append of a producer would have, whatever its payload."""
+    """Return the outcome that an append of a producer would have, for any payload."""
     stream = state.by_path.get(path)
     content_type = None if stream is None else stream.row.content_type
     command = Append(path, now_ms, content_type, _DRY_BATCH, producer=tag)
@@ -154,7 +154,7 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
 
 
 def _receipt_of(row: ProducerRow, tag: ProducerTag) -> Receipt | None:
-    """Return the receipt of exactly this sequence, if it is retained."""
+    """Return the receipt of exactly these sequences; None if it is not retained."""
     first, last = tag.first_seq, tag.last_seq
     if last > row.last_seq:
         return None

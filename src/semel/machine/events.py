@@ -1,7 +1,7 @@
-"""What a frame says happened, and what a decision contains.
+"""Events, sections and decisions.
 
-An event is the meta of one frame; the messages are beside it, in sections. `apply` reads nothing
-else, so it must contain everything that the state needs of a command.
+An event is the meta of one frame; the messages are in the sections of that frame. `apply` reads
+nothing else, so an event must contain everything from the command that the state needs.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from semel.model.outcomes import Outcome
 
 
 class Ended(Struct, frozen=True, gc=False, array_like=True):
-    """The end of one transaction, and the offsets of its control records: (stream, offset)."""
+    """The end of one transaction; `markers` are (stream, offset) of its control records."""
 
     txn: int
     is_committed: bool
@@ -25,7 +25,7 @@ class Ended(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
-    """A transaction begins. `ended` are those of older instances of its producer."""
+    """A transaction begins; `ended` are pending ones of older instances, which it aborts."""
 
     number: int
     id: str
@@ -41,7 +41,7 @@ class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
 class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
     """A transaction may write more streams.
 
-    `positions` (group, stream, offset) are in old journals only: `PositionsNamed` replaced them.
+    `positions` (group, stream, offset) occurs only in old journals; `PositionsNamed` replaced it.
     """
 
     txn: int
@@ -50,14 +50,14 @@ class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PositionsNamed(Struct, frozen=True, gc=False, array_like=True):
-    """The commit of a transaction moves more positions, or to other offsets."""
+    """A transaction names positions that its commit moves, or changes their offsets."""
 
     txn: int
     positions: tuple[NamedPosition, ...]
 
 
 class ChunkStaged(Struct, frozen=True, gc=False, array_like=True):
-    """Messages of a staged transaction, in the section, without an offset."""
+    """A chunk of a staged transaction; its messages are in the section and have no offset."""
 
     txn: int
     seq: int
@@ -70,7 +70,7 @@ class TxnPrepared(Struct, frozen=True, gc=False, array_like=True):
 
 
 class CommitStamp(Struct, frozen=True, gc=False, array_like=True):
-    """The producer of a one-shot commit; without a sequence, only its epoch is raised."""
+    """The producer of a one-shot commit; if `seq` is None, only its epoch is raised."""
 
     id: str
     epoch: int
@@ -88,9 +88,9 @@ class SinkStamp(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Decided(Struct, frozen=True, gc=False, array_like=True):
-    """Transactions end, chunks get their offsets, positions move: all at once.
+    """Transactions end, chunks get their offsets and positions move, all in one frame.
 
-    `extents` are packed (`txn/draft.py`), in the order of `ended`; messages of a one-shot
+    `extents` is packed (see `txn/draft.py`), in the order of `ended`. The messages of a one-shot
     commit are in the sections before the control records.
     """
 
@@ -103,13 +103,13 @@ class Decided(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PositionsMoved(Struct, frozen=True, gc=False, array_like=True):
-    """Positions move without a transaction: (group, stream, offset)."""
+    """Positions (group, stream, offset) move outside a transaction."""
 
     positions: tuple[tuple[str, int, int], ...]
 
 
 class SnapshotPinned(Struct, frozen=True, gc=False, array_like=True):
-    """A group pins what its next step reads."""
+    """A group pins the ranges that its next step reads."""
 
     group: str
     row: SnapshotRow
@@ -146,19 +146,20 @@ TxnEvent = (
 # ---- streams and producers -----------------------------------------------------------------------
 
 
-# The kinds of a section: messages, a control record, or messages that have no offset yet.
+# The kinds of a section: messages, a control record, or a chunk, which has no offset yet.
 SECTION_DATA: Final = 0
 SECTION_CONTROL: Final = 4
 SECTION_STAGED: Final = 8
 
 
 class Section(Struct, frozen=True, gc=False):
-    """Messages of one stream inside a frame, from offset `base` on.
+    """Messages of one stream inside a frame; the first has the offset `base`.
 
-    `is_joined`: the messages in `payload` have a comma between them (a JSON stream), else nothing.
-    `lengths` holds a little-endian u32 for each; it is empty for a single message. `extras` are the
-    keys, headers and timestamps of the messages, or empty. A `SECTION_STAGED` has no base. A
-    `SECTION_CONTROL` takes an offset, and no reader gets it.
+    With `is_joined` (a JSON stream), the messages in `payload` are separated by commas. `lengths`
+    contains the length of each as a little-endian u32; it is empty for a single message. `extras`
+    contains the keys, headers and timestamps of the messages, or is empty. In a section of kind
+    SECTION_STAGED, `base` has no meaning. One of kind SECTION_CONTROL takes an offset, but no
+    reader gets it.
     """
 
     stream: int
@@ -175,7 +176,7 @@ Sections = tuple[Section, ...]
 
 
 class ProducerStamp(Struct, frozen=True, gc=False, array_like=True):
-    """The identity of a producer's append, in the same frame as its messages."""
+    """The identity of a producer's append, stored in the same frame as its messages."""
 
     id: str
     mode: str
@@ -200,7 +201,7 @@ class UnguardedCreated(StreamCreated, frozen=True, gc=False, array_like=True):
 
 
 class StreamAppended(Struct, frozen=True, gc=False, array_like=True):
-    """Messages are appended (in the section), the stream is closed, or both."""
+    """The messages in the section are appended, the stream is closed, or both."""
 
     stream: int
     close: bool = False
@@ -217,20 +218,20 @@ class StreamDeleted(Struct, frozen=True, gc=False, array_like=True):
 
 
 class StreamExpired(Struct, frozen=True, gc=False, array_like=True):
-    """A stream ends because it has expired."""
+    """A stream is deleted because it has expired."""
 
     stream: int
 
 
 class StreamTrimmed(Struct, frozen=True, gc=False, array_like=True):
-    """A stream's head moves."""
+    """The head of a stream moves; the messages before it are dropped."""
 
     stream: int
     head: int
 
 
 class DedupSwitched(Struct, frozen=True, gc=False, array_like=True):
-    """Duplicate detection starts at an offset, or (None) stops and its rows are dropped."""
+    """Duplicate detection starts at `dedup_from`, or stops if that is None."""
 
     stream: int
     dedup_from: int | None
@@ -255,7 +256,7 @@ class ProducerClaimed(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerForgotten(Struct, frozen=True, gc=False, array_like=True):
-    """A stream drops a producer."""
+    """The row of a producer in a stream is dropped."""
 
     stream: int
     id: str
@@ -276,7 +277,10 @@ class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
-    """An epoch is raised, and the pending transactions of older instances end with it."""
+    """An epoch is raised, which aborts the pending transactions of older instances (`ended`).
+
+    An append, a registration or a claim raised it; exactly one of them is set.
+    """
 
     ended: tuple[Ended, ...]
     append: StreamAppended | None = None
@@ -303,10 +307,10 @@ Event = (
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """The outcome, and the event to make durable before it is returned (None: nothing changes).
+    """The outcome of a command, and the event to make durable before the outcome is returned.
 
-    `grows`: the event is refused on a full disk. One that frees room or ends something is not: it
-    may use the reserve.
+    The event is None if nothing changes. With `grows`, the event is refused on a full disk. An
+    event that frees space or ends something is not: it may use the reserve.
     """
 
     outcome: Outcome

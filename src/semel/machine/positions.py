@@ -1,7 +1,6 @@
-"""Positions: who may move a group, and from where; and `apply` for groups and sinks.
+"""Positions: all conditions of a move, and `apply` for groups and sinks.
 
-Every refusal of a move is here. The names in the comments are the rows of the tables in
-`docs/reference/transactions.md`.
+A name such as A2 in a comment is a row of the tables in `docs/reference/transactions.md`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -43,23 +42,23 @@ TailOf = Callable[[Stream], int]
 
 
 def stored_position(stream: Stream, group: str) -> PositionRow:
-    """Return where a group is in a stream; offset 0, version 0 if it was never moved there."""
+    """Return the position of a group in a stream; offset 0, version 0 if it was never moved."""
     return stream.positions.get(group, _NEVER_MOVED) if stream.positions else _NEVER_MOVED
 
 
 def print_mover(mover: OwnerKey) -> str:
-    """Return a mover as text: the id of a producer, or the app of a sink."""
+    """Return a mover as text: the id of a producer, or `sink:` and the app of a sink."""
     is_producer, name = mover
     return name if is_producer else f"sink:{name}"
 
 
-# ---- naming by a transaction ---------------------------------------------------------------------
+# ---- positions that a transaction names ----------------------------------------------------------
 
 
 def name_positions(
     state: State, txn: Txn, moves: tuple[PositionMove, ...]
 ) -> tuple[NamedPosition, ...] | Refusal:
-    """Return the positions that an open transaction names or changes, or a refusal."""
+    """Return the positions that moves add to an open transaction or change in it, or a refusal."""
     streams = find_by_path(state, (move.path for move in moves))
     if not isinstance(streams, dict):
         return streams  # A1
@@ -115,9 +114,9 @@ def _name(
 
 
 def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
-    """Refuse to commit if a named position was moved, or another transaction holds it; A10, A14.
+    """Refuse to prepare or commit if a named position was moved or is held; A10, A14.
 
-    The holds of transactions in `ending` do not count: the same decision ends them.
+    The holds of transactions in `ending` are ignored, because the same decision ends them.
     """
     for group, path in txn.row.lost:
         return PositionConflict(group, path, 0, reason=BY_DELETION)
@@ -149,7 +148,7 @@ def refuse_held(
     return UnstableOffsets(group, stream.row.path, holder.id, holder.epoch)
 
 
-# ---- moves without naming ------------------------------------------------------------------------
+# ---- moves of a one-shot commit ------------------------------------------------------------------
 
 
 def refuse_commit_moves(
@@ -161,7 +160,7 @@ def refuse_commit_moves(
     mover: OwnerKey,
     ending: Collection[int],
 ) -> Refusal | None:
-    """Refuse the first position that a one-shot commit cannot move; A18."""
+    """Return the refusal for the first position that a one-shot commit cannot move; A18."""
     room = _Room()
     for position in positions:
         stream = streams[position.path]
@@ -178,7 +177,7 @@ def refuse_commit_moves(
     return None
 
 
-# ---- one condition each --------------------------------------------------------------------------
+# ---- the conditions of a move --------------------------------------------------------------------
 
 
 def _refuse_incarnation(
@@ -223,9 +222,9 @@ def _refuse_mover(position: PositionMove, stored: PositionRow, mover: OwnerKey) 
 
 
 class _Room:
-    """Refuses positions after the tail of a stream, and too many groups in a stream.
+    """Refuses offsets after the tail, and more groups in a stream than the limit.
 
-    Positions of the same command that were accepted before are counted.
+    The groups that the same command has already added are counted.
     """
 
     def __init__(self) -> None:
@@ -234,7 +233,7 @@ class _Room:
     def refuse(
         self, stream: Stream, position: PositionMove, tail: int, *, is_named: bool = False
     ) -> Refusal | None:
-        """Refuse a position; one that the transaction has named before is not counted again."""
+        """Refuse a position; its group is not counted if the transaction has already named it."""
         if position.to > tail:
             return StreamRefused(position.path, OffsetBeyondTail(tail))
         stored = stream.positions or {}
@@ -246,11 +245,11 @@ class _Room:
         return None if has_room else LimitReached("groups_per_stream", GROUPS_PER_STREAM_MAX)
 
 
-# ---- commands of groups --------------------------------------------------------------------------
+# ---- commands on groups --------------------------------------------------------------------------
 
 
 def decide_set_positions(state: State, command: SetPositions) -> Decision:
-    """Move positions, all or none."""
+    """Decide to move positions outside a transaction: all of them or none."""
     streams = find_by_path(state, (position.path for position in command.positions))
     if not isinstance(streams, dict):
         return Decision(streams)
@@ -272,7 +271,7 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
 
 
 def decide_pin(state: State, command: PinSnapshot) -> Decision:
-    """Pin a step of a group; if its number is pinned already, return that one."""
+    """Decide to pin a step of a group; if its number is pinned, the outcome is the stored step."""
     pinned = state.snapshots.get(command.group)
     if pinned is not None and pinned.number == command.number:
         return Decision(Pinned(pinned.number, pinned.ranges, pinned.hash, is_new=False))
@@ -301,7 +300,10 @@ def set_sink(state: State, app: str, row: SinkRow) -> None:
 
 
 def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
-    """Bind a sink to another query, which shares no versions with the previous one."""
+    """Bind a sink to a query, with `last_version` as its last version.
+
+    Versions up to that one are kept if the query stays the same; another query has none of them.
+    """
     old = state.sinks[event.app]
     versions = old.versions if event.query_id == old.query_id else ()
     kept = tuple(row for row in versions if row.version <= event.last_version)
@@ -312,7 +314,7 @@ def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_m
 def apply_sink_forgotten(
     state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
 ) -> None:
-    """Drop a sink; outcomes that its commits have removed stay removed."""
+    """Drop a sink; its cutoff is kept, so that expired outcomes do not become valid again."""
     cutoff = state.sinks.pop(event.app).outcomes_from
     state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = cutoff
     state.dirty.sinks[event.app] = None
@@ -324,10 +326,11 @@ def move_positions(
     time_ms: int,
     mover: OwnerKey | None = None,
 ) -> None:
-    """Move groups to (group, stream, offset).
+    """Apply moves: (group, stream, offset).
 
-    `mover` is None for a plain set, which keeps the last mover: otherwise, after an operator skips
-    a message, every worker that does not state an expected offset could move the position.
+    `mover` is None for a move outside a transaction, which keeps the last mover. If it cleared the
+    mover, any worker that sends no expected offset could move the position after an operator has
+    skipped a message.
     """
     for group, number, offset in moves:
         stream = state.by_number[number]
@@ -338,7 +341,7 @@ def move_positions(
 
 
 def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> None:
-    """Move positions without a transaction."""
+    """Move positions outside a transaction."""
     move_positions(state, event.positions, time_ms)
 
 

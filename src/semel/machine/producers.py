@@ -1,7 +1,7 @@
-"""Exactly once: is this append new, a repeat, or from a fenced instance of the producer?
+"""Duplicate detection: whether an append is new, a repeat, or from a fenced instance.
 
-The tables are those of `docs/reference/machine.md`; the letters and numbers in the comments are its
-rows. Nothing here changes the state.
+The functions follow the tables in `docs/reference/machine.md`. A letter or number in a comment is a
+row of these tables. Nothing here changes the state.
 """
 
 from struct import Struct as Layout
@@ -33,9 +33,9 @@ from semel.model.outcomes import (
 )
 
 # ---- receipts ------------------------------------------------------------------------------------
-# What the last appends of a producer returned, packed into bytes. A producer has 64 of them by
-# default. As objects they would take 16 KB; packed they take 2 KB, and replacing the whole ring for
-# a new receipt costs one small copy.
+# The receipts of a producer's last appends are packed into bytes, the ring. A producer has 64 of
+# them by default. As objects they would take 16 KB; packed they take 2 KB, and replacing the whole
+# ring to add a receipt costs one small copy.
 
 
 # last sequence, next offset, digest, message count, sequence span
@@ -44,7 +44,7 @@ RECEIPT_BYTES: Final = _LAYOUT.size
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """What one accepted append returned."""
+    """The sequences, offsets and digest of one accepted append."""
 
     first_seq: int
     last_seq: int
@@ -61,27 +61,28 @@ def pack_receipt(
 
 
 def unpack_receipt(ring: bytes, index: int) -> Receipt:
-    """Return the receipt at `index`, oldest first."""
+    """Return the receipt at `index`; the oldest is at 0."""
     last_seq, next_offset, digest, count, span = _LAYOUT.unpack_from(ring, index * RECEIPT_BYTES)
     return Receipt(last_seq - span, last_seq, next_offset - count, next_offset, digest)
 
 
 def receipts_of(ring: bytes) -> int:
-    """Return the number of receipts."""
+    """Return the number of receipts in a ring."""
     return len(ring) // RECEIPT_BYTES
 
 
 def push_receipt(ring: bytes, packed: bytes, limit: int) -> bytes:
-    """Return the ring with a new receipt; beyond `limit` the oldest is dropped."""
+    """Return the ring with a new receipt; the oldest is dropped if there are over `limit`."""
     surplus = len(ring) + RECEIPT_BYTES - limit * RECEIPT_BYTES
     return (ring[surplus:] if surplus > 0 else ring) + packed
 
 
 def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
-    """Return the receipt of a dense producer for a sequence, if it is retained.
+    """Return the receipt of a dense producer for a sequence; None if it is not retained.
 
-    Sequences are consecutive, so its index is known, unless transactions used some in between: then
-    it is searched for. `zero` is the receipt of sequence 0.
+    Sequences are usually consecutive, so the index of the receipt can be calculated. It must be
+    searched for if transactions used some sequences in between. `zero` is the receipt of sequence
+    0.
     """
     if seq > last_seq:
         return None
@@ -95,7 +96,7 @@ def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt 
 
 
 def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None:
-    """Return the newest receipt that overlaps the range first_seq..last_seq."""
+    """Return the newest receipt that overlaps the range from `first_seq` to `last_seq`."""
     for index in range(receipts_of(ring) - 1, -1, -1):
         receipt = unpack_receipt(ring, index)
         if receipt.first_seq <= last_seq and first_seq <= receipt.last_seq:
@@ -106,7 +107,7 @@ def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None
 
 
 def push_after_first(ring: bytes, packed: bytes, limit: int) -> bytes:
-    """Return the ring with a new receipt; beyond `limit` the oldest but the first is dropped."""
+    """Return the ring with a new receipt; beyond `limit` the second is dropped, never the first."""
     if receipts_of(ring) < max(limit, 2):
         return ring + packed
     return ring[:RECEIPT_BYTES] + ring[2 * RECEIPT_BYTES :] + packed
@@ -123,7 +124,7 @@ def is_between(ring: bytes, seq: int, limit: int) -> bool:
 
 
 def retained_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
-    """Return the older sessions of a producer once `session` replaces its current one."""
+    """Return the older sessions of a producer after `session` replaces its current one."""
     older = tuple(other for other in old.old_sessions if other != session)
     if old.session is not None:
         older = (*older, old.session)
@@ -139,9 +140,9 @@ FIRST_EPOCH: Final = 1
 class SequenceCheck(Struct, frozen=True, gc=False):
     """The result of the producer tables for an append.
 
-    An outcome in `at_once` (identity and repeats, checks 7 and 8) ends the decision; one in `later`
-    (sequence, check 11) comes after the checks of the stream. With neither the append is new and is
-    stored with `epoch`.
+    `at_once` is the outcome of identity and repeats (checks 7 and 8); it ends the decision. `later`
+    is the refusal of the sequence (check 11); the checks of the stream come before it. If both are
+    None, the append is new and is stored with `epoch`.
     """
 
     epoch: int = 0
@@ -150,7 +151,7 @@ class SequenceCheck(Struct, frozen=True, gc=False):
 
 
 def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
-    """Apply the tables to an append: identity, then repeats and sequence."""
+    """Check an append of a producer: its identity first, then repeats and the sequence."""
     registered = state.registry.get(tag.id)
     floor = -1 if registered is None else registered.epoch
     row = stream.producers.get(tag.id) if stream.producers else None
@@ -173,7 +174,7 @@ def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) 
 
 
 def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
-    """Return whether this is the common case: the next append of a producer, with its epoch."""
+    """Return whether this is the common case: the next sequence, with the same epoch."""
     return (
         tag.first_seq == row.last_seq + 1
         and tag.epoch == row.epoch
@@ -186,12 +187,12 @@ def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
 
 
 def latest_seq(row: ProducerRow) -> int:
-    """Return the last sequence of a producer on a stream, inside transactions or outside."""
+    """Return the sequence a producer used last in a stream, inside transactions or outside."""
     return row.last_seq if row.latest_seq < 0 else row.latest_seq
 
 
 def highest_seq(row: ProducerRow) -> int:
-    """Return the highest sequence of a producer on a stream, inside transactions or outside."""
+    """Return the highest sequence of a producer in a stream, inside transactions or outside."""
     return max(row.last_seq, row.latest_seq)
 
 
@@ -199,7 +200,7 @@ def highest_seq(row: ProducerRow) -> int:
 
 
 def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome | None:
-    """Refuse an append whose identity is unknown, fenced, or of another mode."""
+    """Refuse an append whose producer is unknown, fenced or expired, or in the other mode."""
     if floor < 0 and is_assigned_id(tag.id):
         return UnknownProducer()  # a
     if row is not None and row.mode != tag.mode:
@@ -216,7 +217,7 @@ def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome |
 
 
 def is_assigned_id(producer_id: str) -> bool:
-    """Return whether an id has the form that only the server assigns."""
+    """Return whether an id consists of digits only; only the server assigns such ids."""
     return producer_id.isascii() and producer_id.isdigit()
 
 
@@ -263,7 +264,7 @@ def _newcomer(tag: ProducerTag, floor: int) -> SequenceCheck:
 def _successor(
     stream: Stream, tag: ProducerTag, row: ProducerRow, *, digest: int, floor: int
 ) -> SequenceCheck:
-    """Check an append of a producer of which only a tombstone is left."""
+    """Check an append of a producer that has only a tombstone in the stream."""
     epoch = tag.epoch if tag.epoch is not None else _next_epoch(row, floor)
     if tag.mode != DENSE:
         return _sparse(stream, tag, row, digest=digest, epoch=epoch)
@@ -273,7 +274,7 @@ def _successor(
 
 
 def _epoch(tag: ProducerTag, row: ProducerRow, floor: int) -> int:
-    """Return the epoch of an append; one above that of the row fences the older instance."""
+    """Return the epoch of an append; if higher than the row's, it fences the older instance."""
     if tag.epoch is not None:
         return tag.epoch
     if tag.session is None or tag.session == row.session:
@@ -308,9 +309,10 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 
 
 def _begins_bare(tag: ProducerTag) -> bool:
-    """Return whether this is a bare sequence 0.
+    """Return whether this is a bare append with sequence 0.
 
-    Even directly after a claim that is a restart: the claimer would send its session.
+    Such an append is a restart even directly after a claim, because the instance that made the
+    claim would send its session.
     """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 
@@ -322,8 +324,8 @@ def _dense_repeat(
     receipt = find_dense(row.receipts, row.first_receipt, seq=seq, last_seq=row.last_seq)
     is_equal = receipt is not None and receipt.digest == digest
     if tag.epoch is None and tag.session is None and not is_equal:
-        # A bare append has nothing but its sequence: if the payload differs, it may be a retry or
-        # a restart, and to acknowledge it could lose a new message.
+        # A bare append is identified only by its sequence. If the payload differs, it may be a
+        # retry or a restart, and acknowledging it as a duplicate could lose a new message.
         if seq == 0:
             return _accept(row, restart)  # 5
         return SequenceCheck(at_once=RestartAmbiguous(row.epoch, highest_seq(row)))  # 7, 8
@@ -335,7 +337,7 @@ def _dense_repeat(
 def repeat_of(
     stream: Stream, tag: ProducerTag, row: ProducerRow, receipt: Receipt | None, *, is_equal: bool
 ) -> Outcome:
-    """Return the outcome of a repeat, with its offsets if the receipt is retained."""
+    """Return the outcome of a repeat, with offsets if its receipt is retained."""
     is_closed = stream.tail.is_closed
     if receipt is None:
         return Duplicate(None, None, is_closed, row.epoch, highest_seq(row))

@@ -17,9 +17,9 @@ class Row(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ForkRow(Row, frozen=True, gc=False, array_like=True):
-    """The source of a fork: everything before `start` is read there.
+    """The source of a fork; the messages before `start` are read from it.
 
-    `anchor` and `sub_offset` are those of the request, to compare a repeated one with.
+    `anchor` and `sub_offset` are those of the request; a repeated request is compared with them.
     """
 
     source: int
@@ -30,7 +30,7 @@ class ForkRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class StreamRow(Row, frozen=True, gc=False, array_like=True):
-    """What is fixed when a stream is created."""
+    """The properties of a stream that do not change after it is created."""
 
     number: int
     path: str
@@ -44,11 +44,11 @@ class StreamRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class TailRow(Row, frozen=True, gc=False, array_like=True):
-    """What changes with every append, and what an operator changes.
+    """The properties of a stream that change.
 
     `dedup_from` is the offset from which duplicates are recognised; None if they are not. `stable`
-    is the first offset of the oldest pending inline transaction in the stream, else the tail; -1
-    in rows from before transactions. From `aborted_end` on there are no aborted ranges.
+    is the stable offset; -1 in rows written by versions without transactions. There are no aborted
+    ranges at or after `aborted_end`.
     """
 
     head: int
@@ -65,15 +65,15 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     """A producer in one stream.
 
-    `receipts` and `first_receipt` are packed (`producers.py`). `forgotten_seq` is the last sequence
-    of the newest receipt that a sparse producer dropped, -1 before the first. An expired row is a
-    tombstone. Between a claim and the first append after it, `last_seq` of a dense producer is -1
-    and `first_receipt` holds the last append before the claim (`claims.py`).
+    `receipts` and `first_receipt` are packed (see `producers.py`). `forgotten_seq` is the last
+    sequence of the newest receipt that a sparse producer has dropped; -1 if it has dropped none. An
+    expired row is a tombstone. Between a claim and the first append after it, a dense producer has
+    `last_seq` -1, and `first_receipt` is the receipt of the last append before the claim.
 
-    `last_seq` and `receipts` do not cover transactions. `txn` is the number of the latest inline
-    transaction in which the producer wrote to this stream, `txn_receipts` are its receipts: the
-    first, then the newest. `latest_seq` is the last sequence of either kind; -1 if that is
-    `last_seq`.
+    `last_seq` and `receipts` do not include appends inside transactions. `txn` is the number of the
+    latest inline transaction in which the producer wrote to this stream. `txn_receipts` are the
+    receipts of that transaction: the first, then the newest ones. `latest_seq` is the sequence used
+    last, inside transactions or outside; -1 if it is `last_seq`.
     """
 
     mode: str
@@ -93,7 +93,7 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
-    """What the append with an idempotency key returned; `number` keeps the order of use."""
+    """The receipt of an append with an idempotency key; `number` keeps the order of use."""
 
     number: int
     time_ms: int
@@ -105,9 +105,9 @@ class KeyRow(Row, frozen=True, gc=False, array_like=True):
 class RegistryRow(Row, frozen=True, gc=False, array_like=True):
     """A producer in the registry of the server.
 
-    `commit_seq` numbers its one-shot commits at this epoch; `results` are the packed results of the
-    newest ones, and `digests` those of their requests. `decided` counts its ended transactions;
-    `txn_epoch` is the highest transaction epoch of those.
+    `commit_seq` is the sequence of its last one-shot commit at this epoch. `results` are the packed
+    results of the newest one-shot commits, and `digests` the digests of their requests. `decided`
+    counts its ended transactions; `txn_epoch` is the highest transaction epoch among them.
     """
 
     epoch: int
@@ -131,15 +131,16 @@ class MetaRow(Row, frozen=True, gc=False, array_like=True):
 # ---- transactions, groups and sinks --------------------------------------------------------------
 
 
-# A producer (True) whatever its epoch, or a sink's app (False) whatever its task.
+# The owner of transactions without epoch or task: True and a producer id, or False and an app.
 OwnerKey = tuple[bool, str]
 
 
 class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
     """A position that the commit of a transaction moves to the offset `to`.
 
-    `guard` is the stored version when the transaction first named it: the commit compares it.
-    `expected` and `version` are those of the last call that named it, to recognise a repeat.
+    `guard` is the version that the position had when the transaction first named it; the commit is
+    refused if the version has changed. `expected` and `version` are those of the last call that
+    named the position; they identify a repeated call.
     """
 
     group: str
@@ -153,8 +154,9 @@ class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
 class TxnRow(Row, frozen=True, gc=False, array_like=True):
     """A pending transaction.
 
-    `deleted` are the paths of its streams that ended since, `lost` the positions that it named in
-    such streams: (group, path). `next_seq` is the number of the next chunk of a staged one.
+    `deleted` are the paths of its streams that were deleted or have expired since. `lost` are the
+    positions (group, path) that it named in such streams. `next_seq` is the number of the next
+    chunk of a staged transaction.
     """
 
     number: int
@@ -175,7 +177,10 @@ class TxnRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
-    """A stream that a transaction may write, and what it wrote; `first` is -1 without messages."""
+    """A stream that a transaction may write, with the counts of its messages and chunks there.
+
+    `first` is the first offset of an inline transaction in the stream; -1 if there is none.
+    """
 
     first: int = -1
     messages: int = 0
@@ -183,15 +188,16 @@ class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class ChunkBlockRow(Row, frozen=True, gc=False, array_like=True):
-    """A block of the chunks or extents of a transaction, packed (`txn/draft.py`)."""
+    """A block of packed chunks or extents of a transaction (see `txn/draft.py`)."""
 
     packed: bytes
 
 
 class PositionRow(Row, frozen=True, gc=False, array_like=True):
-    """The position of a group in a stream. `version` counts its moves of every kind.
+    """The position of a group in a stream; `version` counts all its moves.
 
-    `mover` moved it last by a transaction or a one-shot commit; None if there was none.
+    `mover` is the owner of the last transaction or one-shot commit that moved the position; None if
+    there was none.
     """
 
     offset: int
@@ -201,7 +207,7 @@ class PositionRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class SnapshotRow(Row, frozen=True, gc=False, array_like=True):
-    """The step a group has pinned."""
+    """The step that a group has pinned."""
 
     number: int
     ranges: tuple[SnapshotRange, ...]
@@ -217,7 +223,10 @@ class VersionRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class SinkRow(Row, frozen=True, gc=False, array_like=True):
-    """A sink; `versions` oldest first. Outcomes numbered below `outcomes_from` have expired."""
+    """A sink, with its retained versions, oldest first.
+
+    Outcomes of its transactions with a number below `outcomes_from` have expired.
+    """
 
     query_id: str
     last_version: int
@@ -226,7 +235,7 @@ class SinkRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
-    """A transaction outcome. `number` counts all outcomes, `ordinal` those of its producer."""
+    """A transaction outcome, numbered among all outcomes and (`ordinal`) those of its producer."""
 
     number: int
     ordinal: int
@@ -243,7 +252,7 @@ class AbortedRow(Struct, frozen=True, gc=False):
 
 
 class PlacedChunkRow(Struct, frozen=True, gc=False):
-    """A chunk to which a decision frame gave offsets, from `base` on."""
+    """A chunk to which a decision frame assigned offsets, from `base` on."""
 
     lsn: int
     stream: int
@@ -252,21 +261,21 @@ class PlacedChunkRow(Struct, frozen=True, gc=False):
 
 
 # ---- tables --------------------------------------------------------------------------------------
-# How keys become bytes, and how tables are declared. The declarations are the annotated fields of
-# `Dirty` in `state.py`: one field is one table of the checkpoint, named like the field. Storing,
-# loading, removing and verifying follow from it.
+# The encoding of keys, and the declaration of tables. An annotated field of `Dirty` in `state.py`
+# declares a table of the checkpoint with the name of the field. The code that stores, loads,
+# removes and verifies rows uses these declarations.
 
 
 _NUMBER: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
 
-# The owners of rows: see `Table.owner`.
+# The values of `Table.owner`.
 OF_STREAM: Final = "stream"
 OF_TXN: Final = "transaction"
 
 
 class KeyCodec(Struct, frozen=True):
-    """The two directions between a key and its bytes; bytes sort like the keys."""
+    """The encoder and the decoder of a kind of key; encoded keys sort like the keys."""
 
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
@@ -299,9 +308,9 @@ PAIR_KEY: Final = KeyCodec(_encode_pair, _PAIR.unpack)
 class Table(Struct, frozen=True):
     """One table of the state.
 
-    `load(state, key, row)` puts a stored row back; tables are loaded in the order of their
-    declaration. With an `owner`, keys begin with the number of a stream or a transaction, and its
-    rows are removed with it.
+    `load(state, key, row)` adds a stored row to the state; tables are loaded in the order of their
+    declaration. If a table has an `owner`, its keys begin with the number of a stream or a
+    transaction, and the rows are removed together with that stream or transaction.
     """
 
     key: KeyCodec
@@ -311,7 +320,7 @@ class Table(Struct, frozen=True):
 
 
 def tables_of(holder: type) -> Mapping[str, Table]:
-    """Return the tables that the annotated fields of a class declare, in their order."""
+    """Return the tables that the annotated fields of a class declare, in the same order."""
     hints = get_type_hints(holder, include_extras=True)
     return {
         name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated

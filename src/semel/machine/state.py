@@ -1,4 +1,4 @@
-"""The state: every table the journal folds into, and what changed since the last checkpoint."""
+"""The state: the tables into which `apply` folds the journal, and the rows changed recently."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -38,7 +38,10 @@ from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
 
 
 class MachineLimits(Struct, frozen=True):
-    """The limits a deployment may set. Outcomes depend on them, so they should not change."""
+    """The limits that a deployment may set.
+
+    They should not change later, because the outcomes of commands depend on them.
+    """
 
     receipts: int = default.RECEIPTS_DEFAULT
     streams: int = default.STREAMS_MAX
@@ -57,7 +60,7 @@ class MachineLimits(Struct, frozen=True):
 class Stream(Struct, gc=False, eq=False):
     """The current rows of a stream, and indexes derived from other tables.
 
-    There may be a million of these, so the garbage collector does not track them.
+    There may be a million streams, so the garbage collector does not track these objects.
     """
 
     row: StreamRow
@@ -67,8 +70,8 @@ class Stream(Struct, gc=False, eq=False):
     next_key: int = 0
     forks: set[int] | None = None
     positions: dict[str, PositionRow] | None = None
-    open: dict[int, int] | None = None  # inline transaction -> its first offset, oldest first
-    txns: set[int] | None = None  # every pending transaction that may write here or names it
+    open: dict[int, int] | None = None  # inline transaction -> its first offset; oldest first
+    txns: set[int] | None = None  # pending transactions that may write here or name a position
     holds: dict[str, int] | None = None  # group -> the prepared transaction that holds its position
 
 
@@ -81,10 +84,10 @@ class Txn(Struct, gc=False, eq=False):
 
 
 class Effects(Struct, frozen=True, gc=False, eq=False):
-    """What one frame changed outside the tables of the state, as `apply` returns it.
+    """The effects of one frame, as `apply` returns them.
 
-    `streams` are those whose tail changed or that were removed; one may occur twice. The other rows
-    belong to tables of the journal that the state does not keep.
+    `streams` are the streams whose tail changed or that were removed; a stream may occur twice. The
+    other fields are rows of tables of the journal that the state does not keep.
     """
 
     streams: Sequence[Stream] = ()
@@ -96,9 +99,10 @@ class Effects(Struct, frozen=True, gc=False, eq=False):
 NO_EFFECTS: Final = Effects()
 
 
-# ---- loading a checkpoint: rows of one table arrive in the order of their keys ------------------
+# ---- loading a checkpoint ------------------------------------------------------------------------
+# The rows of a table are loaded in the order of their keys.
 
-# The tail of a stream until its own row is loaded.
+# The tail of a stream whose tail row is not loaded yet.
 _NO_TAIL: Final = TailRow(0, 0, False, False, None, 0)
 
 
@@ -107,7 +111,7 @@ def _load_stream(state: "State", number: int, row: StreamRow) -> None:
 
 
 def _load_tail(state: "State", number: int, row: TailRow) -> None:
-    if row.stable < 0:  # written before there were transactions
+    if row.stable < 0:  # written by a version without transactions
         row = msgspec.structs.replace(row, stable=row.tail)
     state.by_number[number].tail = row
 
@@ -173,12 +177,13 @@ def _load_sink(state: "State", app: str, row: SinkRow) -> None:
 
 
 class Dirty(Struct, eq=False):
-    """The rows changed since the last checkpoint, by table; None means removed.
+    """The rows changed since the last checkpoint, by table; None for a removed row.
 
-    Every annotated field declares a table of the checkpoint: see `rows.py`. A new table is one
-    more field. `dropped` streams and `decided` transactions are removed with all their rows;
-    `pruned` streams may have lost messages. `forgotten_sink_cutoffs`: per forgotten sink, the
-    outcome number below which its outcomes are removed.
+    Every annotated field declares a table of the checkpoint (see `rows.py`); to add a table, add a
+    field. The streams in `dropped` and the transactions in `decided` are removed with all their
+    rows. The streams in `pruned` may have messages that are no longer needed.
+    `forgotten_sink_cutoffs` is, for each forgotten sink, the number below which its outcomes are
+    removed.
     """
 
     streams: Annotated[
@@ -216,8 +221,8 @@ class Dirty(Struct, eq=False):
     decided: set[int] = set()
 
     def absorb(self, older: "Dirty") -> None:
-        """Add the changes of an abandoned checkpoint; newer rows win."""
-        for name in self.__struct_fields__:  # dicts and sets: both have a union
+        """Add the changes of an abandoned checkpoint; rows changed since then replace them."""
+        for name in self.__struct_fields__:  # dicts and sets both have `|`
             setattr(self, name, getattr(older, name) | getattr(self, name))
 
 
@@ -225,12 +230,12 @@ STATE_TABLES: Final = tables_of(Dirty)
 
 
 class State:
-    """The fold of the journal.
+    """The state of the engine, a fold of the journal.
 
-    `live_producers` counts the producers of all streams that are not tombstones.
-    `forgotten_sink_cutoffs`: per forgotten sink, the lowest outcome number still valid; only needed
-    until the next start, when older rows are gone. `named` are the pending transactions that name a
-    position: by group, then by stream.
+    `live_producers` is the number of producers of all streams, without tombstones. `named` maps a
+    group and then a stream to the pending transactions that name this position.
+    `forgotten_sink_cutoffs` is, for each forgotten sink, the lowest number of an outcome that is
+    still valid. It is needed only until the next start, when the older outcomes are removed.
     """
 
     __slots__ = (
@@ -279,30 +284,31 @@ class State:
         self.dirty = Dirty()
 
     def frame_time(self, now_ms: int) -> int:
-        """Return the time of a frame written now: it never goes back."""
+        """Return the time of a frame that is written now; it is never before the last frame."""
         return now_ms if now_ms > self.time_ms else self.time_ms
 
     def take_dirty(self) -> Dirty:
-        """Return what changed since the last call."""
+        """Return the rows changed since the last call, and begin a new set of changes."""
         dirty, self.dirty = self.dirty, Dirty()
         return dirty
 
     def meta_row(self) -> MetaRow:
-        """Return the counters as a row."""
+        """Return the counters of the state as a row."""
         return MetaRow(
             self.next_stream, self.next_producer, self.time_ms, self.next_txn, self.next_outcome
         )
 
     def load_meta(self, row: MetaRow) -> None:
-        """Restore the counters."""
+        """Restore the counters from a stored row."""
         self.next_stream, self.next_producer = row.next_stream, row.next_producer
         self.time_ms = row.time_ms
         self.next_txn, self.next_outcome = row.next_txn, row.next_outcome
 
     def load_links(self) -> None:
-        """Restore what is derived, once all rows are loaded: forks, open offsets, order of keys.
+        """Restore the derived data after all rows are loaded.
 
-        Raises KeyError if a row that another one needs is missing.
+        These are the forks of each stream, the first offsets of pending inline transactions, and
+        the order of idempotency keys. Raises KeyError if a row refers to a row that is missing.
         """
         for txn_number, txn in self.by_txn.items():
             if txn.row.kind == TXN_INLINE:
@@ -354,9 +360,9 @@ def advance_tail(
     stream_seq: str | None = None,
     close: bool = False,
 ) -> None:
-    """Move the tail of a stream to `tail`, and the stable offset with it.
+    """Move the tail of a stream to `tail`, and update the stable offset.
 
-    The arguments are positional because this runs once per append.
+    The arguments are positional, which is faster, because this runs once per append.
     """
     old = stream.tail
     stream.tail = state.dirty.tails[stream.row.number] = TailRow(
@@ -393,7 +399,7 @@ def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
 
 
 def owner_key(owner: Owner) -> OwnerKey:
-    """Return the producer without its epoch, or the sink without its task."""
+    """Return an owner without its details: the producer without epoch, or the sink without task."""
     if isinstance(owner, ProducerOwner):
         return True, owner.id
     return False, owner.app
@@ -437,7 +443,10 @@ def add_named_position(state: State, txn_number: int, named: NamedPosition) -> N
 
 
 def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
-    """Record that a transaction no longer names a position, nor holds it."""
+    """Record that a transaction no longer names or holds a position.
+
+    If it held the position, another prepared transaction that names the position holds it now.
+    """
     streams = state.named[named.group]
     others = streams[named.stream]
     others.discard(txn_number)
@@ -456,8 +465,8 @@ def remove_named_position(state: State, txn_number: int, named: NamedPosition) -
 def hold_positions(state: State, txn: Txn) -> None:
     """Record that a prepared transaction holds the positions it names.
 
-    Journals from before holds may have several prepared transactions that name one position; then
-    the oldest holds it.
+    In a journal of an older version, several prepared transactions may name the same position. The
+    oldest of them holds it.
     """
     number = txn.row.number
     for named in txn.row.positions:

@@ -1,6 +1,6 @@
-"""Decisions on streams: create, fork, delete, trim, expire; and which offsets are retained.
+"""Decisions on streams, and the ranges of offsets that are retained.
 
-The numbers in the comments are the rows of the table in `docs/reference/machine.md`.
+A number in a comment is the row of that check in the table in `docs/reference/machine.md`.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 
 
 def decide_create(state: State, command: Create) -> Decision:
-    """Create a stream, or compare the request with the one that exists."""
+    """Decide a create; if the stream exists, compare the request with its configuration."""
     stream = state.by_path.get(command.path)
     if stream is not None:
         return Decision(_compare(stream, command))  # 1, 2
@@ -181,7 +181,7 @@ def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | 
 
 
 def _units_at(source: Stream, stored: StoredAppend | None, anchor: int) -> int:
-    """Return the units of the append at the anchor; 0 if the lookup is not of this offset."""
+    """Return the units of the append at the anchor; 0 if the lookup is for another offset."""
     if stored is None or (stored.stream, stored.offset) != (source.row.number, anchor):
         return 0
     return stored.units
@@ -231,7 +231,7 @@ def _accept(
 
 
 def find_stream(state: State, path: str) -> Stream | Refusal:
-    """Return the stream at a path, or the refusal if there is none."""
+    """Return the stream at a path, or the refusal if it does not exist or is soft-deleted."""
     stream = state.by_path.get(path)
     if stream is None:
         return NotFound()
@@ -239,12 +239,12 @@ def find_stream(state: State, path: str) -> Stream | Refusal:
 
 
 def decide_delete(_state: State, stream: Stream, _command: Delete) -> Decision:
-    """Delete a stream; it is soft-deleted while forks need its messages."""
+    """Decide to delete a stream; it is soft-deleted while forks need its messages."""
     return Decision(Deleted(is_soft=bool(stream.forks)), StreamDeleted(stream.row.number))
 
 
 def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
-    """Move the head of a stream, never back and never past the stable offset."""
+    """Decide to move the head of a stream, never back and never past the stable offset."""
     tail = stream.tail
     if command.before > tail.tail:
         return Decision(OffsetBeyondTail(tail.tail))
@@ -256,7 +256,7 @@ def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
 
 
 def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decision:
-    """Switch duplicate detection of a stream on or off, if that is a change."""
+    """Decide to switch duplicate detection of a stream on or off, if that is a change."""
     since, tail = stream.tail.dedup_from, stream.tail.tail
     if command.dedup == (since is not None):
         return Decision(Switched(since, tail))
@@ -267,7 +267,7 @@ def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decisio
 
 
 def decide_expire(state: State, stream: Stream, command: Expire) -> Decision:
-    """End a stream, if it has expired."""
+    """Decide to delete a stream if it has expired."""
     time_ms = state.frame_time(command.now_ms)
     if not is_expired(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
         return Decision(StillAlive())
@@ -278,7 +278,7 @@ def decide_expire(state: State, stream: Stream, command: Expire) -> Decision:
 
 
 def find_by_path(state: State, paths: Iterable[str]) -> dict[str, Stream] | StreamRefused:
-    """Return the streams at all paths, or the refusal for the first that does not exist."""
+    """Return the streams at all paths, or the refusal for the first one that does not exist."""
     streams: dict[str, Stream] = {}
     for path in paths:
         stream = find_stream(state, path)
@@ -295,9 +295,9 @@ OFFSET_MAX: Final = 1 << 63
 
 
 def retained_range(state: State, stream: Stream, starts: dict[int, int]) -> tuple[int, int]:
-    """Return the offsets of a stream that it or any fork of it still needs: from, up to.
+    """Return the range of offsets, as start and end, that a stream or any fork of it still needs.
 
-    `starts` caches the first of them per stream, over several calls on the same state.
+    `starts` caches the start of the range of each stream for several calls on the same state.
     """
     start = retained_from(state, stream, starts)
     if not stream.tail.is_deleted:
@@ -326,10 +326,11 @@ def _fork_start(fork: Stream) -> int:
 
 
 def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) -> bool:
-    """Return whether a stream has expired, if it was last used at `touched_ms`.
+    """Return whether a stream has expired; `touched_ms` is when it was last used.
 
-    A date is compared with the clock, a window with the time of the journal, which never goes back:
-    a clock that once jumped far ahead must not end streams whose date is still to come.
+    An expiry date is compared with the clock. The end of a TTL is compared with the time of the
+    journal, which never goes back. If dates were compared with that time, a clock that once jumped
+    far ahead would expire streams whose date has not come.
     """
     row = stream.row
     if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
@@ -338,6 +339,6 @@ def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) ->
 
 
 def window_end_ms(stream: Stream, touched_ms: int) -> int:
-    """Return when the sliding window of a stream with a TTL ends."""
+    """Return when a stream with a TTL expires if it is not used again."""
     assert stream.row.ttl_ms is not None
     return max(stream.tail.written_ms, touched_ms) + stream.row.ttl_ms

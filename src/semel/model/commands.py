@@ -1,19 +1,19 @@
 """The commands of the engine.
 
-A command carries everything its decision needs: the time, random ids, and lookups from the journal.
-So the decision is a pure function.
+A command contains everything its decision needs: the time, random ids, and lookups from the
+journal. The decision is therefore a pure function.
 """
 
 from typing import Final
 
 from msgspec import Struct
 
-# ---- what is retained of an ended transaction ----------------------------------------------------
+# ---- outcomes of transactions --------------------------------------------------------------------
 
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 
-# Why a transaction was aborted.
+# The reasons for which a transaction is aborted.
 BY_REQUEST: Final = "abort"
 BY_TIMEOUT: Final = "timeout"
 BY_FENCE: Final = "fenced"
@@ -23,7 +23,7 @@ BY_OPERATOR: Final = "operator"
 
 
 class StreamResult(Struct, frozen=True, gc=False, array_like=True):
-    """What a commit wrote to one stream: `messages` between the two offsets."""
+    """The range of offsets that a commit wrote in one stream; `messages` is their number."""
 
     path: str
     first_offset: int
@@ -40,7 +40,7 @@ class PositionResult(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnResult(Struct, frozen=True, array_like=True):
-    """The result of a commit; retained to answer a repeat."""
+    """The result of a commit; retained so that a repeated commit returns the same result."""
 
     streams: tuple[StreamResult, ...] = ()
     positions: tuple[PositionResult, ...] = ()
@@ -67,9 +67,10 @@ SPARSE: Final = "sparse"
 class Batch(Struct, frozen=True, gc=False):
     """The messages of one append, stored together or not at all.
 
-    One message: `payload` is the message. Several: `payload` is the messages one after another, of
-    a JSON stream with commas between them, and `lengths` holds a little-endian u32 for each.
-    `extras`, if not empty, holds their keys, timestamps and headers: see `messages.py`.
+    The payload of a single message is the message. The payload of several messages is their
+    concatenation, with commas between them in a JSON stream; `lengths` then contains the length of
+    each as a little-endian u32. `extras` contains their keys, timestamps and headers, encoded as
+    `messages.py` describes.
     """
 
     payload: bytes
@@ -81,9 +82,9 @@ class Batch(Struct, frozen=True, gc=False):
 class ProducerTag(Struct, frozen=True, gc=False):
     """The identity that an append carries.
 
-    A dense producer numbers its appends 0, 1, 2, ...: `first_seq == last_seq`. A sparse one chooses
-    growing numbers, and one append may cover a range. With neither epoch nor session the append is
-    bare, and the digest of its payload has to distinguish a retry from a restart.
+    A dense producer numbers its appends 0, 1, 2, ..., so `first_seq == last_seq`. A sparse producer
+    chooses growing numbers, and one append may cover a range of them. An append with neither epoch
+    nor session is bare: only the digest of its payload distinguishes a retry from a restart.
     """
 
     id: str
@@ -97,10 +98,11 @@ class ProducerTag(Struct, frozen=True, gc=False):
 
 
 class TxnTag(Struct, frozen=True, gc=False):
-    """The transaction that an append names; `seq` numbers the chunks of a staged one.
+    """The transaction that an append names.
 
-    `is_strict`: a chunk that differs from the one stored under its number is refused. The last two
-    are lookups: the outcome of the transaction, and the epoch of the newest outcome of its id.
+    `seq` numbers the chunks of a staged transaction. With `is_strict`, a chunk is refused if it
+    differs from the chunk stored under the same number. `remembered` and `last_epoch` are lookups:
+    the outcome of this transaction, and the epoch of the newest outcome of its id.
     """
 
     id: str
@@ -112,7 +114,7 @@ class TxnTag(Struct, frozen=True, gc=False):
 
 
 class StreamCommand(Struct, frozen=True, gc=False):
-    """What every command on one stream carries."""
+    """The fields of every command on one stream."""
 
     path: str
     now_ms: int
@@ -121,7 +123,8 @@ class StreamCommand(Struct, frozen=True, gc=False):
 class Append(StreamCommand, frozen=True, gc=False):
     """Append a batch, close the stream, or both.
 
-    `body_error` says what is wrong with the body; it is reported in the order of checks.
+    `body_error` says what is wrong with the body. The command is decided all the same, because
+    other checks come before that of the body.
     """
 
     content_type: str | None = None
@@ -138,8 +141,8 @@ class Append(StreamCommand, frozen=True, gc=False):
 class StoredAppend(Struct, frozen=True, gc=False):
     """A lookup for a fork inside an append: the stored append at an offset of a stream.
 
-    `units` is how many units of it are at or after `offset`: messages of a JSON stream, bytes of
-    any other, for which `payload` is the message itself.
+    `units` is the number of units of this append at or after `offset`. A unit is a message in a
+    JSON stream and a byte in any other stream. `payload` is the message at `offset`.
     """
 
     stream: int
@@ -160,7 +163,7 @@ class ForkRequest(Struct, frozen=True, gc=False):
 class Create(StreamCommand, frozen=True, gc=False):
     """Create a stream, or check that it exists with this configuration.
 
-    `dedup` is that of the request, if it has one; `dedup_default` is that of the server.
+    `dedup` is the setting in the request, None if it has none; `dedup_default` is the server's.
     """
 
     incarnation: str
@@ -192,7 +195,7 @@ class SwitchDedup(StreamCommand, frozen=True, gc=False):
 
 
 class Expire(StreamCommand, frozen=True, gc=False):
-    """End an expired stream; `touched_ms` is its last use as the broker has it."""
+    """Delete an expired stream; `touched_ms` is when it was last used, as the broker recorded."""
 
     touched_ms: int
 
@@ -209,9 +212,9 @@ class Register(Struct, frozen=True, gc=False):
 
 
 class ClaimProducer(StreamCommand, frozen=True, gc=False):
-    """Take a producer over: fence the previous instance, then report how far it came.
+    """Take over a producer: fence the previous instance, then report how far it came.
 
-    `session` is new for each instance. The same session again is a retry of the same claim.
+    Each instance uses a new `session`. A claim with the same session is a retry.
     """
 
     producer_id: str
@@ -220,13 +223,16 @@ class ClaimProducer(StreamCommand, frozen=True, gc=False):
 
 
 class ForgetProducer(StreamCommand, frozen=True, gc=False):
-    """Drop the row of a producer in a stream, on the request of an operator."""
+    """Drop the row of a producer in a stream, at the request of an operator."""
 
     producer_id: str
 
 
 class ExpireProducer(StreamCommand, frozen=True, gc=False):
-    """Replace a producer that is idle for `idle_ms` by a tombstone, which keeps it fenced."""
+    """Replace a producer that has been idle for `idle_ms` by a tombstone.
+
+    The tombstone keeps old instances of the producer fenced.
+    """
 
     producer_id: str
     idle_ms: int
@@ -252,20 +258,21 @@ Command = (
 TXN_INLINE: Final = "inline"
 TXN_STAGED: Final = "staged"
 
-# What a reader gets: all messages, or only those before the stable offset and not aborted.
+# The isolation levels of a read. `read_uncommitted` returns all messages; `read_committed` stops at
+# the stable offset and skips aborted messages.
 READ_UNCOMMITTED: Final = "read_uncommitted"
 READ_COMMITTED: Final = "read_committed"
 
 
 class ProducerOwner(Struct, frozen=True, gc=False, tag="producer", array_like=True):
-    """A transaction of a registered producer at one epoch."""
+    """The owner of a transaction: a registered producer at one epoch."""
 
     id: str
     epoch: int
 
 
 class SinkOwner(Struct, frozen=True, gc=False, tag="sink", array_like=True):
-    """A transaction of one task of a version of a sink."""
+    """The owner of a transaction: one task of a version of a sink."""
 
     app: str
     version: int
@@ -276,7 +283,7 @@ Owner = ProducerOwner | SinkOwner
 
 
 class Begin(Struct, frozen=True, gc=False):
-    """Begin a transaction, or find the open one of that id."""
+    """Begin a transaction, or return the open transaction of the same id."""
 
     now_ms: int
     id: str
@@ -285,13 +292,14 @@ class Begin(Struct, frozen=True, gc=False):
     timeout_ms: int | None = None
     streams: tuple[str, ...] = ()
     is_implicit: bool = False
-    last_epoch: int = 0  # a lookup: that of the newest retained outcome of the id
+    last_epoch: int = 0  # a lookup: the epoch of the newest retained outcome of the id
 
 
 class TxnCall(Struct, frozen=True, gc=False):
-    """What every call on a transaction carries.
+    """The fields of every call on a transaction.
 
-    `by_operator`: the owner is not checked. The last two are lookups, as in `TxnTag`.
+    With `by_operator`, the owner is not checked. `remembered` and `last_epoch` are lookups, as in
+    `TxnTag`.
     """
 
     now_ms: int
@@ -311,10 +319,10 @@ class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
 
 
 class PositionMove(Struct, frozen=True, gc=False):
-    """A move of a group in a stream, to the offset `to`.
+    """A move of the position of a group in a stream to the offset `to`.
 
-    `expected` (`from` in HTTP), `version` and `incarnation` are optional conditions: on the stored
-    position, on its version, and on the incarnation of the stream.
+    The other fields are optional conditions: `expected` (`from` in HTTP) is the stored position,
+    `version` its version, and `incarnation` the incarnation of the stream.
     """
 
     group: str
@@ -332,7 +340,10 @@ class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
 
 
 class Prepare(TxnCall, frozen=True, gc=False, kw_only=True):
-    """Prepare a transaction; the counts, if there are any, must match what is staged."""
+    """Prepare a transaction.
+
+    If `chunks` or `messages` (a count per path) are set, they must match the staged counts.
+    """
 
     chunks: int | None = None
     messages: tuple[tuple[str, int], ...] | None = None
@@ -347,11 +358,11 @@ class AbortTxn(TxnCall, frozen=True, gc=False):
 
 
 class FenceTxn(TxnCall, frozen=True, gc=False):
-    """Abort a transaction and raise the epoch of its producer, so that the instance is fenced."""
+    """Abort a transaction and raise the epoch of its producer, which fences the instance."""
 
 
 class ExpireTxn(Struct, frozen=True, gc=False):
-    """Abort a transaction whose deadline has passed, or one of a sink that is idle."""
+    """Abort a transaction whose deadline has passed, or an idle transaction of a sink."""
 
     now_ms: int
     id: str
@@ -368,7 +379,10 @@ class CommitAppend(Struct, frozen=True, gc=False):
 
 
 class ListedTxn(Struct, frozen=True, gc=False):
-    """A staged transaction that a one-shot commit names; the last two are lookups."""
+    """A staged transaction that a one-shot commit names.
+
+    `remembered` and `last_epoch` are lookups, as in `TxnTag`.
+    """
 
     id: str
     epoch: int
@@ -377,7 +391,10 @@ class ListedTxn(Struct, frozen=True, gc=False):
 
 
 class SinkTag(Struct, frozen=True, gc=False):
-    """The sink and version that a one-shot commit carries."""
+    """The sink and version of a one-shot commit.
+
+    `input` is the digest of this version's input, `previous` that of the version before it.
+    """
 
     app: str
     query_id: str
@@ -389,7 +406,8 @@ class SinkTag(Struct, frozen=True, gc=False):
 class Commit(Struct, frozen=True):
     """Append, move positions and commit staged transactions: all or nothing, in one frame.
 
-    `digest` is that of the request; a repeat of the producer's sequence should have the same.
+    `digest` is the digest of the request. If the producer repeats a sequence with another digest,
+    the request is not a retry.
     """
 
     now_ms: int
@@ -405,14 +423,14 @@ class Commit(Struct, frozen=True):
 
 
 class SetPositions(Struct, frozen=True, gc=False):
-    """Move positions of groups, without a transaction."""
+    """Move positions of groups outside a transaction."""
 
     now_ms: int
     positions: tuple[PositionMove, ...]
 
 
 class SnapshotRange(Struct, frozen=True, gc=False, array_like=True):
-    """What a pinned step reads of one stream."""
+    """The range of offsets that a pinned step reads from one stream."""
 
     path: str
     incarnation: str
@@ -421,7 +439,7 @@ class SnapshotRange(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PinSnapshot(Struct, frozen=True, gc=False):
-    """Pin what the next step of a group reads, unless that number is pinned already."""
+    """Pin the ranges that step `number` of a group reads, unless that step is pinned already."""
 
     now_ms: int
     group: str
@@ -431,7 +449,7 @@ class PinSnapshot(Struct, frozen=True, gc=False):
 
 
 class RebindSink(Struct, frozen=True, gc=False):
-    """Bind a sink to another query, at a version; -1: it begins with version 0."""
+    """Bind a sink to another query; the next version is `last_version` + 1, so 0 after -1."""
 
     now_ms: int
     app: str

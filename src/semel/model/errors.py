@@ -5,9 +5,9 @@
     │   ├── CorruptData         65  data on disk is damaged or missing
     │   ├── DirectoryLocked     73  another process owns the directory
     │   └── DiskFailed          74  the operating system refused a read, write or sync
-    ├── ReadFailed              one stored frame cannot be read; the rest can
-    │   └── CorruptRead         ... because it is not what was written
-    ├── EngineStopped           the call came after the engine ended
+    ├── ReadFailed              one stored frame cannot be read; others can
+    │   └── CorruptRead         one stored frame is damaged
+    ├── EngineStopped           the engine had stopped before the call
     └── InvariantBroken         a bug
 
 Refusals that a caller must expect (gap, fenced, closed, ...) are values, not errors: see
@@ -30,7 +30,7 @@ class EngineError(SemelError):
 
 
 class CorruptData(EngineError):
-    """What is on disk is not what was written. Nothing was changed."""
+    """Data on disk is damaged or missing. The engine did not change it."""
 
     code = "corrupt_data"
     exit_code = 65
@@ -50,7 +50,10 @@ class DirectoryLocked(EngineError):
 
 
 class DiskFailed(EngineError):
-    """A system call on the data directory failed; only a restart shows what is on disk."""
+    """A system call on the data directory failed.
+
+    The engine must be restarted: only recovery can find out what is on disk.
+    """
 
     code = "disk_failed"
     exit_code = 74
@@ -63,7 +66,7 @@ class ReadFailed(SemelError):
 
 
 class CorruptRead(ReadFailed):
-    """A durable frame is not what was written."""
+    """The bytes of a durable frame are not the bytes that were written."""
 
     code = "corrupt_data"
 
@@ -74,18 +77,18 @@ class CorruptRead(ReadFailed):
 
 
 class EngineStopped(SemelError):
-    """The engine has stopped; open it again."""
+    """The engine has stopped. The caller must open it again."""
 
     code = "engine_stopped"
 
 
 class InvariantBroken(SemelError):
-    """An invariant does not hold: a bug."""
+    """An invariant does not hold. This is a bug in semel."""
 
     code = "invariant_broken"
 
 
 def invariant(condition: bool, message: str) -> None:
-    """Raise InvariantBroken if a condition does not hold; unlike assert, also under -O."""
+    """Raise InvariantBroken if a condition does not hold; `-O` does not disable this check."""
     if not condition:
         raise InvariantBroken(message)

@@ -1,13 +1,15 @@
 """The messages of a batch: their media type, their payload, and their extras.
 
-Extras are keys, timestamps and headers. Those of a batch are one block, column by column,
-little-endian. It is stored and sent as it was received, and decoded only where a column is needed.
+Extras are keys, timestamps and headers. The extras of a batch are one block of columns. The block
+is stored and sent as it was received, and decoded only where a column is needed. All integers are
+little-endian.
 
-    columns u32: 1 keys, 2 timestamps, 4 headers; then those that exist, in this order:
-    timestamps: one i64 per message, ms since 1970; -2^63 for none
-    keys: one u32 per message, its key's length, 0xffffffff for none; then the keys, end to end
-    headers: u32, the bytes that follow; a msgpack array with an element per message: nil, or an
-    array of [name, value] pairs
+    columns: a u32 with one bit per column: 1 keys, 2 timestamps, 4 headers. The columns follow in
+    the order below; a column whose bit is not set is left out.
+    timestamps: an i64 per message, in ms since 1970; -2^63 for a message without one
+    keys: a u32 per message, the length of its key or 0xffffffff for none; then all keys
+    headers: a u32, the number of bytes that follow; then a msgpack array with an element per
+    message: nil, or an array of [name, value] pairs
 """
 
 import struct
@@ -32,7 +34,7 @@ from semel.model.limits import (
 def split_messages(
     payload: bytes, count: int, lengths: bytes, *, is_joined: bool
 ) -> Iterator[bytes]:
-    """Yield the messages of a payload; joined ones have a comma between them."""
+    """Yield the messages of a payload; with `is_joined`, commas separate them."""
     if count == 1:
         yield payload
         return
@@ -64,7 +66,7 @@ _encode_headers: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Columns(NamedTuple):
-    """The bytes of each column; empty if it does not exist."""
+    """The bytes of each column; empty for a column that the block does not have."""
 
     timestamps: memoryview
     key_lengths: memoryview
@@ -79,13 +81,13 @@ def encode_extras(
     headers: Sequence[Sequence[Header]] | None = None,
     timestamps: Sequence[int | None] | None = None,
 ) -> bytes:
-    """Return the extras of `count` messages; empty if there are none.
+    """Return the extras of `count` messages, encoded; empty if no message has any.
 
-    Each column has one element per message. Raises ValueError if it does not.
+    Raises ValueError unless each column has one element per message.
     """
     for column in (keys, headers, timestamps):
         if column is not None and len(column) != count:
-            raise ValueError(f"{count} messages need {count} keys, headers or timestamps, or none")
+            raise ValueError(f"{count} messages need {count} keys, headers or timestamps")
     times = lengths = names = packed = b""
     if timestamps is not None and any(time is not None for time in timestamps):
         times = struct.pack(
@@ -101,14 +103,14 @@ def encode_extras(
 
 
 def pack_headers(headers: Sequence[Sequence[Header] | None]) -> bytes:
-    """Return the column of headers."""
+    """Return the headers of several messages, encoded as a column."""
     return _encode_headers([list(pairs) if pairs else None for pairs in headers])
 
 
 def pack_columns(
     *, timestamps: bytes = b"", key_lengths: bytes = b"", keys: bytes = b"", headers: bytes = b""
 ) -> bytes:
-    """Return the extras made of encoded columns; an empty column is left out."""
+    """Return the block of extras for encoded columns; an empty column is left out."""
     columns = (
         HAS_TIMESTAMPS * bool(timestamps)
         | HAS_KEYS * bool(key_lengths)
@@ -127,7 +129,7 @@ def find_extras_fault(extras: bytes, count: int) -> str | None:
         if columns.headers and len(_decode_headers(columns.headers)) != count:
             return "the headers do not have one element per message"
     except (ValueError, struct.error) as error:
-        # The errors of msgspec and of UTF-8 are ValueErrors, too.
+        # The errors of msgspec and of UTF-8 decoding are also ValueErrors.
         return f"the keys, timestamps or headers are malformed: {error}"
     if columns.keys and max(_lengths_of(columns.key_lengths)) > MESSAGE_KEY_BYTES_MAX:
         return f"a key may have at most {MESSAGE_KEY_BYTES_MAX} bytes"
@@ -137,7 +139,7 @@ def find_extras_fault(extras: bytes, count: int) -> str | None:
 
 
 def keys_of(extras: bytes, count: int) -> list[bytes | None]:
-    """Return the key of each message from valid extras; None where there is none."""
+    """Return the key of each message from valid extras; None for a message without one."""
     columns = _columns(extras, count)
     if not columns.key_lengths:
         return [None] * count
@@ -154,7 +156,7 @@ def keys_of(extras: bytes, count: int) -> list[bytes | None]:
 
 
 def timestamps_of(extras: bytes, count: int) -> list[int | None]:
-    """Return the timestamp of each message from valid extras; None where there is none."""
+    """Return the timestamp of each message from valid extras; None for a message without one."""
     return _times(_columns(extras, count)) or [None] * count
 
 
@@ -167,7 +169,7 @@ def headers_of(extras: bytes, count: int) -> list[list[Header]]:
 
 
 def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
-    """Return the extras of the messages from `start` up to `end`, of `count`."""
+    """Return the extras of messages `start` up to `end`, given the extras of `count` messages."""
     return encode_extras(
         end - start,
         keys=keys_of(extras, count)[start:end],
@@ -177,7 +179,7 @@ def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
 
 
 def _columns(extras: bytes, count: int) -> _Columns:
-    """Return the columns. Raises ValueError unless they fill the block exactly."""
+    """Split a block into its columns. Raises ValueError unless they fill it exactly."""
     view = memoryview(extras)
     columns: int = _U32.unpack_from(view)[0]
     if not columns or columns & ~_ALL:
@@ -211,7 +213,7 @@ def _times(columns: _Columns) -> list[int | None]:
 
 
 # ---- media types ---------------------------------------------------------------------------------
-# Stored as they are sent, compared without case and parameters.
+# A media type is stored as it was sent, and compared without case and parameters.
 
 DEFAULT_MEDIA_TYPE: Final = "application/octet-stream"
 JSON_MEDIA_TYPE: Final = "application/json"
@@ -219,20 +221,20 @@ JSON_MEDIA_TYPE: Final = "application/json"
 
 @lru_cache(maxsize=256)
 def normalise(content_type: str) -> str:
-    """Return the part of a Content-Type that is compared."""
+    """Return the media type of a Content-Type in lower case, without parameters."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def same_media_type(media_type: str | None, stored: str) -> bool:
-    """Return whether two media types are the same; None is the default type."""
+    """Return whether two media types are the same; None stands for the default type."""
     return normalise(media_type or DEFAULT_MEDIA_TYPE) == normalise(stored)
 
 
 def is_json(content_type: str) -> bool:
-    """Return whether a stream of this type holds JSON messages."""
+    """Return whether the messages of a stream of this type are JSON."""
     return content_type == JSON_MEDIA_TYPE or normalise(content_type) == JSON_MEDIA_TYPE
 
 
 def is_text(content_type: str) -> bool:
-    """Return whether a stream of this type holds text."""
+    """Return whether the messages of a stream of this type are text."""
     return normalise(content_type).startswith("text/")

@@ -10,15 +10,15 @@ _PREFIX: Final = "0" * OFFSET_DIGITS + "_"
 
 
 def print_offset(ordinal: int) -> str:
-    """Return the offset of an ordinal."""
+    """Return the string form of an ordinal."""
     return f"{_PREFIX}{ordinal:016d}"
 
 
 def parse_offset(text: str) -> int | None:
     """Return the ordinal of an offset; None if the text is not an offset.
 
-    The first half is zero in the offsets of this server. One of another server with another first
-    half is well formed and after every tail, so it becomes the largest ordinal.
+    The first half of every offset of this server is zero. Another server may use the first half:
+    such an offset is well formed, but after every tail here. Its ordinal is NUMBER_MAX.
     """
     high, underscore, low = text.partition("_")
     if not underscore or len(high) != OFFSET_DIGITS or len(low) != OFFSET_DIGITS:

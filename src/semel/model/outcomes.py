@@ -1,7 +1,7 @@
-"""The outcomes of commands: one type each, so that none can be mistaken for another.
+"""The outcomes of commands. Each has its own type, so that none can be mistaken for another.
 
 A refusal says that nothing of the command was applied. `semel.wire.refusal_table` has an entry for
-each: the HTTP status, the message, the client's error and advice.
+each refusal: the HTTP status, the message, the client's error and advice.
 """
 
 from typing import ClassVar
@@ -33,10 +33,11 @@ class Created(Outcome, frozen=True, gc=False):
 
 
 class Appended(Outcome, frozen=True, gc=False):
-    """The batch is stored from `first_offset` up to `next_offset`; equal for a lone close.
+    """The batch is stored from `first_offset` up to `next_offset`.
 
-    `is_unguarded`: it has a producer or an idempotency key, but the stream does not recognise
-    duplicates. `epoch` and `seq` are then those of the request.
+    The two offsets are equal if the command only closed the stream. `is_unguarded` says that the
+    append has a producer or an idempotency key, but the stream does not recognise duplicates;
+    `epoch` and `seq` are then those of the request.
     """
 
     first_offset: int
@@ -48,10 +49,11 @@ class Appended(Outcome, frozen=True, gc=False):
 
 
 class Duplicate(Outcome, frozen=True, gc=False):
-    """The batch was stored before, at these offsets; None if the receipt is no longer retained.
+    """The batch was stored before, at these offsets.
 
-    `seq` is the producer's highest accepted one, not the request's. `is_mismatch`: the payload of
-    the repeat is another one; the first stays.
+    The offsets are None if the receipt is no longer retained. `seq` is the producer's highest
+    accepted sequence, not the sequence of the request. `is_mismatch` says that the payload of the
+    repeat differs from the stored one, which stays.
     """
 
     code = "duplicate"
@@ -76,7 +78,7 @@ class Trimmed(Outcome, frozen=True, gc=False):
 
 
 class Switched(Outcome, frozen=True, gc=False):
-    """The stream recognises duplicates of messages from `dedup_from` on; None: of none."""
+    """The stream recognises duplicates of messages from `dedup_from` on; of none if it is None."""
 
     dedup_from: int | None
     next_offset: int
@@ -94,10 +96,11 @@ class Registered(Outcome, frozen=True, gc=False):
 
 
 class Claimed(Outcome, frozen=True, gc=False):
-    """The session writes under `epoch` now; older instances of the producer are fenced.
+    """The session now writes under `epoch`; older instances of the producer are fenced.
 
-    The rest is what the stream had stored of the producer: the last sequence, of any instance, the
-    offset after it, and the last cursor. None if there is nothing, or it is no longer retained.
+    The other fields are what the stream has stored for the producer: the last sequence that any
+    instance appended, the offset after that append, and the last cursor. A field is None if there
+    is no such value or it is no longer retained.
     """
 
     producer_id: str
@@ -108,7 +111,7 @@ class Claimed(Outcome, frozen=True, gc=False):
 
 
 class Forgotten(Outcome, frozen=True, gc=False):
-    """The stream has no row of the producer any more; after expiry a tombstone stays."""
+    """The row of the producer is dropped from the stream; if it expired, a tombstone stays."""
 
 
 # ---- refused: the request ------------------------------------------------------------------------
@@ -131,7 +134,7 @@ class NotFound(Refusal, frozen=True, gc=False):
 
 
 class Gone(Refusal, frozen=True, gc=False):
-    """The stream is soft-deleted: only its forks still have its messages."""
+    """The stream is soft-deleted: its messages can only be read through its forks."""
 
     code = "stream_gone"
 
@@ -164,14 +167,14 @@ class ContentTypeConflict(Refusal, frozen=True, gc=False):
 
 
 class StreamSeqConflict(Refusal, frozen=True, gc=False):
-    """Stream-Seq must grow, byte-wise; `last` is the last one accepted."""
+    """Stream-Seq is not greater, compared by bytes, than `last`, the last accepted one."""
 
     code = "stream_seq_conflict"
     last: str
 
 
 class PreconditionFailed(Refusal, frozen=True, gc=False):
-    """If-Match named another tail than `next_offset`."""
+    """The offset in If-Match is not the tail of the stream, `next_offset`."""
 
     code = "precondition_failed"
     next_offset: int
@@ -192,13 +195,13 @@ class OffsetTrimmed(Refusal, frozen=True, gc=False):
 
 
 class SubOffsetInvalid(Refusal, frozen=True, gc=False):
-    """The sub-offset is after the end of the append it divides."""
+    """The sub-offset is after the end of the append that it splits."""
 
     code = "sub_offset_invalid"
 
 
 class ForkSourceGone(Refusal, frozen=True, gc=False):
-    """A deleted stream cannot be forked."""
+    """The source of the fork is soft-deleted."""
 
     code = "fork_source_gone"
 
@@ -211,14 +214,14 @@ class BadBody(Refusal, frozen=True, gc=False):
 
 
 class Unreadable(Refusal, frozen=True, gc=False):
-    """A stored frame is not what was written. Other frames can still be read."""
+    """A stored frame is damaged. Other frames can still be read."""
 
     code = "corrupt_data"
     reason: str
 
 
 class DiskReadFailed(Refusal, frozen=True, gc=False):
-    """The operating system could not read a stored frame; it may succeed later."""
+    """The operating system could not read a stored frame; a retry may succeed."""
 
     code = "read_failed"
     reason: str
@@ -264,19 +267,19 @@ class ProducerStateExpired(Refusal, frozen=True, gc=False):
 
 
 class UnknownProducer(Refusal, frozen=True, gc=False):
-    """Ids of digits only are assigned by the server, and this one was not."""
+    """The server assigns all ids that consist of digits only, and it did not assign this one."""
 
     code = "UNKNOWN_PRODUCER_ID"
 
 
 class DedupOff(Refusal, frozen=True, gc=False):
-    """The stream does not recognise duplicates, so it has no producers that could be claimed."""
+    """The stream does not recognise duplicates, so it has no producers to claim."""
 
     code = "dedup_off"
 
 
 class ModeConflict(Refusal, frozen=True, gc=False):
-    """The producer writes this stream in the other mode."""
+    """The producer writes this stream in the other mode, `mode`."""
 
     code = "producer_mode_conflict"
     mode: str
@@ -305,21 +308,27 @@ class SequenceGap(Refusal, frozen=True, gc=False):
 
 
 class SequenceHole(Refusal, frozen=True, gc=False):
-    """This sequence was skipped and can no longer be stored; it was never acknowledged."""
+    """The sparse producer skipped this sequence, which can no longer be stored.
+
+    An append with this sequence was never acknowledged.
+    """
 
     code = "sequence_hole"
     last_seq: int
 
 
 class BatchOverlap(Refusal, frozen=True, gc=False):
-    """Part of this range is stored already, part is not."""
+    """Some sequences of this range are stored already, others are not."""
 
     code = "batch_overlap"
     last_seq: int
 
 
 class RestartAmbiguous(Refusal, frozen=True, gc=False):
-    """A bare producer repeats a sequence with another payload: a restart, not a retry."""
+    """A bare append repeats a sequence with another payload, so it is not a retry.
+
+    The producer has probably restarted; it must send a session or an epoch.
+    """
 
     code = "producer_restart_ambiguous"
     current_epoch: int
@@ -327,7 +336,7 @@ class RestartAmbiguous(Refusal, frozen=True, gc=False):
 
 
 class PayloadMismatch(Refusal, frozen=True, gc=False):
-    """Strict mode: the sequence was stored with another payload."""
+    """The sequence was stored with another payload, and the request is strict."""
 
     code = "payload_mismatch"
 
@@ -350,7 +359,7 @@ class LimitReached(Refusal, frozen=True, gc=False):
 
 
 class BatchTooLarge(Refusal, frozen=True, gc=False):
-    """The append does not fit a frame of this journal."""
+    """The append does not fit in a frame of this journal."""
 
     code = "batch_too_large"
     bytes_max: int
@@ -363,6 +372,6 @@ class DiskFull(Refusal, frozen=True, gc=False):
 
 
 class Overloaded(Refusal, frozen=True, gc=False):
-    """Too much is waiting for the disk; try again later."""
+    """Too many commands are waiting for the disk; retry later."""
 
     code = "overloaded"

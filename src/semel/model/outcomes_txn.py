@@ -18,20 +18,23 @@ class Begun(Outcome, frozen=True, gc=False):
 
 
 class ExtendDone(Outcome, frozen=True, gc=False):
-    """The transaction has these streams or positions now; `count` is the number of all of them."""
+    """The streams or positions are added; `count` is how many the transaction now has in total."""
 
     id: str
     count: int
 
 
 class Staged(Outcome, frozen=True, gc=False):
-    """The chunk is durable and has no offset yet; `next_seq` is the one to send next."""
+    """The chunk is durable and has no offset yet; `next_seq` is the number of the next chunk."""
 
     next_seq: int
 
 
 class Prepared(Outcome, frozen=True, gc=False):
-    """The transaction can only be committed or aborted now; it has no deadline any more."""
+    """The transaction is prepared: it can only be committed or aborted.
+
+    A producer's transaction has no deadline any more; a sink's is still aborted when it is idle.
+    """
 
     id: str
     epoch: int
@@ -39,11 +42,12 @@ class Prepared(Outcome, frozen=True, gc=False):
 
 
 class CommitDone(Outcome, frozen=True):
-    """Everything is applied. `result` is None for a duplicate whose result is no longer retained.
+    """The commit is applied, now or by an earlier request (`is_duplicate`).
 
-    `is_unchecked`: a sink's version was committed before, and there are no digests to compare.
-    `is_mismatch`: the producer's sequence was used for another commit, which stays; nothing of this
-    one is applied.
+    `result` is None for a duplicate whose result is no longer retained. `is_unchecked` says that
+    the sink's version was committed before and there are no digests to compare. `is_mismatch` says
+    that the producer used this sequence for another commit, which stays: nothing of this commit is
+    applied.
     """
 
     id: str | None
@@ -55,7 +59,7 @@ class CommitDone(Outcome, frozen=True):
 
 
 class AbortDone(Outcome, frozen=True, gc=False):
-    """Nothing of the transaction is or will be visible."""
+    """The transaction is aborted: none of its messages and moves becomes visible."""
 
     id: str
     epoch: int
@@ -63,13 +67,13 @@ class AbortDone(Outcome, frozen=True, gc=False):
 
 
 class PositionsSet(Outcome, frozen=True):
-    """The positions are moved; `versions` are the new ones, in the order of the command."""
+    """The positions are moved; `versions` are their new versions, in the order of the command."""
 
     versions: tuple[int, ...]
 
 
 class Pinned(Outcome, frozen=True):
-    """The step of this number that was pinned first."""
+    """The step is pinned. If it was pinned before (not `is_new`), this is the stored step."""
 
     number: int
     ranges: tuple[SnapshotRange, ...]
@@ -83,24 +87,24 @@ class SinkChanged(Outcome, frozen=True, gc=False):
 
 # ---- refused -------------------------------------------------------------------------------------
 
-# The reasons of a PositionConflict.
-BY_INCARNATION: Final = "incarnation"  # the path has another stream than the one that was read
-BY_PENDING: Final = "pending"  # `from` is not where this transaction itself moves the group
+# The reasons for a PositionConflict.
+BY_INCARNATION: Final = "incarnation"  # the stream at the path is not the one that was read
+BY_PENDING: Final = "pending"  # `from` is not the offset this transaction moves to
 BY_OFFSET: Final = "offset"  # `from` is not the stored offset
 BY_VERSION: Final = "version"  # the offset is the same, but the position was moved in between
-BY_MOVER: Final = "mover"  # without `from`, and another producer moved the position last
+BY_MOVER: Final = "mover"  # no `from`, and another producer moved the position last
 BY_MOVE: Final = "moved"  # the position was moved after the transaction named it
 BY_DELETION: Final = "deleted"  # the stream was deleted after the transaction named it
 
 
 class UnknownTransaction(Refusal, frozen=True, gc=False):
-    """There is no transaction of that id and epoch, or its outcome has expired."""
+    """There is no transaction with this id and epoch, or its outcome has expired."""
 
     code = "INVALID_TXN_ID"
 
 
 class StaleTransaction(Refusal, frozen=True, gc=False):
-    """A newer transaction of that id has begun."""
+    """A newer transaction with this id has begun."""
 
     code = "PRODUCER_FENCED"
     current_epoch: int
@@ -113,7 +117,7 @@ class NotOwner(Refusal, frozen=True, gc=False):
 
 
 class InvalidTxnState(Refusal, frozen=True, gc=False):
-    """The transaction is in a state that does not allow this; if aborted, for a `reason`."""
+    """The state of the transaction does not allow the command; `reason` is why it was aborted."""
 
     code = "INVALID_TXN_STATE"
     state: str
@@ -160,7 +164,7 @@ class PartitionNotInTxn(Refusal, frozen=True, gc=False):
 
 
 class StreamInTransaction(Refusal, frozen=True, gc=False):
-    """An open transaction has messages in the stream."""
+    """A pending transaction has messages in the stream."""
 
     code = "stream_in_transaction"
     transaction: str
@@ -174,7 +178,7 @@ class OffsetUnstable(Refusal, frozen=True, gc=False):
 
 
 class BranchIncomplete(Refusal, frozen=True, gc=False):
-    """What is staged is not what the caller counted, or it was not prepared."""
+    """The staged counts differ from the caller's counts, or the transaction is not prepared."""
 
     code = "branch_incomplete"
     id: str
@@ -183,18 +187,19 @@ class BranchIncomplete(Refusal, frozen=True, gc=False):
 
 
 class BranchMissing(Refusal, frozen=True, gc=False):
-    """A listed transaction does not exist any more; it must be staged again."""
+    """A listed transaction does not exist; its messages must be staged again."""
 
     code = "branch_missing"
     id: str
 
 
 class PositionConflict(Refusal, frozen=True, gc=False):
-    """The group is not at the position the caller has read from.
+    """A condition of the move does not hold; `reason` says which.
 
-    `offset` and `version` are the stored ones; for a position that this transaction has named
-    already, `offset` is the pending one. `incarnation` is that of the stream, if it is what
-    differs. `mover` moved the position last, if no other producer may move it without `from`.
+    `offset` and `version` are those of the stored position. If this transaction has already named
+    the position, `offset` is the one it moves to. `incarnation` is that of the stream, set if the
+    caller's differs. `mover` moved the position last; it is set if another producer has to send
+    `from`.
     """
 
     code = "position_conflict"
@@ -225,7 +230,7 @@ class AppBound(Refusal, frozen=True, gc=False):
 
 
 class CheckpointDiverged(Refusal, frozen=True, gc=False):
-    """The sink has committed other input than the caller has."""
+    """The input that the sink committed is not the input the caller has for that version."""
 
     code = "checkpoint_diverged"
     last_version: int
@@ -239,13 +244,13 @@ class VersionForgotten(Refusal, frozen=True, gc=False):
 
 
 class UnknownSink(Refusal, frozen=True, gc=False):
-    """No app of this name has committed."""
+    """There is no sink with this id."""
 
     code = "unknown_sink"
 
 
 class SnapshotConflict(Refusal, frozen=True, gc=False):
-    """Another step is pinned."""
+    """The group has another step pinned, with this `number`."""
 
     code = "snapshot_conflict"
     number: int
@@ -260,7 +265,7 @@ class IncarnationConflict(Refusal, frozen=True, gc=False):
 
 
 class StreamRefused(Refusal, frozen=True):
-    """One of several streams refuses, for `cause`; nothing of the command is applied."""
+    """The stream at `path` refuses its part of the command; nothing of the command is applied."""
 
     code = "stream_refused"
     path: str

@@ -8,7 +8,7 @@ from semel.model.messages import Header, headers_of, keys_of, split_messages, ti
 
 
 class SliceProducer(Struct, frozen=True, gc=False):
-    """The producer of an append; the sequences are those of the whole append."""
+    """The producer of an append; its sequences cover the whole append, not only the slice."""
 
     id: str
     epoch: int
@@ -19,9 +19,9 @@ class SliceProducer(Struct, frozen=True, gc=False):
 class Slice(Struct, frozen=True, gc=False):
     """Messages of one append, or the part of them in a range of offsets.
 
-    The layout is that of a section: `payload` holds the messages, separated by commas if
-    `is_joined`; `lengths` holds the length of each as u32, and is empty for a single message.
-    `extras` is empty if no message has a key, a header or a timestamp of its own.
+    The layout is that of a section: `payload` contains the messages, separated by commas if
+    `is_joined`; `lengths` contains the length of each as u32, and is empty for a single message.
+    `extras` is empty if no message has a key, a header or a timestamp.
     """
 
     offset: int
@@ -35,11 +35,11 @@ class Slice(Struct, frozen=True, gc=False):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last message."""
+        """The offset after the last message of the slice."""
         return self.offset + self.count
 
     def messages(self) -> Iterator[bytes]:
-        """Split the payload into its messages."""
+        """Return an iterator over the messages in the payload."""
         return split_messages(self.payload, self.count, self.lengths, is_joined=self.is_joined)
 
     def keys(self) -> list[bytes | None]:
@@ -53,7 +53,7 @@ class Slice(Struct, frozen=True, gc=False):
         return headers_of(self.extras, self.count)
 
     def timestamps(self) -> list[int]:
-        """Return the time of each message in ms: its own, or else when it was stored."""
+        """Return the timestamp of each message; the time it was stored if it has none."""
         if not self.extras:
             return [self.time_ms] * self.count
         own = timestamps_of(self.extras, self.count)

@@ -1,7 +1,7 @@
 """Validation of commands: names, numbers and batches within their limits.
 
-The HTTP layer refuses malformed requests with its own messages. This is the last check: a command
-that passes it can be stored, indexed and read back, so no value can stop the engine.
+The HTTP layer refuses malformed requests earlier, with its own messages. This is the last check: a
+command that passes it can be stored, indexed and read back, so that no value can stop the engine.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -71,7 +71,7 @@ from semel.model.limits import (
 
 
 def is_name(text: str, bytes_max: int) -> bool:
-    """Return whether a text is neither empty nor too long, and can be encoded as UTF-8."""
+    """Return whether a text is not empty, not too long, and can be encoded as UTF-8."""
     if not 0 < len(text) <= bytes_max:
         return False
     if text.isascii():
@@ -83,19 +83,19 @@ def is_name(text: str, bytes_max: int) -> bool:
 
 
 def is_number(number: int) -> bool:
-    """Return whether an integer is not negative, and exact in every JSON parser."""
+    """Return whether an integer is not negative and every JSON parser represents it exactly."""
     return 0 <= number <= NUMBER_MAX
 
 
 def is_batch(batch: Batch) -> bool:
-    """Return whether a batch has a length for each message."""
+    """Return whether a batch has a valid count and a length for each of several messages."""
     if batch.count == 1:
         return not batch.lengths
     return 1 < batch.count <= BATCH_MESSAGES_MAX and len(batch.lengths) == 4 * batch.count
 
 
 def _first_invalid(*checks: tuple[str, bool]) -> str | None:
-    """Return the first field that is invalid; a check is a field and whether it is valid."""
+    """Return the first invalid field, or None. A check is a field and whether it is valid."""
     return next((field for field, is_valid in checks if not is_valid), None)
 
 
@@ -259,7 +259,7 @@ def _is_range(span: SnapshotRange) -> bool:
 
 
 def _in_rebind(command: RebindSink) -> str | None:
-    # The last version may be -1: before the first.
+    # The last version may be -1: then the next one is version 0.
     return _in_sink(SinkTag(command.app, command.query_id, command.last_version + 1))
 
 
@@ -341,9 +341,9 @@ def _is_fork(fork: ForkRequest) -> bool:
 
 
 def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
-    """Return whether the lengths of several messages add up to their payload.
+    """Return whether the lengths of several messages add up to the length of the payload.
 
-    `is_joined`: the messages of a JSON stream have a comma between them.
+    With `is_joined` (a JSON stream), there is a comma between the messages.
     """
     commas = batch.count - 1 if is_joined else 0
     return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)

@@ -1,1 +1,1 @@
-"""Transactions: begin, decide the end, apply it, look them up."""
+"""Transactions: decisions on their begin and end, `apply` for their events, lookups and views."""

@@ -1,4 +1,4 @@
-"""`apply` for decision frames: the end of transactions, and all that changes with it."""
+"""`apply` for decision frames, which end transactions."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -64,10 +64,10 @@ def end_transactions(
     extents: Iterator[Extent],
     time_ms: int,
 ) -> Effects:
-    """End transactions, and append their control records.
+    """End transactions and append their control records.
 
-    `extents` are those of the committed chunks, in the order of `ended`; the caller has moved the
-    tails over them.
+    `extents` are the extents of the committed chunks, in the order of `ended`. The caller has
+    already moved the tails of the streams past these chunks.
     """
     aborted: list[AbortedRow] = []
     outcomes = [_end(state, end, extents, time_ms, aborted) for end in ended]
@@ -75,7 +75,7 @@ def end_transactions(
     for control in controls:
         stream = state.by_number[control.stream]
         is_next = control.kind == SECTION_CONTROL and control.base == stream.tail.tail
-        invariant(is_next, "control records do not join")
+        invariant(is_next, "the control record is not at the tail of its stream")
         advance_tail(state, stream, control.base + 1, time_ms)
         streams.append(stream)
     return Effects(streams, outcomes, aborted)
@@ -106,7 +106,10 @@ def _end(
 
 
 def _abort_extents(state: State, txn: Txn, markers: dict[int, int]) -> list[AbortedRow]:
-    """Return the ranges that readers skip; one includes the control record directly after it."""
+    """Return the aborted ranges of a transaction.
+
+    A range includes the control record if that directly follows it.
+    """
     aborted: list[AbortedRow] = []
     ends: dict[int, int] = {}
     for first, number, count in chunks_in(txn.chunk_blocks):
@@ -179,13 +182,13 @@ def _place(
 ) -> tuple[dict[int, int], list[PlacedChunkRow]]:
     """Return the new tails of the streams that get messages or chunks, and the placed chunks.
 
-    Raises InvariantBroken if an offset does not continue its stream. The loop runs once per chunk,
-    of which there may be a million.
+    Raises InvariantBroken if an offset is not at the tail of its stream. The loop runs once per
+    chunk. There may be hundreds of thousands of chunks.
     """
     by_number = state.by_number
     ends: dict[int, int] = {}
     placed: list[PlacedChunkRow] = []
-    # Messages in this frame are no chunk: LSN 0.
+    # Messages in this frame are not chunks; here they have LSN 0.
     direct = [
         (0, section.stream, section.base, section.count)
         for section in sections
@@ -194,14 +197,14 @@ def _place(
     for lsn, number, base, count in (*direct, *extents_of(event.extents)):
         tail = by_number[number].tail
         if base != ends.get(number, tail.tail) or tail.is_closed:
-            raise InvariantBroken("offsets do not join")
+            raise InvariantBroken("the offsets of messages or chunks do not continue their stream")
         ends[number] = base + count
         if lsn:
             placed.append(PlacedChunkRow(lsn, number, base, count))
     return ends, placed
 
 
-# ---- who commits ---------------------------------------------------------------------------------
+# ---- the producer or sink of a commit ------------------------------------------------------------
 
 
 def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
@@ -209,7 +212,10 @@ def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
 
 
 def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRow:
-    """Register a producer at an epoch and return its row; at a higher one its commits restart."""
+    """Register a producer at an epoch and return its row.
+
+    With a higher epoch, the sequences of its one-shot commits begin again.
+    """
     old = state.registry.get(producer_id)
     if old is not None and old.epoch == epoch:
         return old

@@ -1,4 +1,4 @@
-"""`apply` for pending transactions, up to their end."""
+"""`apply` for the events of pending transactions, from the begin up to the end."""
 
 from collections.abc import Iterable
 
@@ -51,10 +51,10 @@ def _set_stream(state: State, txn: Txn, number: int, row: TxnStreamRow) -> None:
 
 
 def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int) -> Effects:
-    """Begin a transaction; those of older instances of its producer are aborted."""
+    """Begin a transaction; abort the transactions of older instances of its producer."""
     effects = end_transactions(state, event.ended, sections, iter(()), time_ms)
-    invariant(event.number == state.next_txn, "transaction numbers do not join")
-    invariant(event.id not in state.transactions, "a transaction of that id is open")
+    invariant(event.number == state.next_txn, "transaction numbers are not consecutive")
+    invariant(event.id not in state.transactions, "a transaction with this id is pending")
     state.next_txn += 1
     owner = event.owner
     if isinstance(owner, ProducerOwner):
@@ -118,7 +118,10 @@ def apply_staged(
     txn = state.by_txn[event.txn]
     (section,) = sections
     row = txn.row
-    invariant(event.seq == row.next_seq and section.kind == SECTION_STAGED, "chunks do not join")
+    invariant(
+        event.seq == row.next_seq and section.kind == SECTION_STAGED,
+        "the chunk is not the next one",
+    )
     number, count = section.stream, section.count
     index_stream(state.by_number[number], event.txn)
     old = txn.streams.get(number, TxnStreamRow())
@@ -146,12 +149,15 @@ def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_m
 
 
 def apply_published(state: State, event: TxnPublished, sections: Sections, time_ms: int) -> Effects:
-    """Append messages of an inline transaction."""
+    """Append the messages of an inline transaction to a stream."""
     append, number = event.append, event.append.stream
     stream, txn = state.by_number[number], state.by_txn[event.txn]
     (section,) = sections
     first = stream.tail.tail
-    invariant(section.base == first and not stream.tail.is_closed, "offsets do not join")
+    invariant(
+        section.base == first and not stream.tail.is_closed,
+        "the offsets do not continue the stream, or it is closed",
+    )
     row = txn.streams.get(number, TxnStreamRow())
     if row.first < 0:
         index_stream(stream, event.txn)
@@ -199,14 +205,15 @@ def _record_publish(
     stream.producers[stamp.id] = state.dirty.producers[stream.row.number, stamp.id] = row
 
 
-# ---- the end of a stream -------------------------------------------------------------------------
+# ---- deletion of a stream ------------------------------------------------------------------------
 
 
 def leave_all_streams(state: State, stream: Stream) -> None:
-    """Remove a stream that ends from every group and transaction.
+    """Remove a deleted or expired stream from every group and transaction.
 
-    A named position in it is recorded as lost, and the commit is refused: another worker may have
-    committed the same messages, and the position that would show this is gone.
+    If a transaction has named a position in the stream, the position is recorded as lost and the
+    commit will be refused. Another worker may have committed the same messages, and the stored
+    position that would show this is removed with the stream.
     """
     number, path = stream.row.number, stream.row.path
     for txn_number in sorted(stream.txns or ()):

@@ -1,6 +1,6 @@
-"""Decisions on the begin of a transaction, and on what it may write and move.
+"""Decisions on the begin of a transaction, and on adding streams and positions to it.
 
-The numbers in the comments are the rows of the table in `docs/reference/transactions.md`.
+A number in a comment is the row of that check in the table in `docs/reference/transactions.md`.
 """
 
 from semel.machine.events import Decision, PositionsNamed, TxnBegun, TxnExtended
@@ -36,7 +36,7 @@ from semel.model.outcomes import (
 
 
 def decide_begin(state: State, command: Begin) -> Decision:
-    """Begin a transaction, or return the open one of that id."""
+    """Decide to begin a transaction; the outcome of a repeat is the open one with this id."""
     owner = command.owner
     if not isinstance(owner, ProducerOwner) and command.kind != TXN_STAGED:
         return Decision(InvalidRequest("kind"))  # 1
@@ -69,7 +69,7 @@ def _again(txn: Txn) -> Outcome:
 
 
 def refuse_producer(state: State, producer_id: str, epoch: int) -> Refusal | None:
-    """Refuse an id that was never assigned, or an older instance of a producer."""
+    """Refuse a producer id that was never assigned, or an older instance of a producer."""
     registered = state.registry.get(producer_id)
     if registered is None:
         return UnknownProducer() if is_assigned_id(producer_id) else None
@@ -85,7 +85,7 @@ def _is_older(txn: Txn, command: Begin) -> bool:
 
 
 def _refuse_room(state: State, command: Begin) -> Refusal | None:
-    """Refuse more pending transactions than a producer, or all of them, may have."""
+    """Refuse a second open inline transaction of a producer, and too many pending ones."""
     owner = command.owner
     if not isinstance(owner, ProducerOwner):
         is_full = state.sink_txn_count >= SINK_TXN_OPEN_MAX
@@ -140,7 +140,7 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
 
 
 def decide_add_streams(state: State, command: AddStreams) -> Decision:
-    """Add streams that a transaction may write."""
+    """Decide to add streams that a transaction may write."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
@@ -158,7 +158,7 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
 
 
 def decide_add_positions(state: State, command: AddPositions) -> Decision:
-    """Add positions that the commit of a transaction moves."""
+    """Decide to add positions that the commit of a transaction moves."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)

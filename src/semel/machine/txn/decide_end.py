@@ -1,4 +1,4 @@
-"""Decisions on the end of a transaction: prepare, commit, abort, fence, time out."""
+"""Decisions on the end of a transaction: prepare, commit, abort, fence and expiry."""
 
 from semel.machine.events import CommitStamp, Decided, Decision, TxnPrepared
 from semel.machine.positions import refuse_guards
@@ -37,7 +37,7 @@ from semel.model.outcomes_txn import (
 
 
 def decide_prepare(state: State, command: Prepare) -> Decision:
-    """Prepare a transaction: it can only be committed or aborted then."""
+    """Decide to prepare a transaction, after which it can only be committed or aborted."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         return Decision(ended_refusal(txn))
@@ -71,13 +71,13 @@ def chunks_of(txn: Txn) -> int:
 
 
 def incomplete(txn: Txn) -> BranchIncomplete:
-    """Return the refusal that reports what is staged of a transaction."""
+    """Return the refusal that reports how many chunks and messages a transaction has staged."""
     messages = sum(row.messages for row in txn.streams.values())
     return BranchIncomplete(txn.row.id, chunks_of(txn), messages)
 
 
 def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
-    """Commit a transaction of a producer."""
+    """Decide to commit a transaction of a producer; a sink's needs a one-shot commit."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         if txn.decision != COMMITTED:
@@ -102,7 +102,7 @@ def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
 
 
 def refuse_closed(state: State, txn: Txn) -> Outcome | None:
-    """Refuse to commit chunks to a closed stream: the first one in their order."""
+    """Refuse to commit chunks to a closed stream; name the stream of the first such chunk."""
     by_number = state.by_number
     closed = {n for n, row in txn.streams.items() if row.chunks and by_number[n].tail.is_closed}
     if not closed:
@@ -118,7 +118,7 @@ def already_aborted(txn: TxnOutcome) -> Outcome:
 
 
 def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
-    """Abort a transaction, or fence its producer as well."""
+    """Decide to abort a transaction; `FenceTxn` also fences its producer."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         if txn.decision == COMMITTED:
@@ -144,7 +144,7 @@ def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
 
 
 def decide_expire_txn(state: State, command: ExpireTxn) -> Decision:
-    """Abort a transaction whose deadline has passed."""
+    """Decide to abort a transaction if its deadline has passed."""
     txn = find_txn(state, ListedTxn(command.id, command.epoch), command.now_ms)
     if not isinstance(txn, Txn):
         assert isinstance(txn, Outcome)
@@ -160,7 +160,10 @@ def decide_expire_txn(state: State, command: ExpireTxn) -> Decision:
 
 
 def deadline_of(txn: Txn) -> int | None:
-    """Return the deadline of a transaction; None if it has none. That of a sink is by idleness."""
+    """Return the deadline of a transaction; None if it has none.
+
+    The deadline of a sink's transaction is SINK_IDLE_MS after its last use.
+    """
     row = txn.row
     if isinstance(row.owner, ProducerOwner):
         return row.deadline_ms

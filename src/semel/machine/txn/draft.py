@@ -1,6 +1,6 @@
-"""The draft of a frame that changes several streams, and the result that is computed from it.
+"""The draft of a frame that changes several streams, and the result computed from such a frame.
 
-Only a draft assigns the offsets of chunks and control records.
+Offsets of chunks and control records are assigned only here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,10 +26,10 @@ from semel.model.commands import (
 from semel.model.limits import RESULTS_BYTES_MAX, RESULTS_KEPT
 
 # ---- packed chunks and extents -------------------------------------------------------------------
-# The chunks of a staged transaction, or the extents of an inline one, in chunk blocks. An entry is
-# 24 bytes: the LSN of a chunk's frame or the first offset of an extent, the stream, the number of
-# messages, and for a chunk its digest. Blocks are immutable, so that a checkpoint can refer to
-# them.
+# The chunks of a staged transaction, or the extents of an inline one, are stored in chunk blocks.
+# An entry has 24 bytes: the LSN of a chunk's frame or the first offset of an extent, the stream,
+# the number of messages, and the digest of a chunk. Blocks are immutable, so that a checkpoint can
+# refer to them.
 
 
 _CHUNK: Final = Layout("<QQII")
@@ -45,7 +45,7 @@ assert EXTENT_BYTES == 32
 
 
 def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest: int = 0) -> int:
-    """Add an entry; return the index of the block that changed."""
+    """Add an entry to the blocks; return the index of the block that changed."""
     packed = _CHUNK.pack(start, stream, count, digest)
     if not blocks or len(blocks[-1]) >= BLOCK_BYTES:
         blocks.append(packed)
@@ -55,7 +55,10 @@ def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest:
 
 
 def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int:
-    """Add an extent, merged with the last one if it continues that; return the block's index."""
+    """Add an extent to the blocks; return the index of the block that changed.
+
+    An extent that directly follows the last one in the same stream is merged with it.
+    """
     if blocks:
         last_first, last_stream, last_count, _ = _CHUNK.unpack_from(blocks[-1], -CHUNK_BYTES)
         if last_stream == stream and last_first + last_count == first:
@@ -67,7 +70,7 @@ def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int
 
 
 def chunks_in(blocks: list[bytes]) -> Iterator[tuple[int, int, int]]:
-    """Yield all entries: LSN or first offset, stream, count."""
+    """Yield the entries of all blocks: LSN or first offset, stream, count."""
     for block in blocks:
         for start, stream, count, _ in _CHUNK.iter_unpack(block):
             yield start, stream, count
@@ -99,7 +102,7 @@ def extents_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 class Draft:
-    """The sections and ends of one frame: messages first, then control records."""
+    """The sections of one frame and the transactions it ends: messages, then control records."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -110,11 +113,11 @@ class Draft:
 
     @property
     def extents(self) -> bytes:
-        """The extents of all chunks, packed."""
+        """The packed extents of all chunks that got offsets."""
         return b"".join(self._extents)
 
     def tail_of(self, stream: Stream) -> int:
-        """Return the tail of a stream after the draft."""
+        """Return the tail that a stream has after this frame."""
         return self._tails.get(stream.row.number, stream.tail.tail)
 
     def append(self, stream: Stream, batch: Batch) -> None:
@@ -123,13 +126,13 @@ class Draft:
         self._tails[row.number] = base + batch.count
 
     def advance(self, stream: Stream, count: int) -> None:
-        """Count messages for which the caller makes the section."""
+        """Move the tail of a stream past messages whose section the caller builds."""
         self._tails[stream.row.number] = self.tail_of(stream) + count
 
     def place_chunks(self, txn: Txn) -> None:
-        """Assign offsets to the chunks of a staged transaction, except those of ended streams.
+        """Assign offsets to the chunks of a staged transaction, except those of deleted streams.
 
-        The loop runs once per chunk, of which there may be a million.
+        The loop runs once per chunk. There may be hundreds of thousands of chunks.
         """
         if txn.row.kind == TXN_INLINE:
             return
@@ -141,7 +144,10 @@ class Draft:
                 tails[number] = base + count
 
     def end(self, txn: Txn, *, is_committed: bool, reason: str = "") -> None:
-        """End a transaction, with a control record in each stream that has messages of it."""
+        """End a transaction.
+
+        An inline transaction gets a control record in each stream in which it has messages.
+        """
         markers: list[tuple[int, int]] = []
         if txn.row.kind == TXN_INLINE:
             for number, row in txn.streams.items():
@@ -153,7 +159,10 @@ class Draft:
         self.ended.append(Ended(txn.row.number, is_committed, reason, tuple(markers)))
 
     def fence(self, producer_id: str, epoch: int, *, named: int = 0) -> None:
-        """Abort pending transactions of older instances; an operator has `named` one of them."""
+        """Abort the pending transactions of older instances of a producer.
+
+        `named` is the number of a transaction that an operator aborts: its reason is BY_OPERATOR.
+        """
         for number in sorted(self._state.owned.get((True, producer_id), ())):
             txn = self._state.by_txn[number]
             owner = txn.row.owner
@@ -164,19 +173,19 @@ class Draft:
 
 
 def is_raised(registered: RegistryRow | None, epoch: int) -> bool:
-    """Return whether an epoch is above that of the registry, or the producer not in it."""
+    """Return whether an epoch is above the registered one, or the producer is not registered."""
     return registered is None or epoch > registered.epoch
 
 
 # ---- the result of a commit ----------------------------------------------------------------------
-# Computed from its frame, so it is the same live and in recovery.
+# The result is computed from the frame, so that it is the same live and in recovery.
 
 Extents = Iterable[tuple[int, int, int, int]]
 Moves = Iterable[tuple[str, int, int]]
 
 
 def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> TxnResult:
-    """Return the result of the end of one transaction; `extents` are those of its chunks."""
+    """Return the result of one transaction; `extents` are the extents of its chunks."""
     if not ended.is_committed:
         return TxnResult(deleted=deleted_of(txn.row))
     spans = {number: (txn.streams[number].first, at + 1) for number, at in ended.markers}
@@ -194,7 +203,7 @@ def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> TxnResu
 
 
 def deleted_of(row: TxnRow) -> tuple[str, ...]:
-    """Return the paths of streams that ended while the transaction was pending."""
+    """Return the paths of streams that were deleted while the transaction was pending."""
     return tuple(sorted({*row.deleted, *(path for _, path in row.lost)}))
 
 
@@ -203,7 +212,7 @@ def _moves_of(row: TxnRow) -> list[tuple[str, int, int]]:
 
 
 def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> TxnResult:
-    """Return the result of a one-shot commit, before it is applied."""
+    """Return the result of a one-shot commit that is not applied yet."""
     added = [(s.stream, s.base, s.count) for s in sections if s.kind == SECTION_DATA]
     added += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
     listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
@@ -219,7 +228,7 @@ def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) 
 
 
 def _joined(added: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return (stream, first, end) for consecutive (stream, base, count) of each stream."""
+    """Merge the consecutive ranges (stream, base, count) of each stream to (stream, first, end)."""
     spans: dict[int, tuple[int, int]] = {}
     for number, base, count in added:
         first, _ = spans.get(number, (base, base))
@@ -238,7 +247,8 @@ def _sorted(results: Iterable[StreamResult]) -> tuple[StreamResult, ...]:
 
 
 # ---- packed results ------------------------------------------------------------------------------
-# A producer keeps the results of its newest one-shot commits, a sink one per version.
+# The registry retains the results of a producer's newest one-shot commits. A sink retains one
+# result per version.
 
 
 pack_result: Final = msgspec.msgpack.Encoder().encode
@@ -246,7 +256,10 @@ unpack_result: Final = msgspec.msgpack.Decoder(TxnResult).decode
 
 
 def push_result(kept: tuple[bytes, ...], packed: bytes) -> tuple[bytes, ...]:
-    """Return the kept results with a new one, within the limits; the new one is always kept."""
+    """Return the retained results with a new one added.
+
+    The oldest results are dropped if a limit is exceeded; the new one is always retained.
+    """
     results = [*kept[1 - RESULTS_KEPT :], packed]
     size = sum(map(len, results))
     while size > RESULTS_BYTES_MAX and len(results) > 1:

@@ -1,6 +1,6 @@
-"""Finding the transaction of a call: the table that every call on a transaction begins with.
+"""The checks that find the transaction of a call; every call on a transaction begins with them.
 
-The letters in the comments are its rows in `docs/reference/transactions.md`.
+A letter in a comment is the row of that check in `docs/reference/transactions.md`.
 """
 
 from semel.machine.rows import OutcomeRow
@@ -29,7 +29,7 @@ TxnOrRefusal = Txn | TxnOutcome | Outcome
 
 
 def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn, now_ms: int) -> TxnOrRefusal:
-    """Return the named transaction, its outcome, or the refusal if there is neither."""
+    """Return the named transaction, or its outcome, or a refusal if there is neither."""
     outcome = named.remembered
     if (
         outcome is not None
@@ -47,7 +47,10 @@ def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn, now_ms: int) -> 
 
 
 def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
-    """Return the transaction of a call if the caller may change it, its outcome, or the refusal."""
+    """Return the transaction of a call, or its outcome, or a refusal.
+
+    It is refused if the caller is not the owner, unless the caller is an operator.
+    """
     txn = find_txn(state, call, call.now_ms)
     if call.by_operator or not isinstance(txn, Txn):
         return txn
@@ -55,7 +58,7 @@ def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
 
 
 def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusal | None:
-    """Refuse a producer that is not the owner, or is another instance of it."""
+    """Refuse a producer that is not the owner, or that is another instance of the owner."""
     owner = txn.row.owner
     if producer_id is None:
         return None
@@ -72,7 +75,7 @@ def ended_refusal(txn: TxnOutcome) -> Refusal:
 
 
 def find_open(state: State, call: TxnCall) -> Txn | Outcome:
-    """Return the transaction of a call if it can still be changed, or the refusal."""
+    """Return the transaction of a call if it is open; otherwise a refusal."""
     txn = find_for_call(state, call)
     if isinstance(txn, TxnOutcome):
         return ended_refusal(txn)
@@ -85,9 +88,10 @@ def find_open(state: State, call: TxnCall) -> Txn | Outcome:
 
 
 def expired_epoch(state: State, owner: Owner) -> int:
-    """Return an epoch at or above that of every outcome dropped because there were too many.
+    """Return the highest transaction epoch of a producer that has dropped outcomes; else 0.
 
-    An id without an outcome may be one of those, and a late call may still use its epoch.
+    Outcomes are dropped when a producer has too many. An id without an outcome may belong to a
+    dropped one, and a late call may still use its epoch. A new transaction must have a higher one.
     """
     registered = state.registry.get(owner.id) if isinstance(owner, ProducerOwner) else None
     if registered is None or registered.decided <= OUTCOMES_PER_PRODUCER_MAX:
@@ -96,7 +100,7 @@ def expired_epoch(state: State, owner: Owner) -> int:
 
 
 def is_outcome_retained(state: State, row: OutcomeRow, now_ms: int) -> bool:
-    """Return whether an outcome is retained; if not, it may be missing in the store."""
+    """Return whether an outcome is retained; an expired one may not be removed from disk yet."""
     if state.frame_time(now_ms) >= row.outcome.time_ms + OUTCOME_WINDOW_MS:
         return False
     owner = row.owner

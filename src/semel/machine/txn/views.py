@@ -15,7 +15,7 @@ PREPARED = "prepared"
 
 
 class TxnStreamView(Struct, frozen=True):
-    """A stream of a transaction; it has a first offset if the transaction has messages there."""
+    """A stream of a transaction; `first_offset` is None if it has no messages there."""
 
     path: str
     first_offset: int | None
@@ -24,7 +24,10 @@ class TxnStreamView(Struct, frozen=True):
 
 
 class PositionView(Struct, frozen=True):
-    """The position of a group, or the one a commit will set; `version` counts its moves."""
+    """The position of a group in a stream, or the position that a commit will set.
+
+    `version` counts the moves of a stored position.
+    """
 
     group: str
     path: str
@@ -34,7 +37,7 @@ class PositionView(Struct, frozen=True):
 
 
 class PendingView(Struct, frozen=True):
-    """A pending move of a group by a transaction; `due_ms` as in `TxnView`."""
+    """A pending move of a group; `due_ms` is the deadline of its transaction, as in `TxnView`."""
 
     path: str
     id: str
@@ -45,7 +48,7 @@ class PendingView(Struct, frozen=True):
 
 
 class GroupView(Struct, frozen=True):
-    """The positions of a group by path, and its pending moves, one for each path."""
+    """The positions of a group and its pending moves, at most one for each path."""
 
     group: str
     positions: tuple[PositionView, ...]
@@ -73,7 +76,7 @@ class TxnView(Struct, frozen=True):
 
 
 class SnapshotView(Struct, frozen=True):
-    """The step a group has pinned."""
+    """The step that a group has pinned."""
 
     group: str
     number: int
@@ -82,7 +85,7 @@ class SnapshotView(Struct, frozen=True):
 
 
 class SinkVersionView(Struct, frozen=True):
-    """A version a sink committed."""
+    """A version that a sink has committed."""
 
     version: int
     input: str | None
@@ -105,7 +108,10 @@ def transactions(
     stream: str | None = None,
     after: int = 0,
 ) -> Iterator[TxnView]:
-    """Yield pending transactions, oldest first: all, or by state, by stream, after a number."""
+    """Yield pending transactions, oldest first.
+
+    They can be limited to a state, to a stream, and to numbers greater than `after`.
+    """
     return (
         _view(state, txn)
         for txn in _of_stream(state, stream)
@@ -122,13 +128,16 @@ def _of_stream(state: State, path: str | None) -> Iterator[Txn]:
 
 
 def transaction(state: State, txn_id: str) -> TxnView | None:
-    """Return the pending transaction of an id."""
+    """Return the pending transaction with an id; None if there is none."""
     txn = state.transactions.get(txn_id)
     return None if txn is None else _view(state, txn)
 
 
 def holding_view(state: State, path: str) -> TxnView | None:
-    """Return the transaction that holds the stable offset of a stream."""
+    """Return the pending transaction whose first message is at the stable offset of a stream.
+
+    Return None if no inline transaction is pending in the stream.
+    """
     stream = state.by_path.get(path)
     if stream is None or not stream.open:
         return None
@@ -175,9 +184,10 @@ def _view(state: State, txn: Txn) -> TxnView:
 def group_view(
     state: State, group: str, *, stream: str | None = None, transaction: str | None = None
 ) -> GroupView:
-    """Return the positions of a group, in all streams or in one.
+    """Return the positions of a group and its pending moves, in all streams or in one.
 
-    Moves pending in the `transaction` of that id are left out: its owner need not wait for them.
+    Moves of the transaction with the id `transaction` are left out, because its owner need not wait
+    for them.
     """
     numbers = {*state.groups.get(group, ()), *state.named.get(group, ())}
     if stream is not None:
@@ -203,7 +213,7 @@ def _position_view(stream: Stream, group: str) -> PositionView | None:
 def _pending_view(
     state: State, stream: Stream, group: str, exempt: str | None
 ) -> PendingView | None:
-    """Return the move that holds the position, else the oldest pending one."""
+    """Return the move of the transaction that holds the position, else the oldest pending move."""
     number = stream.row.number
     txns = [state.by_txn[each] for each in state.named.get(group, {}).get(number, ())]
     txns = [txn for txn in txns if txn.row.id != exempt]
@@ -218,7 +228,7 @@ def _pending_view(
 
 
 def snapshot(state: State, group: str) -> SnapshotView | None:
-    """Return the step a group has pinned."""
+    """Return the step that a group has pinned; None if there is none."""
     row = state.snapshots.get(group)
     return None if row is None else SnapshotView(group, row.number, row.ranges, row.hash)
 
@@ -228,7 +238,7 @@ def sinks(state: State) -> list[SinkView]:
 
 
 def sink(state: State, app: str) -> SinkView | None:
-    """Return one sink."""
+    """Return the sink of an app; None if there is none."""
     row = state.sinks.get(app)
     return None if row is None else _sink_view(state, app, row)
 
