@@ -153,7 +153,7 @@ def commit_version(
     The other parts are done with it, or not at all.
     """
     request = replace((yield from _request_of(streams, parts)), sink=version)
-    # It is retried until the timeout: the outcome must become streams.
+    # It is retried until the timeout: the caller needs its outcome.
     site = replace(streams.site, retries=None)
     response = yield from _commit(site, request, _VERSION_AGAIN, silence_seconds)
     return decoded(response, CommitResult)
