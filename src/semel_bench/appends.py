@@ -114,7 +114,7 @@ def _append_rates(rounds: Rounds) -> list[Figure]:
     ]
     for name, target in ((_NODE, ratio_at_least(7)), (_REDIS, ratio_at_least(0.7)), (_BARE, None)):
         if name in rates:
-            compared = (rates[_PLAIN] / rates[name], name.partition(" ")[0])
+            compared = (ratio(rates[_PLAIN], rates[name]), name.partition(" ")[0])
             figures.append(
                 Figure(f"semel, ratio to {name}", rates[_PLAIN], unit, target, *compared)
             )

@@ -211,6 +211,27 @@ def test_threads_and_tasks_may_share_one(server: Server) -> None:
         assert sorted(values(client.stream(path))) == list(range(16))
 
 
+def test_a_task_that_is_cancelled_while_it_waits_to_commit_ends_at_once(server: Server) -> None:
+    async def main() -> None:
+        async with AsyncClient(server.url) as client:
+            txn, is_busy = client.transaction(), asyncio.Event()
+
+            async def work() -> None:
+                async with txn:
+                    await txn._lock.__aenter__()  # as a call of another task does
+                    is_busy.set()
+
+            task = asyncio.create_task(work())
+            await is_busy.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, PATIENCE_SECONDS)
+            await txn._lock.__aexit__()
+            await txn.abort()
+
+    asyncio.run(main())
+
+
 def test_many_transactions_at_once_need_no_names(server: Server) -> None:
     path = fresh("crowd")
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from semel_bench.appends import _append_rates
 from semel_bench.harness import (
     Figure,
     Target,
@@ -15,6 +16,7 @@ from semel_bench.harness import (
     ratio_at_most,
     readable,
 )
+from semel_bench.load import Round
 
 
 def figure(value: float, target: Target | None, **fields: Any) -> Figure:
@@ -75,3 +77,11 @@ def test_a_ratio_to_nothing_is_undefined() -> None:
 )
 def test_a_number_is_shown_with_about_three_digits(value: float, text: str) -> None:
     assert readable(value) == text
+
+
+def test_a_server_without_a_response_in_time_has_no_ratio() -> None:
+    rounds = {"semel": [Round(1, 0, 0, [0.1])], "bare limit": [Round(1, 0, 0, [])]}
+    assert [(each.name, each.ratio) for each in _append_rates(rounds)][-1] == (
+        "semel beside bare limit",
+        None,
+    )

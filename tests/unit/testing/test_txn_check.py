@@ -324,6 +324,16 @@ def test_stale_a_read_behind_the_commit_lacks_its_only_stream() -> None:
     assert only(story.check(x="a")).name == "stale"
 
 
+def test_stale_a_read_lacks_a_message_whose_append_was_refused() -> None:
+    story = Story()
+    transaction = story.begin("t1", y="b")
+    transaction.append("x", ["a"]).refuse()
+    transaction.decide()
+    transaction.committed()
+    story.read("x", "")
+    assert [anomaly.name for anomaly in story.check(x="a", y="b").anomalies] == ["G1a", "stale"]
+
+
 def test_lost_nothing_of_a_committed_transaction_is_there() -> None:
     story = Story()
     story.commit("t1", x="a", y="b")

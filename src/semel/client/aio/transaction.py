@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from semel.client import commit_calls, server_calls
 from semel.client.async_driver import AsyncLock
-from semel.client.errors import ClientError
+from semel.client.errors import ClientError, Refused
 from semel.client.flows import Flow, T
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
@@ -63,13 +63,16 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.calls.state != OPEN:
+            return
+        if error is not None:
+            await self._try_to_abort()
+            return
         try:
-            if error is None and self.calls.state == OPEN:
-                await self.commit()
-        finally:
-            if self.calls.state == OPEN:  # the block or the commit has raised an exception
-                with suppress(ClientError):  # if this fails, the server aborts at the deadline
-                    await self.abort()
+            await self.commit()
+        except Refused:
+            await self._try_to_abort()
+            raise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.token!r}, {self.calls.state})"
@@ -185,6 +188,12 @@ class AsyncTransaction:
     async def abort(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Abort the transaction: nothing of it becomes visible."""
         await self._run(self.calls.abort(), timeout)
+
+    async def _try_to_abort(self) -> None:
+        """Abort it while another exception is raised. If this fails, the deadline aborts it."""
+        if self.calls.state == OPEN:
+            with suppress(ClientError):
+                await self.abort()
 
     async def _run(self, flow: Flow[T], timeout: Timeout) -> T:
         async with self._lock:

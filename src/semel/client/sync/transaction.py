@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from semel.client import commit_calls, server_calls
-from semel.client.errors import ClientError
+from semel.client.errors import ClientError, Refused
 from semel.client.flows import Flow, T
 from semel.client.sync_driver import SyncLock
 from semel.client.transport import CLIENT_DEFAULT, Timeout
@@ -64,13 +64,16 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.calls.state != OPEN:
+            return
+        if error is not None:
+            self._try_to_abort()
+            return
         try:
-            if error is None and self.calls.state == OPEN:
-                self.commit()
-        finally:
-            if self.calls.state == OPEN:  # the block or the commit has raised an exception
-                with suppress(ClientError):  # if this fails, the server aborts at the deadline
-                    self.abort()
+            self.commit()
+        except Refused:
+            self._try_to_abort()
+            raise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.token!r}, {self.calls.state})"
@@ -186,6 +189,12 @@ class Transaction:
     def abort(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Abort the transaction: nothing of it becomes visible."""
         self._run(self.calls.abort(), timeout)
+
+    def _try_to_abort(self) -> None:
+        """Abort it while another exception is raised. If this fails, the deadline aborts it."""
+        if self.calls.state == OPEN:
+            with suppress(ClientError):
+                self.abort()
 
     def _run(self, flow: Flow[T], timeout: Timeout) -> T:
         with self._lock:

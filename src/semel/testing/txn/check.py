@@ -222,9 +222,10 @@ def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_read:
     if is_partly_read:
         return Anomaly("G1b", f"{lacks}, of which it got another message there", ids)
     lacks += ", which was committed before the read"
-    others = {append.stream for append in appends_of(sent.transaction)} - {read.stream}
-    if others:
-        return Anomaly("torn", f"{lacks}; it is also in {', '.join(sorted(others))}", ids)
+    streams = {append.stream for append in appends_of(sent.transaction)}
+    if len(streams) > 1:
+        others = ", ".join(sorted(streams - {read.stream}))
+        return Anomaly("torn", f"{lacks}; it is also in {others}", ids)
     return Anomaly("stale", lacks, ids)
 
 
