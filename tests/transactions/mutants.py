@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from semel.broker import broker, durable_view
+from semel.broker import durable_view
 from semel.broker.durable_view import BrokerReader
 from semel.machine import commits, positions
 from semel.machine.positions import move_positions
@@ -31,7 +31,7 @@ def readers_do_not_wait_for_decisions(patch: pytest.MonkeyPatch) -> None:
     def end_of(tail: TailRow, is_committed: bool) -> int:
         return tail.tail
 
-    for module in (broker, durable_view, durable_view, event_stream):
+    for module in (durable_view, event_stream):
         patch.setattr(module, "tail_of_view", end_of)
 
 
