@@ -206,7 +206,8 @@ class Broker:
         """Index a frame that may hold more than the messages of one stream."""
         self._index.add_frame(lsn, sections, effects.placed, self._segments)
         self._txn_history.add(effects)
-        self.txns_ended.update(row.outcome.reason or COMMITTED for row in effects.outcomes)
+        for row in effects.outcomes:
+            self.txns_ended[row.outcome.reason or COMMITTED] += 1
         if isinstance(event, TxnBegun):
             self.txns_begun += 1
             self._deadlines.watch(self.state.by_txn[event.number])
