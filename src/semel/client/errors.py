@@ -71,13 +71,9 @@ class ClientError(SemelError):
             cls.code = _CODES.get(cls.__name__, cls.code)
         cls.advice = ADVICE.get(cls.__name__, cls.advice)
 
-    def __init__(
-        self, message: str, *, status: int | None = None, retry_after: float | None = None
-    ) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-        self.status = status
-        self.retry_after = retry_after
 
     def __str__(self) -> str:
         return f"{self.message} ({self.advice})" if self.advice else self.message
@@ -87,7 +83,6 @@ class Refused(ClientError):
     """Raised if the server refuses. `facts` are the other members of its problem document."""
 
     code = "refused"
-    status: int
 
     def __init__(
         self,
@@ -99,7 +94,9 @@ class Refused(ClientError):
         facts: Mapping[str, object] | None = None,
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(message, status=status, retry_after=retry_after)
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
         self.applied = applied
         self.facts = dict(facts or {})
         if code is not None:
@@ -399,6 +396,13 @@ class Unavailable(ClientError):
     code = "unavailable"
     advice = "try again later"
 
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
 
 class Indeterminate(ClientError):
     """The request was sent, but no response says what happened: it may have been applied."""
@@ -406,6 +410,13 @@ class Indeterminate(ClientError):
     code = "indeterminate"
     applied = UNKNOWN
     advice = "read the stream to find out; an append with a key or a producer is safe to repeat"
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
 
 
 class ProtocolError(ClientError):
