@@ -71,13 +71,9 @@ class ClientError(SemelError):
             cls.code = _CODES.get(cls.__name__, cls.code)
         cls.advice = ADVICE.get(cls.__name__, cls.advice)
 
-    def __init__(
-        self, message: str, *, status: int | None = None, retry_after: float | None = None
-    ) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-        self.status = status
-        self.retry_after = retry_after
 
     def __str__(self) -> str:
         return f"{self.message} ({self.advice})" if self.advice else self.message
@@ -90,7 +86,6 @@ class Refused(ClientError):
     """
 
     code = "refused"
-    status: int
 
     def __init__(
         self,
@@ -102,7 +97,9 @@ class Refused(ClientError):
         facts: Mapping[str, object] | None = None,
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(message, status=status, retry_after=retry_after)
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
         self.applied = applied
         self.facts = dict(facts or {})
         if code is not None:
@@ -405,6 +402,13 @@ class Unavailable(ClientError):
     code = "unavailable"
     advice = "try again later"
 
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
 
 class Indeterminate(ClientError):
     """The request was sent, but no response shows its outcome: it may have been applied."""
@@ -415,6 +419,13 @@ class Indeterminate(ClientError):
         "read the stream to find out; an append with an idempotency key or a producer is safe to"
         " repeat"
     )
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
 
 
 class ProtocolError(ClientError):

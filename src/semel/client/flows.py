@@ -24,6 +24,8 @@ T = TypeVar("T")
 Flow = Generator["Step", Any, T]
 # Called before a request is sent again, with the error and the number of earlier retries.
 OnRetry = Callable[[ClientError, int], object]
+# What a request may fail with; other errors of the client have neither status nor Retry-After.
+Failure = Refused | Unavailable | Indeterminate
 
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
@@ -184,7 +186,7 @@ def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
     return min(first * 2.0 ** min(attempts, _DOUBLINGS_MAX), maximum)
 
 
-def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
+def _failure(reply: Response | NotSent | Lost) -> Failure | None:
     """Return the error of a reply after which a retry may succeed; None for a final response."""
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)
@@ -198,7 +200,7 @@ def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
     return None if isinstance(error, Refused) and reply.status != 408 and is_limit else error
 
 
-def _final_error(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> ClientError:
+def _final_error(error: Failure, kind: RetrySafety, *, was_lost: bool) -> Failure:
     """Return the error to raise, which says whether anything may have been applied."""
     if kind is RetrySafety.READ:
         return (
@@ -244,7 +246,7 @@ _SHOWN_CHARS_MAX: Final = 200
 _OWN: Final = frozenset({"code", "message", "applied"})
 
 
-def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ClientError:
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
     """Return the error for a response with a status of 300 or more.
 
     It is Unavailable, Indeterminate, or a subclass of Refused.
