@@ -52,12 +52,17 @@ COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 FENCED: Final = "fenced"  # the abort reason if a newer instance fenced the producer
 
-_FIND_OUT: Final = "a repeat is safe: call commit() again, or client.transaction_status({token!r})"
-_DO_AGAIN: Final = "abort the transaction and repeat it: nothing of it is visible before its commit"
-_REFUSED: Final = (
-    "was refused a position, or got no response; add it again, or abort and begin with a new tail"
+_FIND_OUT: Final = (
+    "it is safe to repeat the commit: call commit() again, or client.transaction_status({token!r})"
 )
-_INDETERMINATE: Final = "has an append without a response; abort it and repeat it"
+_DO_AGAIN: Final = (
+    "abort the transaction and repeat it; none of its messages are visible before its commit"
+)
+_REFUSED: Final = (
+    "was refused a position, or got no response for it; add the position again, or abort the"
+    " transaction and begin again with a new tail"
+)
+_INDETERMINATE: Final = "has an append without a response; abort the transaction and repeat it"
 
 
 # The client's transactions that can still be pending, keyed by token.
@@ -165,7 +170,8 @@ class TransactionCalls:
             raise
         if receipt.mismatch:
             raise errors.PayloadMismatch(
-                f"{self.id} has stored something else in {calls.path} with sequence {seq}"
+                f"the transaction {self.id} has stored a different payload in {calls.path} with"
+                f" sequence {seq}"
             )
         self._is_indeterminate = False
         self._next[name] = seq + 1
@@ -286,7 +292,7 @@ class TransactionCalls:
 
     def _require_begun(self) -> None:
         if self.state == NEW:
-            raise self._wrong_state("has not begun; use it in a with block")
+            raise self._wrong_state("has not begun; use the transaction in a with block")
 
     def _require_open(self) -> None:
         self._require_begun()
@@ -330,7 +336,9 @@ def end_transaction_call(
     try:
         exchange = yield from _sent(replace(site, retries=None), request, transaction_id, action)
     except errors.Indeterminate as error:
-        error.advice = "a repeat is safe: call this again, or client.transaction_status(token)"
+        error.advice = (
+            "it is safe to repeat the call: call this again, or client.transaction_status(token)"
+        )
         raise
     result = decoded(exchange.response, CommitResult)
     if own is not None:

@@ -238,7 +238,7 @@ def read_identity(disk: Files) -> bytes:
         raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
     if not body.startswith(_MAGIC) or body[len(_MAGIC)] != FORMAT_VERSION:
         raise CorruptData(
-            f"written in another format; this semel reads version {FORMAT_VERSION}",
+            f"the directory has a different format; this semel reads version {FORMAT_VERSION}",
             file=IDENTITY_NAME,
         )
     return body[-IDENTITY_BYTES:]

@@ -274,7 +274,7 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
         if flags & _HAS_EXTRAS:
             extras_from = 4 * messages if messages > 1 else 0
             if extras_from >= len(lengths):
-                raise BadFrame("a section lacks the extras it claims")
+                raise BadFrame("the flags of a section announce extras, but it has none")
             lengths, extras = lengths[:extras_from], lengths[extras_from:]
         is_joined = bool(flags & _IS_JOINED)
         sections.append(

@@ -139,14 +139,14 @@ def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
 
 
 def _discard_unfinished(disk: Disk, name: str) -> None:
-    """Remove an empty first segment, which an interrupted creation of the directory left behind.
+    """Remove the empty first segment of a directory whose creation was interrupted.
 
     Raises CorruptData if the file is a later segment or is not empty.
     """
     with closing(disk.open(name)) as file:
         data = file.read(0, file.size())
     if segment_lsn(name) != 0 or data.strip(b"\0"):
-        raise CorruptData("segments without an identity", file=IDENTITY_NAME)
+        raise CorruptData("the file is missing, although there are segments", file=IDENTITY_NAME)
     disk.unlink(name)
 
 
@@ -298,8 +298,8 @@ def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
                 raise
     if is_new:
         raise DiskFailed(
-            f"no room for a new directory: it needs two segments of {capacity} bytes and the"
-            " reserve; free that much space, or choose smaller sizes (--segment-bytes,"
+            f"no room for a new directory: it needs space for two segments of {capacity} bytes and"
+            " for the reserve; free that much space, or choose smaller sizes (--segment-bytes,"
             " --reserve-bytes)"
         )
     raise DiskFailed(f"no room to recover: free at least {capacity} bytes and start again")
