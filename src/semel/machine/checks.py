@@ -127,7 +127,7 @@ def section_of(
 ) -> Section:
     """Return the section that contains a batch. Its first message has the offset `base`.
 
-    A section of kind SECTION_STAGED has no offsets, and `base` is ignored.
+    A section of kind SECTION_STAGED has no offsets, so `base` has no meaning.
     """
     is_joined = batch.count > 1 and is_json(content_type)
     return Section(  # positional arguments are faster, and this runs for every append
