@@ -163,7 +163,10 @@ class SequenceCheck(Struct, frozen=True, gc=False):
 
 
 def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
-    """Check a producer's append: first the identity, then whether it is a repeat, then the sequence."""
+    """Check a producer's append.
+
+    First the identity is checked, then whether the append is a repeat, then its sequence.
+    """
     registered = state.registry.get(tag.id)
     floor = -1 if registered is None else registered.epoch
     row = stream.producers.get(tag.id) if stream.producers else None
