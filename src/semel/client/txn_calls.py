@@ -85,7 +85,9 @@ class TransactionCalls:
             raise ValueError(f"kind must be {KIND_INLINE} or {KIND_STAGED}, not {kind!r}")
         self.timeout_ms = round(timeout * 1000)
         if not 0 < self.timeout_ms <= TXN_TIMEOUT_MS_MAX:
-            raise ValueError(f"timeout must be up to {TXN_TIMEOUT_MS_MAX // 1000} seconds")
+            raise ValueError(
+                f"timeout must be above 0 and at most {TXN_TIMEOUT_MS_MAX // 1000} seconds"
+            )
         self.site = site
         self.id = transaction_id
         self.kind = kind
@@ -96,7 +98,7 @@ class TransactionCalls:
         # The next sequence for each path. A staged transaction has only one, under the path "".
         self._next: dict[str, int] = {}
         self._is_indeterminate = False  # an append got no response
-        self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted
+        self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted yet
         self._unresolved: Unresolved = {} if unresolved is None else unresolved
         self._moving = MovePlanner(positions or KnownPositions())
 
@@ -141,7 +143,7 @@ class TransactionCalls:
             is_ours = (yield from status(self.site, self.token)).is_empty
         if not is_ours:
             raise errors.ConcurrentTransactions(
-                f"the transaction {self.id} is open already",
+                f"the transaction {self.id} is already open, and a different caller began it",
                 status=exchange.response.status,
                 facts={"transaction_id": self.id},
             )
@@ -216,7 +218,7 @@ class TransactionCalls:
         """Commit the transaction and return the result.
 
         Everything in the transaction becomes visible together. The request is retried until a
-        response arrives or the timeout is over.
+        response arrives or the timeout has passed.
         """
         if self.result is not None:
             return self.result

@@ -175,7 +175,7 @@ def _bytes(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, bytes):
         return value
-    raise TypeError(f"keys and headers are bytes or str, not {type(value).__name__}")
+    raise TypeError(f"keys and header values must be bytes or str, not {type(value).__name__}")
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         the group. Raises ValueError if the message was not read for a group.
         """
         if self.on_commit is None:
-            raise ValueError("only a message of tail(group=...) can be committed")
+            raise ValueError("only a message that tail(group=...) returned can be committed")
         return self.on_commit(self)
 
     def __eq__(self, other: object) -> bool:
@@ -312,8 +312,8 @@ class Receipt(Struct, frozen=True):
 
     `next_offset` is the tail of the stream after the append. It is None if the append is staged, or
     if the server no longer retains the offset. `duplicate` is True if the append was stored before;
-    then `next_offset` is the one from the first time. `mismatch` is True if a different payload is
-    stored with the producer's sequence.
+    then `next_offset` is the offset that the first append returned. `mismatch` is True if a
+    different payload is stored with the producer's sequence.
     """
 
     next_offset: str | None
@@ -399,7 +399,9 @@ def _offset(position: int | str | None) -> str | None:
 def join_messages(messages: Sequence[Message]) -> bytes:
     """Return the concatenated messages of a stream. Raises TypeError for a JSON stream."""
     if any(is_json(message.content_type) for message in messages):
-        raise TypeError("the messages of a JSON stream are values: use read()")
+        raise TypeError(
+            "the messages of a JSON stream cannot be joined; use read() to get their values"
+        )
     return b"".join(message.raw for message in messages)
 
 
@@ -429,7 +431,7 @@ def ordinal_of(offset: Offset | None) -> int:
     """Return the ordinal of an offset. Raises ValueError if `offset` is not an offset."""
     ordinal = parse_offset(offset) if isinstance(offset, str) else offset
     if not isinstance(ordinal, int) or ordinal < 0:
-        raise ValueError(f"{offset!r} is not an offset; use next_offset of a message")
+        raise ValueError(f"{offset!r} is not an offset; use the next_offset of a message")
     return ordinal
 
 

@@ -169,7 +169,7 @@ class Appender:
         return self._place(KINDS[type(event)], meta, sections, length, time_ms)
 
     def _roll(self) -> None:
-        invariant(self.has_spare, "a frame was added without room")
+        invariant(self.has_spare, "a frame was added although there is no room for it")
         invariant(self.position > self.segment, "an empty segment cannot be rolled")
         self._ending = self._encode(
             KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms

@@ -1,9 +1,9 @@
 """The checkpoint: the state at an LSN, as sealed rows in the store.
 
 The event loop makes a `Cut`. This is fast, because rows are immutable and a cut only refers to
-them. Another thread commits the cut to the store. It waits until every frame before the cut's LSN
-is durable, so the store never contains a change that a crash could undo. It commits the rows, the
-index, the segments and the LSN in one transaction.
+them. When every frame before the cut's LSN is durable, another thread commits the cut to the store:
+the rows, the index, the segments and the LSN in one transaction. Therefore the store never contains
+a change that a crash could undo.
 """
 
 import struct

@@ -79,7 +79,7 @@ class Disk(Files, Protocol):
 
 
 class RealFile:
-    """A file descriptor."""
+    """An open file, accessed through its file descriptor."""
 
     __slots__ = ("_fd",)
 

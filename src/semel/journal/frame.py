@@ -14,9 +14,9 @@
     40      8     time, ms since 1970
     48            meta (msgpack), then the sections, then zeros up to a multiple of 8
 
-A section is 32 bytes (stream, base offset, message count, payload length, length of the lengths
-and extras, flags), the message lengths, the extras, and the payload. The details are in
-`docs/reference/format.md`.
+A section begins with 32 bytes: stream, base offset, message count, payload length, length of the
+message lengths and extras together, and flags. After them come the message lengths, the extras and
+the payload. The details are in `docs/reference/format.md`.
 """
 
 from struct import Struct as Layout
@@ -64,7 +64,7 @@ class WatermarkMoved(Struct, frozen=True, gc=False, array_like=True):
 class SegmentEnded(Struct, frozen=True, gc=False, array_like=True):
     """The last frame of a segment. It proves that the next segment must exist.
 
-    The LSN of this frame is the LSN at which the next segment begins.
+    This frame has the same LSN as the first frame of the next segment.
     """
 
 
@@ -126,7 +126,7 @@ class Frame(Struct, frozen=True):
 
 
 class Encoded(Struct, frozen=True, gc=False):
-    """A frame ready to be written."""
+    """An encoded frame that is ready to be written."""
 
     buffers: tuple[bytes, ...]
     length: int

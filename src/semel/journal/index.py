@@ -54,7 +54,7 @@ class IndexBlock(Struct, gc=False, eq=False):
         return array("I", self.entries)[1::2]
 
     def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the LSN and first offset of each frame that overlaps `offset` up to `end`.
+        """Yield the LSN and first offset of each frame that overlaps [`offset`, `end`).
 
         Only the entries in the range are copied, not the whole block. Aborted ranges split one read
         into many small ranges, and a copy of the block for each range would be slow.
@@ -170,7 +170,7 @@ class Index:
         self._fresh, self._sealing = self._sealing | self._fresh, {}
 
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the LSN and first offset of each frame that overlaps `offset` up to `end`.
+        """Yield the LSN and first offset of each frame that overlaps [`offset`, `end`).
 
         The first offset is included because a chunk's frame does not contain it. Raises CorruptRead
         if an offset in the range has no entry, because a stream has no gaps.

@@ -2,8 +2,8 @@
 
 The page cache can contain frames that are not durable. After the process was killed, some frames
 may never have been synced. After a failed sync, the disk may lack frames although the kernel
-considers their pages clean. Therefore recovery writes the frames that no watermark proves durable
-again, and syncs them before the first reply.
+considers their pages clean. Therefore recovery rewrites all frames that no watermark proves
+durable, and syncs them before the first reply.
 """
 
 from collections.abc import Callable
@@ -192,7 +192,7 @@ def _recover(
 def _classify_files(
     firsts: list[int], position: CheckpointPosition
 ) -> tuple[dict[int, int], list[int]]:
-    """Return a mapping from each segment to keep to its end, and a list of unneeded segments.
+    """Return the segments to keep, with their ends, and a list of the unneeded segments.
 
     Raises CorruptData if a segment is missing.
     """

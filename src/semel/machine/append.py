@@ -176,7 +176,7 @@ def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool)
 
 
 # ---- inside a transaction ------------------------------------------------------------------------
-# Check 6, and those of the later checks that are different inside a transaction.
+# Check 6, and the later checks as far as they are different inside a transaction.
 
 
 def decide_publish(state: State, command: Append, tag: TxnTag) -> Decision:

@@ -134,7 +134,7 @@ def _apply_appended(
     stream = state.by_number[event.stream]
     old = stream.tail
     if old.is_closed or old.is_deleted:
-        raise InvariantBroken("an append to a stream that is closed or deleted")
+        raise InvariantBroken("an append to a stream that has ended (it is closed or deleted)")
     tail = _advance(event.stream, old.tail, sections)
     advance_tail(state, stream, tail, time_ms, event.stream_seq, event.close)
     if event.stamp is not None:

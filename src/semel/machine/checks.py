@@ -1,4 +1,4 @@
-"""Those checks of an append that concern the stream and the body.
+"""The checks of an append that concern the stream or the body.
 
 A number in a comment is the number of that check's row in the table in `docs/reference/machine.md`.
 """

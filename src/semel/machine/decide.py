@@ -145,7 +145,7 @@ class DryRun(Struct, frozen=True):
 def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun:
     """Return the outcome that a producer's append would have. Nothing is stored.
 
-    The result covers all payloads, because the caller does not pass one.
+    The caller passes no payload, so the result covers all possible payloads.
     """
     stream = state.by_path.get(path)
     content_type = None if stream is None else stream.row.content_type

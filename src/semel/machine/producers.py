@@ -151,10 +151,10 @@ FIRST_EPOCH: Final = 1
 class SequenceCheck(Struct, frozen=True, gc=False):
     """The result of checking the identity and the sequence of an append.
 
-    `at_once` is set if the append is a repeat, or if its identity is refused (checks 7 and 8). This
-    outcome is returned before any other check. `later` is set if the sequence is refused (check
-    11). The checks of the stream come before this refusal. If `at_once` and `later` are both None,
-    the append is new and is stored with `epoch`.
+    `at_once` is set if the append is a repeat, or if its identity is refused (checks 7 and 8). Then
+    all later checks are skipped. `later` is set if the sequence is refused (check 11). The checks
+    of the stream come before this refusal. If `at_once` and `later` are both None, the append is
+    new and is stored with `epoch`.
     """
 
     epoch: int = 0

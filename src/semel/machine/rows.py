@@ -163,9 +163,9 @@ class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
 class TxnRow(Row, frozen=True, gc=False, array_like=True):
     """A pending transaction.
 
-    `deleted` contains the paths of those of its streams that were deleted or have expired. `lost`
-    contains (group, path) for each position that the transaction named in such a stream. `next_seq`
-    is the sequence of the next chunk of a staged transaction.
+    `deleted` contains the paths of the transaction's streams that were deleted or have expired.
+    `lost` contains (group, path) for each position that the transaction named in such a stream.
+    `next_seq` is the sequence of the next chunk of a staged transaction.
     """
 
     number: int

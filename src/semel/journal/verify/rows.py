@@ -320,7 +320,7 @@ class RowCheck:
                     "segments",
                     NUMBER_KEY.encode(first),
                     f"{segment_name(first)} should have {counted.get(first)} index rows"
-                    f" and has {count}",
+                    f" but has {count}",
                 )
 
     # ---- transactions, groups and sinks, and the transaction history -----------------------------
@@ -344,7 +344,7 @@ class RowCheck:
             self._check_stream("txn_streams", key, number)
 
     def _check_positions(self) -> None:
-        """Check the positions, and the versions of them that transactions name.
+        """Check the positions, and the position versions that transactions name.
 
         A position never has a lower version than the one that a transaction names.
         """
@@ -379,13 +379,13 @@ class RowCheck:
                 self._corrupt("parts", key, _NO_TXN)
                 continue
             if block != blocks.get(number, 0) or len(row.packed) % CHUNK_BYTES:
-                self._corrupt("parts", key, "does not continue the previous chunk block")
+                self._corrupt("parts", key, "does not follow the previous chunk block")
             blocks[number] = block + 1
             if txn.kind == TXN_STAGED and self._stored.is_readable:
                 for lsn in sorted(lsns_of(row.packed)):
                     at = bisect_right(firsts, lsn) - 1
                     if at < 0 or not lsn < min(spans[at][1], self._stored.position.lsn):
-                        self._corrupt("parts", key, f"no segment contains its chunk at {lsn}")
+                        self._corrupt("parts", key, f"no segment contains its chunk at LSN {lsn}")
 
     def _check_outcomes(self) -> None:
         """Check that every outcome has a row in `outcome_order` and one in `outcome_owners`."""
