@@ -54,10 +54,11 @@ class IndexBlock(Struct, gc=False, eq=False):
         return array("I", self.entries)[1::2]
 
     def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the LSN and first offset of each frame that overlaps [`offset`, `end`).
+        """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        Only the entries in the range are copied, not the whole block. Aborted ranges split one read
-        into many small ranges, and a copy of the block for each range would be slow.
+        The offset `end` is excluded. Only the entries in the range are copied, not the whole block.
+        Aborted ranges split one read into many small ranges, and a copy of the block for each range
+        would be slow.
         """
         entries = range(len(self.entries) // _ENTRY.size)
         start = bisect_right(entries, offset - self.first, key=self._offset_of) - 1
@@ -170,10 +171,11 @@ class Index:
         self._fresh, self._sealing = self._sealing | self._fresh, {}
 
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the LSN and first offset of each frame that overlaps [`offset`, `end`).
+        """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The first offset is included because a chunk's frame does not contain it. Raises CorruptRead
-        if an offset in the range has no entry, because a stream has no gaps.
+        The offset `end` is excluded. The first offset of a frame is returned because a chunk's
+        frame does not contain it. Raises CorruptRead if an offset in the range has no entry,
+        because a stream has no gaps.
         """
         while offset < end:
             block = self._find(stream, offset)
