@@ -1,4 +1,7 @@
-"""The calls of a transaction, as flows: they build requests and interpret responses. No sockets."""
+"""The calls that a client makes for a transaction, written as flows.
+
+A flow builds requests and interprets responses. It does not use sockets.
+"""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -44,25 +47,30 @@ R = TypeVar("R", bound=TxnRequest)
 NEW: Final = "new"
 OPEN: Final = "open"
 PREPARED: Final = "prepared"
-ENDING: Final = "deciding"  # a commit was sent, and has no response yet
+ENDING: Final = "deciding"  # a commit was sent, and no response has arrived yet
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
-FENCED: Final = "fenced"  # the reason of an abort by a newer instance
+FENCED: Final = "fenced"  # the abort reason if a newer instance fenced the producer
 
-_FIND_OUT: Final = "a repeat is safe: call commit() again, or client.transaction_status({token!r})"
-_DO_AGAIN: Final = "abort the transaction and repeat it: nothing of it is visible before its commit"
-_REFUSED: Final = (
-    "was refused a position, or got no response; add it again, or abort and begin with a new tail"
+_FIND_OUT: Final = (
+    "it is safe to repeat the commit: call commit() again, or client.transaction_status({token!r})"
 )
-_INDETERMINATE: Final = "has an append without a response; abort it and repeat it"
+_DO_AGAIN: Final = (
+    "abort the transaction and repeat it; none of its messages are visible before its commit"
+)
+_REFUSED: Final = (
+    "was refused a position, or got no response for it; add the position again, or abort the"
+    " transaction and begin again with a new tail"
+)
+_INDETERMINATE: Final = "has an append without a response; abort the transaction and repeat it"
 
 
-# The transactions of a client that may still be pending, by token.
+# The client's transactions that can still be pending, keyed by token.
 Unresolved = dict[str, "TransactionCalls"]
 
 
 class TransactionCalls:
-    """One transaction of a producer: its calls, the sequences of its appends, and its state."""
+    """One transaction of a producer: its calls, its state, and the sequences of its appends."""
 
     def __init__(
         self,
@@ -77,7 +85,9 @@ class TransactionCalls:
             raise ValueError(f"kind must be {KIND_INLINE} or {KIND_STAGED}, not {kind!r}")
         self.timeout_ms = round(timeout * 1000)
         if not 0 < self.timeout_ms <= TXN_TIMEOUT_MS_MAX:
-            raise ValueError(f"timeout must be up to {TXN_TIMEOUT_MS_MAX // 1000} seconds")
+            raise ValueError(
+                f"timeout must be above 0 and at most {TXN_TIMEOUT_MS_MAX // 1000} seconds"
+            )
         self.site = site
         self.id = transaction_id
         self.kind = kind
@@ -85,9 +95,10 @@ class TransactionCalls:
         self.epoch = 0
         self.result: CommitResult | None = None
         self._producer = Registration("", 0)
-        self._next: dict[str, int] = {}  # sequences by stream; a staged one has one, under ""
+        # The next sequence for each path. A staged transaction has only one, under the path "".
+        self._next: dict[str, int] = {}
         self._is_indeterminate = False  # an append got no response
-        self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted
+        self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted yet
         self._unresolved: Unresolved = {} if unresolved is None else unresolved
         self._moving = MovePlanner(positions or KnownPositions())
 
@@ -100,13 +111,15 @@ class TransactionCalls:
         return self.state in (COMMITTED, ABORTED)
 
     def remove(self) -> None:
-        """Remove the transaction from the pending transactions of its client."""
+        """Remove the transaction from the client's pending transactions."""
         self._unresolved.pop(self.token, None)
 
     def begin(self, producer: Registration, streams: Sequence[str]) -> Flow[None]:
-        """Begin the transaction. If `streams` is empty, it may write to any stream.
+        """Begin the transaction.
 
-        Raises ConcurrentTransactions if another client has begun a transaction with this id.
+        If `streams` is empty, the transaction is allowed to write to any stream. Raises
+        ConcurrentTransactions if a transaction with this id is already open and this object did not
+        begin it.
         """
         if self.state != NEW:
             raise self._wrong_state(f"is {self.state}, and cannot begin again; make a new one")
@@ -122,14 +135,15 @@ class TransactionCalls:
         )
         exchange = yield from self._ours(_sent(self.site, request))
         self.epoch = decoded(exchange.response, BeginResponse).transaction_epoch
-        # 200 means that it was open already. If it is empty, an earlier attempt of this client has
-        # begun it. Otherwise another client has begun it, and has used its first sequences.
+        # Status 200 means that the transaction was open already. If the transaction is empty, an
+        # earlier attempt of this client began it. If it is not empty, another client began it and
+        # has used its first sequences.
         is_ours = self._unresolved.setdefault(self.token, self) is self
         if is_ours and exchange.response.status == 200:
             is_ours = (yield from status(self.site, self.token)).is_empty
         if not is_ours:
             raise errors.ConcurrentTransactions(
-                f"the transaction {self.id} is open already",
+                f"the transaction {self.id} is already open, and a different caller began it",
                 status=exchange.response.status,
                 facts={"transaction_id": self.id},
             )
@@ -140,13 +154,13 @@ class TransactionCalls:
         yield from self._call("streams", AddStreamsRequest, streams=list(streams))
 
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
-        """Append messages with the next sequence. A retry has the same sequence."""
+        """Append messages with the next sequence. A retry uses the same sequence again."""
         self._require_open()
         self._require_sure()
         name = calls.path if self.kind == KIND_INLINE else ""
         seq = self._next.get(name, 0)
-        # It is unknown whether the sequence is used until a response comes. The flag also stays set
-        # if this flow is not continued.
+        # Until a response arrives, it is unknown whether the server has used the sequence. The flag
+        # also stays set if the caller abandons this flow.
         self._is_indeterminate = True
         try:
             receipt = yield from self._ours(calls.append(values, self._conditions(seq), extras))
@@ -158,18 +172,22 @@ class TransactionCalls:
             raise
         if receipt.mismatch:
             raise errors.PayloadMismatch(
-                f"{self.id} has stored something else in {calls.path} with sequence {seq}"
+                f"the transaction {self.id} has stored a different payload in {calls.path} with"
+                f" sequence {seq}"
             )
         self._is_indeterminate = False
         self._next[name] = seq + 1
         return receipt
 
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
-        """Add moves of a group to the commit, from the positions that this client has read."""
+        """Add a group's moves to the commit.
+
+        A move without conditions starts at the position that this client has read.
+        """
         yield from self._add(group, self._moving.plan(group, moves))
 
     def add_message(self, message: Message) -> Flow[None]:
-        """Add to the commit a move of the message's group to the offset after the message."""
+        """Add a move to the commit: the message's group moves to the offset after the message."""
         cursor = cursor_of(message)
         planned = self._moving.plan_from(
             (cursor.group, cursor.path), cursor.position, end_offset_of(message)
@@ -178,8 +196,9 @@ class TransactionCalls:
 
     def _add(self, group: str, planned: Planned) -> Flow[None]:
         targets = targets_of(moves_of(planned))
-        # The transaction must not be committed without these moves. So the positions are in
-        # `_refused` until the server has accepted them, also if this flow is not continued.
+        # The transaction must not be committed without these moves. Therefore the positions stay
+        # in `_refused` until the server has accepted the moves, even if the caller abandons this
+        # flow.
         names = {(group, path) for path in planned}
         self._refused |= names
         yield from self._call("offsets", AddOffsetsRequest, group=group, offsets=targets)
@@ -187,7 +206,7 @@ class TransactionCalls:
         self._moving.accepted(group, planned)
 
     def prepare(self) -> Flow[str]:
-        """Prepare the transaction and return its token. After that it has no deadline."""
+        """Prepare the transaction and return its token. A prepared transaction has no deadline."""
         if self.state != PREPARED:
             self._require_open()
             self._require_sure()
@@ -196,9 +215,10 @@ class TransactionCalls:
         return decoded(exchange.response, PrepareResponse).token
 
     def commit(self) -> Flow[CommitResult]:
-        """Commit the transaction and return the result: all of it becomes visible at once.
+        """Commit the transaction and return the result.
 
-        The request is retried until a response comes, or until the timeout.
+        Everything in the transaction becomes visible together. The request is retried until a
+        response arrives or the timeout has passed.
         """
         if self.result is not None:
             return self.result
@@ -218,19 +238,19 @@ class TransactionCalls:
         return self.result
 
     def committed(self) -> None:
-        """Record that the transaction is committed, by this or another call."""
+        """Record that the transaction is committed. A different call may have committed it."""
         self.state = COMMITTED
         self._moving.done()
 
     def abort(self) -> Flow[None]:
-        """Abort the transaction. Does nothing if it is aborted already."""
+        """Abort the transaction. Do nothing if it is already aborted."""
         if self.state == ABORTED:
             return
         yield from self._call("abort", TxnRequest)
         self.aborted()
 
     def aborted(self) -> None:
-        """Record that the transaction is aborted, by this or another call."""
+        """Record that the transaction is aborted. A different call may have aborted it."""
         self.state = ABORTED
         self._moving.dropped()
 
@@ -249,12 +269,15 @@ class TransactionCalls:
             transaction_epoch=self.epoch,
             **members,
         )
-        # A commit or an abort is retried until the timeout: the caller needs the outcome.
+        # A commit or an abort is retried until the timeout, because the caller needs the outcome.
         site = replace(self.site, retries=None) if action in ("commit", "abort") else self.site
         return self._ours(_sent(site, request, self.id, action))
 
     def _ours(self, flow: Flow[T]) -> Flow[T]:
-        """Run a call. If a refusal reports that the transaction has ended, record that."""
+        """Run `flow`. If the server refuses it because the transaction has ended, record the end.
+
+        Raises TransactionFenced instead of the refusal if a newer instance fenced the producer.
+        """
         try:
             return (yield from flow)
         except (errors.TransactionRefused, errors.ProducerFenced) as error:
@@ -271,7 +294,7 @@ class TransactionCalls:
 
     def _require_begun(self) -> None:
         if self.state == NEW:
-            raise self._wrong_state("has not begun; use it in a with block")
+            raise self._wrong_state("has not begun; use the transaction in a with block")
 
     def _require_open(self) -> None:
         self._require_begun()
@@ -293,23 +316,31 @@ class TransactionCalls:
 
 
 def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
-    """Return the status of the transaction with a token, or of the newest one with an id."""
+    """Return the status of the transaction that `token` names.
+
+    `token` can also be a transaction id. Then it names the newest transaction with that id.
+    """
     with suppress(ValueError, errors.UnknownTransaction):
         return (yield from _status(site, *parse_token(token)))
-    return (yield from _status(site, token, None))  # an id, which may look like a token
+    return (yield from _status(site, token, None))  # an id; some ids look like a token
 
 
 def end_transaction_call(
     site: ServerConfig, token: str, action: str, unresolved: Unresolved | None = None
 ) -> Flow[CommitResult]:
-    """Commit or abort a prepared transaction by its token. Another client may have begun it."""
+    """Commit or abort the prepared transaction with this token.
+
+    The transaction may have been begun by a different client.
+    """
     transaction_id, epoch = parse_token(token)
     own = (unresolved or {}).get(token)
     request = TxnRequest(transaction_epoch=epoch)
     try:
         exchange = yield from _sent(replace(site, retries=None), request, transaction_id, action)
     except errors.Indeterminate as error:
-        error.advice = "a repeat is safe: call this again, or client.transaction_status(token)"
+        error.advice = (
+            "it is safe to repeat the call: call this again, or client.transaction_status(token)"
+        )
         raise
     result = decoded(exchange.response, CommitResult)
     if own is not None:
@@ -323,7 +354,7 @@ def end_transaction_call(
 
 
 def note_listed(unresolved: Unresolved, tokens: Iterable[str]) -> None:
-    """Record that a one-shot commit has committed the listed transactions of this client."""
+    """Record that a one-shot commit has committed this client's transactions among `tokens`."""
     for own in [unresolved[token] for token in tokens if token in unresolved]:
         own.committed()
         own.remove()

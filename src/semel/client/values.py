@@ -1,6 +1,7 @@
 """The values that callers of the client pass and receive.
 
-Those that are JSON documents are defined in `semel.wire.schema`, for the client and the server.
+The values that are JSON documents are defined in `semel.wire.schema`, because the server uses them
+too.
 """
 
 import json
@@ -82,14 +83,14 @@ Key = bytes | str | None
 Headers = Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None
 
 
-# The maximum size of the empty elements of one message in the columns of an append.
+# The maximum number of bytes that one message's empty elements add to the columns of an append.
 _COLUMNS_BYTES: Final = 32
 
 
 class Extras(Struct, frozen=True):
-    """The extras of an append, as columns with one element per message.
+    """The extras of an append, as columns. Each column has one element per message.
 
-    A column may be None if no message has a value in it.
+    A column can be None if no message has a value for it.
     """
 
     keys: Sequence[bytes | None] | None = None
@@ -101,7 +102,7 @@ class Extras(Struct, frozen=True):
 
 
 class Extra(Struct, frozen=True):
-    """The extras of one message. `size`: the maximum number of bytes they add to an append."""
+    """The extras of one message. `size` is the maximum number of bytes they add to an append."""
 
     key: bytes | None
     headers: Sequence[Header]
@@ -126,7 +127,10 @@ def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | 
 
 
 def columns_of(count: int, extras: Mapping[int, Extra]) -> Extras:
-    """Return the extras of `count` messages as columns. `extras` are by the index of a message."""
+    """Return the extras of `count` messages as columns.
+
+    `extras` maps the index of a message to its extras. Messages without extras are left out of it.
+    """
     rows = [extras.get(index) for index in range(count)]
     return Extras(
         [None if extra is None else extra.key for extra in rows],
@@ -149,7 +153,7 @@ def extras_of(
 
 
 def milliseconds(moment: datetime) -> int:
-    """Return a time as milliseconds since 1970. Raises ValueError if it has no time zone."""
+    """Return a time as milliseconds since 1970. Raises ValueError if `moment` has no time zone."""
     if moment.tzinfo is None:
         raise ValueError("a time needs a time zone, such as datetime.timezone.utc")
     return (moment - EPOCH) // MILLISECOND
@@ -171,7 +175,7 @@ def _bytes(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, bytes):
         return value
-    raise TypeError(f"keys and headers are bytes or str, not {type(value).__name__}")
+    raise TypeError(f"keys and header values must be bytes or str, not {type(value).__name__}")
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -180,17 +184,20 @@ def _bytes(value: Any) -> bytes:
 START: Final = "-1"
 NOW: Final = "now"
 
-# The types of encoded values. A tuple, because a union would be built again for every message.
+# The types of values that are encoded already. This is a tuple for `isinstance`, because a union
+# would be built again for every message.
 PREENCODED: Final = (bytes, bytearray, memoryview)
-# Moves a group to the offset after a message. With AsyncClient, it returns an awaitable.
+# A function that moves a group to the offset after a message. With AsyncClient, it returns an
+# awaitable.
 OnCommit = Callable[["Message"], Any]
 _decode_json: Final = msgspec.json.Decoder().decode
 
 
 class ReadOffset(str):
-    """The offset after a message, with the reader of the message as its `source`.
+    """The offset after a message. Its `source` is the reader that returned the message.
 
-    In all other respects it is a str. A copy of it is a plain str, without the source.
+    In all other respects a ReadOffset is a str. A copy or a pickle of a ReadOffset is a plain str
+    without the source.
     """
 
     __slots__ = ("source",)
@@ -205,16 +212,17 @@ class ReadOffset(str):
         return str, (str(self),)
 
 
-class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no hash
+class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it has no hash
     """One message of a stream.
 
     `raw` is the bytes of the message. `value` is the decoded value: a JSON value in a JSON stream,
     a str in a text stream, otherwise the bytes.
 
-    semel returns the `offset` of each message, and its `next_offset`, where to continue after it.
-    Other servers return only one pair of offsets for a whole response. Then only the first message
-    of the response has an `offset`, and only the last one has a `next_offset`. In a stream that is
-    not JSON, such a response is one message, even if it contains several appends.
+    semel returns two offsets for each message. `offset` is the offset of the message itself.
+    `next_offset` is the offset at which to continue after it. Other servers return only one pair of
+    offsets for a whole response. Then only the first message of the response has an `offset`, and
+    only the last message has a `next_offset`. In a stream that is not JSON, such a response is one
+    message, even if it contains several appends.
 
     Only semel stores `key`, `headers` and `timestamp`. For a message that was appended without a
     timestamp, `timestamp` is the time at which the server stored it.
@@ -234,7 +242,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
 
     @property
     def value(self) -> Any:
-        """The decoded message; it is decoded on the first access."""
+        """The decoded message. It is decoded on the first access."""
         if self._decoded is UNSET:
             self._decoded = decode(self.raw, self.content_type)
         return self._decoded
@@ -245,7 +253,11 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
 
     @property
     def next_offset(self) -> str | None:
-        """The offset after the message. It refers to the reader of the message, for commits."""
+        """The offset after the message.
+
+        If the reader of the message is known, this is a ReadOffset that refers to the reader.
+        Commits use that reference.
+        """
         offset = _offset(self.next_ordinal)
         if offset is None or self.source is None:
             return offset
@@ -253,26 +265,30 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
 
     @property
     def timestamp(self) -> datetime | None:
-        """The timestamp of the message; if it has none, the time at which the server stored it."""
+        """The timestamp of the message.
+
+        If the message was appended without a timestamp, this is the time at which the server
+        stored it.
+        """
         time_ms = self.written_ms if self.time_ms is None else self.time_ms
         return None if time_ms is None else to_datetime(time_ms)
 
     def commit(self) -> Any:
         """Move the group for which the message was read to the offset after the message.
 
-        With AsyncClient, await the result. Raises PositionConflict if another client has moved the
-        group, and ValueError if the message was not read for a group.
+        With AsyncClient, await the result. Raises PositionConflict if a different client has moved
+        the group. Raises ValueError if the message was not read for a group.
         """
         if self.on_commit is None:
-            raise ValueError("only a message of tail(group=...) can be committed")
+            raise ValueError("only a message that tail(group=...) returned can be committed")
         return self.on_commit(self)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the messages have the same content; their readers are not compared."""
+        """Return True if both messages have the same content. Their readers are not compared."""
         return isinstance(other, Message) and self._content() == other._content()
 
     def __reduce__(self) -> tuple[type["Message"], tuple[Any, ...]]:
-        """Omit the reader from copies and pickles, because it cannot leave its process."""
+        """Omit the reader from copies and pickles, because a reader cannot leave its process."""
         return Message, self._content()
 
     def _content(self) -> tuple[Any, ...]:
@@ -294,9 +310,10 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - it is mutable, and has no ha
 class Receipt(Struct, frozen=True):
     """The result of an append that is stored.
 
-    `duplicate`: the append was stored before, and these are the values of the first time.
-    `next_offset`: the tail of the stream after the append; None if the append is staged, or if the
-    server no longer retains it. `mismatch`: another payload is stored with the producer's sequence.
+    `next_offset` is the tail of the stream after the append. It is None if the append is staged, or
+    if the server no longer retains the offset. `duplicate` is True if the append was stored before;
+    then `next_offset` is the offset that the first append returned. `mismatch` is True if a
+    different payload is stored with the producer's sequence.
     """
 
     next_offset: str | None
@@ -308,9 +325,9 @@ class Receipt(Struct, frozen=True):
 class StreamInfo(Struct, frozen=True):
     """The state of a stream when the server responded. `ttl` is in seconds.
 
-    `dedup`: whether the stream recognises duplicates. `dedup_from`: the offset from which it does;
-    None means from the start. `stable_offset`: where a reader at `read_committed` stops. Only semel
-    returns `stable_offset` and `incarnation`.
+    `dedup` is True if the stream recognises duplicates. `dedup_from` is the offset from which the
+    stream recognises them; None means from the start. `stable_offset` is the offset at which a
+    reader at `read_committed` stops. Only semel returns `stable_offset` and `incarnation`.
     """
 
     content_type: str
@@ -325,7 +342,10 @@ class StreamInfo(Struct, frozen=True):
 
 
 def to_plain(value: Any) -> str:
-    """Return a ReadOffset as a plain str, for a JSON encoder. Raises TypeError for other types."""
+    """Return a ReadOffset as a plain str. JSON encoders use this function as a hook.
+
+    Raises TypeError for other types.
+    """
     if isinstance(value, ReadOffset):
         return str(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
@@ -335,7 +355,10 @@ _encode_json: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
 
 
 def encode(value: Any, content_type: str) -> bytes:
-    """Encode a value as one message. Raises TypeError if the media type does not allow it."""
+    """Encode a value as one message. Bytes are returned as they are.
+
+    Raises TypeError if a stream of this content type cannot store the value.
+    """
     if isinstance(value, PREENCODED):
         return bytes(value)
     if is_json(content_type):
@@ -349,12 +372,12 @@ def encode(value: Any, content_type: str) -> bytes:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode a value as JSON; bytes are JSON already."""
+    """Encode a value as JSON. Bytes are returned as they are, because they are JSON already."""
     if isinstance(value, PREENCODED):
         return bytes(value)
     try:
         return _encode_json(value)
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can contain as an escape
+    except UnicodeEncodeError:  # half of a surrogate pair; JSON can contain it as an escape
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
@@ -364,7 +387,7 @@ def decode(raw: bytes, content_type: str) -> Any:
         try:
             return _decode_json(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            # JSON that msgspec refuses: half a surrogate pair, a very large number.
+            # msgspec refuses some valid JSON: half of a surrogate pair, or a very large number.
             return json.loads(raw)
     return raw.decode() if is_text(content_type) else raw
 
@@ -376,7 +399,9 @@ def _offset(position: int | str | None) -> str | None:
 def join_messages(messages: Sequence[Message]) -> bytes:
     """Return the concatenated messages of a stream. Raises TypeError for a JSON stream."""
     if any(is_json(message.content_type) for message in messages):
-        raise TypeError("the messages of a JSON stream are values: use read()")
+        raise TypeError(
+            "the messages of a JSON stream cannot be joined; use read() to get their values"
+        )
     return b"".join(message.raw for message in messages)
 
 
@@ -387,11 +412,12 @@ KIND_INLINE: Final = TXN_INLINE
 KIND_STAGED: Final = TXN_STAGED
 
 Offset = str | int
-# The move of a position. It is one of:
-# - an offset: move the position there;
-# - (from, to): move it only if it is at `from`;
-# - (from, to, incarnation): and only if the path still has the stream that was read;
-# - (from, to, incarnation, version): and only if the position was not moved since.
+# How to move a position:
+# - an offset: move the position to this offset;
+# - (from, to): move the position to `to`, but only if it is at `from`;
+# - (from, to, incarnation): also require that the stream at the path is still the one that was
+#   read;
+# - (from, to, incarnation, version): also require that the position was not moved since.
 Move = (
     Offset
     | tuple[Offset, Offset]
@@ -402,20 +428,20 @@ Moves = Mapping[str, Move]
 
 
 def ordinal_of(offset: Offset | None) -> int:
-    """Return the ordinal of an offset. Raises ValueError if it is not an offset."""
+    """Return the ordinal of an offset. Raises ValueError if `offset` is not an offset."""
     ordinal = parse_offset(offset) if isinstance(offset, str) else offset
     if not isinstance(ordinal, int) or ordinal < 0:
-        raise ValueError(f"{offset!r} is not an offset; use next_offset of a message")
+        raise ValueError(f"{offset!r} is not an offset; use the next_offset of a message")
     return ordinal
 
 
 def offset_of(offset: Offset | None) -> str:
-    """Return an offset or an ordinal as a str. Raises ValueError if it is not an offset."""
+    """Return an offset or an ordinal as a str. Raises ValueError if `offset` is neither."""
     return print_offset(ordinal_of(offset))
 
 
 def targets_of(moves: Moves) -> dict[str, Target]:
-    """Return the moves of a group, by stream, as they are encoded in a request."""
+    """Return a group's moves in the form that a request contains. The keys are paths."""
     return {path: _target_of(move) for path, move in moves.items()}
 
 
@@ -432,12 +458,15 @@ def _target_of(move: Move) -> Target:
 
 
 def token_of(transaction_id: str, epoch: int) -> str:
-    """Return the token of a transaction, the same one that `prepare` returns."""
+    """Return the token of a transaction. `prepare` returns the same token."""
     return f"{transaction_id}:{epoch}"
 
 
 def parse_token(token: str) -> tuple[str, int]:
-    """Return the id and the epoch in a token. Raises ValueError if it is not a token."""
+    """Return the transaction id and the transaction epoch that a token contains.
+
+    Raises ValueError if `token` is not a token.
+    """
     transaction_id, colon, epoch = token.rpartition(":")
     if not (colon and transaction_id and epoch.isascii() and epoch.isdigit()):
         raise ValueError(f"{token!r} is not the token of a transaction, such as txn-1:1")

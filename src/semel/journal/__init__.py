@@ -1,1 +1,1 @@
-"""The storage on disk: frames, segments, the index, the checkpoint, and recovery."""
+"""How data is stored on disk: frames, segments, the index, the checkpoint, and recovery."""

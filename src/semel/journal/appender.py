@@ -1,7 +1,7 @@
 """The part of the journal that runs in the event loop: it assigns LSNs and builds write groups.
 
 Nothing here accesses the disk. A write group is a work order for the writer: write these bytes at
-these LSNs, then sync. After that the replies that wait for the group may be sent.
+these LSNs, then sync. After the sync, the broker can send the replies that wait for the group.
 """
 
 from typing import Final
@@ -27,25 +27,32 @@ _WATERMARK_BYTES: Final = frame_bytes(_WATERMARK_META, ())
 _ENDED_META: Final = encode_meta(SegmentEnded())
 _ENDED_BYTES: Final = frame_bytes(_ENDED_META, ())
 _CLOSING_BYTES: Final = _WATERMARK_BYTES + _ENDED_BYTES
-# The bytes of a control record in a frame: its section, and its stream and offset in the meta.
+# The bytes that a control record takes in a frame: its section, and its stream and offset in the
+# meta.
 _MARKER_BYTES: Final = SECTION_BYTES + 19
 _STARTED_BYTES_MAX: Final = frame_bytes(encode_meta(SegmentStarted(2**63 - 1)), ())
 
 
 def frame_bytes_max(segment_bytes: int) -> int:
-    """Return the maximum size of a frame: half a segment, so that it always fits into a new one."""
+    """Return the maximum size of a frame.
+
+    It is half a segment, so that every frame fits into a new segment.
+    """
     return segment_bytes // 2
 
 
 def chunks_max(segment_bytes: int) -> int:
-    """Return the number of chunks whose extents fit in one decision frame, with its other data."""
+    """Return the maximum number of chunks in a transaction.
+
+    The extents of all chunks, and other data, must fit in one decision frame.
+    """
     return _room_bytes(segment_bytes) // EXTENT_BYTES
 
 
 def streams_max(segment_bytes: int) -> int:
-    """Return the number of streams that a transaction may have.
+    """Return the maximum number of streams in a transaction.
 
-    One frame must be able to end all pending transactions of a producer.
+    It is limited because one frame must be able to end all pending transactions of a producer.
     """
     return _room_bytes(segment_bytes) // (_MARKER_BYTES * TXN_PENDING_MAX)
 
@@ -58,8 +65,8 @@ def _room_bytes(segment_bytes: int) -> int:
 class SegmentPart:
     """The bytes of one write group that go into one segment.
 
-    If the group begins this segment, `ending` is the last frame of the previous segment. It is
-    written after the file of this segment has its name.
+    If the write group begins this segment, `ending` is the last frame of the previous segment. That
+    frame is written only after the new segment's file has its name.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -75,7 +82,8 @@ class SegmentPart:
 class WriteGroup:
     """Frames that become durable together, up to the LSN `end`.
 
-    Not `is_synced`: the group is a single watermark frame, which is written without a sync.
+    If `is_synced` is False, the write group is a single watermark frame, and it is written without
+    a sync.
     """
 
     __slots__ = ("end", "frames", "is_synced", "parts", "size")
@@ -113,9 +121,10 @@ class Appender:
         self._group = WriteGroup()
 
     def offer_spare(self, segment: int, capacity: int) -> None:
-        """Store the size of the spare file (0: none) that the writer had while it was in `segment`.
+        """Store the size of the spare segment, or 0 if there is none.
 
-        If a later segment has begun since, that segment uses the spare file, so there is none now.
+        The writer had this spare segment while it was writing to `segment`. If a later segment has
+        begun since then, it has used the spare segment, and now there is none.
         """
         self._spare_bytes = capacity if segment == self.segment else 0
 
@@ -131,22 +140,25 @@ class Appender:
 
     @property
     def has_facts(self) -> bool:
-        """Whether the open write group contains an event, for which a reply may wait."""
+        """Whether the open write group contains an event. A reply can wait for an event."""
         return self._group.is_synced
 
     def _fits(self, length: int) -> bool:
-        """Return whether the segment has room for a frame, a watermark frame and its last frame."""
+        """Return True if the segment has room for a frame of `length` bytes.
+
+        After that frame, a watermark frame and the segment's last frame must still fit.
+        """
         first = _STARTED_BYTES_MAX if self.position == self.segment else 0
         return self.position + first + length + _CLOSING_BYTES <= self.segment + self._capacity
 
     def has_room(self, length: int) -> bool:
-        """Return whether a frame can be added now, to this segment or to the spare."""
+        """Return True if a frame can be added now, to this segment or to the spare segment."""
         return self._spare_bytes > 0 or self._fits(length)
 
     def add(
         self, event: Event, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
     ) -> int:
-        """Add a frame; return its LSN."""
+        """Add a frame to the open write group, and return its LSN."""
         if not self._fits(length):
             self._roll()
         if self.position == self.segment:
@@ -157,7 +169,7 @@ class Appender:
         return self._place(KINDS[type(event)], meta, sections, length, time_ms)
 
     def _roll(self) -> None:
-        invariant(self.has_spare, "a frame was added without room")
+        invariant(self.has_spare, "a frame was added although there is no room for it")
         invariant(self.position > self.segment, "an empty segment cannot be rolled")
         self._ending = self._encode(
             KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms
@@ -200,7 +212,10 @@ class Appender:
         )
 
     def take(self) -> WriteGroup | None:
-        """Return the open write group and begin the next one; None if the open group is empty."""
+        """Return the open write group and begin the next one.
+
+        Return None if the open write group is empty.
+        """
         group = self._group
         if not group.parts:
             return None
@@ -209,16 +224,19 @@ class Appender:
         return group
 
     def take_sync(self) -> WriteGroup:
-        """Return a write group without frames: its sync makes all written frames durable."""
+        """Return a write group without frames. Its sync makes all written frames durable."""
         return WriteGroup(self.position, is_synced=True)
 
     def take_watermark(self) -> WriteGroup | None:
-        """Return a write group of one watermark frame; None if it is not needed or has no room.
+        """Return a write group with one watermark frame.
 
-        It is not needed if the open write group has frames, or if the segment is still empty. The
-        watermark is written without a sync when there is nothing else to write. After a kill it
-        proves that the last acknowledged frames were durable, so that damage to them is reported
-        as corruption and not truncated as a torn tail.
+        Return None if the frame does not fit into the segment, or if it is not needed. It is not
+        needed if the open write group has frames, or if the segment is still empty.
+
+        The watermark frame is written without a sync when there is nothing else to write. After the
+        process is killed, the watermark frame proves that the last acknowledged frames were
+        durable. Therefore damage to those frames is reported as corruption. Without the proof, they
+        would be truncated as a torn tail.
         """
         if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None

@@ -1,8 +1,9 @@
 """The checkpoint: the state at an LSN, as sealed rows in the store.
 
-The event loop makes a `Cut`. This is fast: rows are immutable, so a cut only refers to them.
-When everything up to the LSN of the cut is durable, another thread commits the cut: rows, index,
-segments and LSN in one transaction. So the store never contains anything that a crash could undo.
+The event loop makes a `Cut`. This is fast, because rows are immutable and a cut only refers to
+them. When every frame before the cut's LSN is durable, another thread commits the cut to the store:
+the rows, the index, the segments and the LSN in one transaction. Therefore the store never contains
+a change that a crash could undo.
 """
 
 import struct
@@ -42,7 +43,7 @@ FILE_NAME: Final = "checkpoint.mdb"
 POSITION_KEY: Final = b"position"
 COUNTERS_KEY: Final = b"counters"
 BLOCK_COUNT: Final = struct.Struct("<Q")
-# The number of keys that are sorted at once: to sort a long list would stall the event loop.
+# The maximum number of keys in one sort. Sorting a longer list would stall the event loop.
 _SORT_MAX: Final = 4096
 
 T = TypeVar("T")
@@ -51,7 +52,10 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class CheckpointPosition(Struct, frozen=True, array_like=True):
-    """The LSN at which replay starts, and the segments (first LSN, end) that are still needed."""
+    """The LSN at which replay starts, and the segments that are still needed.
+
+    `segments` contains the first LSN and the end of each segment.
+    """
 
     lsn: int
     previous_crc: int
@@ -61,8 +65,8 @@ class CheckpointPosition(Struct, frozen=True, array_like=True):
 class Cut(Struct, frozen=True):
     """The work order for one checkpoint.
 
-    `kept` has the offsets that must stay in the index, by stream. `chunk_blocks` list the chunks of
-    pending transactions: the segments that contain these chunks must stay.
+    `kept` maps stream numbers to the range of offsets that must stay in the index. `chunk_blocks`
+    lists the chunks of pending transactions. The segments that contain these chunks must stay.
     """
 
     lsn: int
@@ -80,9 +84,10 @@ class Cut(Struct, frozen=True):
 
 
 def commit_cut(store: Store, cut: Cut) -> list[int]:
-    """Commit a durable cut; return the segments that are no longer needed.
+    """Commit a durable cut to the store, and return the segments that are no longer needed.
 
-    Raises StoreFull if nothing was changed and a later try may succeed; OSError; CorruptData.
+    Raises StoreFull if the store has no room. Then nothing was changed, and the caller can try
+    again later. Also raises CorruptData or OSError.
     """
     writer = store.write()
     try:
@@ -138,21 +143,24 @@ def _put_table(
 
 
 def _slices(names: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the names in short lists: to sort all at once would stall the event loop."""
+    """Yield the names in short lists, because sorting one long list would stall the event loop."""
     names = iter(names)
     while names_slice := list(islice(names, _SORT_MAX)):
         yield names_slice
 
 
 def drop_removed(cut: Cut) -> None:
-    """Free a committed cut row by row: to free all rows at once would stall the event loop."""
+    """Free the rows of a committed cut one by one.
+
+    Freeing all rows in one step would stall the event loop.
+    """
     for rows in (*(getattr(cut.dirty, name) for name in STATE_TABLES), cut.index_blocks):
         while rows:
             rows.popitem()
 
 
 def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
-    """Remove all rows of the streams or transactions with these numbers."""
+    """Remove all rows that belong to the streams or transactions with these numbers."""
     names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
         for name in names:
@@ -173,7 +181,7 @@ def _put_index(writer: StoreWriter, cut: Cut, counts: Counter[int]) -> None:
 
 
 def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: Counter[int]) -> None:
-    """Remove the index blocks of a stream that are outside the offsets to keep."""
+    """Remove a stream's index blocks that are outside `kept`, the range of offsets to keep."""
     start, end = kept
     removed = []
     for key, value in writer.scan("index", block_key(stream, 0)):
@@ -190,7 +198,10 @@ def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: Coun
 
 
 def _settle_segments(tables: TableWriter, cut: Cut, counts: Counter[int]) -> set[int]:
-    """Update the number of index blocks per segment; return the segments no longer needed."""
+    """Update the number of index blocks of each segment.
+
+    Return the segments that are no longer needed.
+    """
     dead = set()
     held = _held_segments(cut)
     for first, end in cut.segments:
@@ -217,9 +228,10 @@ def _held_segments(cut: Cut) -> set[int]:
 
 
 def load(store: Store, limits: MachineLimits) -> tuple[State, CheckpointPosition]:
-    """Load the checkpoint and check all of it; return the state and where replay starts.
+    """Load and check the checkpoint. Return the state and the position at which replay starts.
 
-    Without a checkpoint the state is empty, and replay starts at 0. Raises CorruptData.
+    If there is no checkpoint, the state is empty and replay starts at LSN 0. Raises CorruptData if
+    the checkpoint is damaged.
     """
     state = State(limits)
     try:
@@ -236,12 +248,18 @@ def load(store: Store, limits: MachineLimits) -> tuple[State, CheckpointPosition
 
 
 def read_position(view: StoreReader) -> CheckpointPosition | None:
-    """Return the position of a checkpoint; None if there is none. Raises BadSeal or DecodeError."""
+    """Return the position of the checkpoint, or None if there is no checkpoint.
+
+    Raises BadSeal or DecodeError.
+    """
     return read_meta(view, POSITION_KEY, CheckpointPosition)
 
 
 def read_meta(view: StoreReader, key: bytes, row: type[T]) -> T | None:
-    """Return a row of the table `meta`; None if there is none. Raises BadSeal or DecodeError."""
+    """Return the row with this key in the table `meta`, or None if there is no such row.
+
+    Raises BadSeal or DecodeError.
+    """
     value = read_row(view, "meta", key)
     return None if value is None else msgspec.msgpack.decode(value, type=row)
 

@@ -15,24 +15,24 @@ from semel.model.checksum import crc32c
 from semel.model.errors import CorruptData, DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
-# The errors of a full disk or quota. Nothing is broken then.
+# The error numbers that report a full disk or an exhausted quota. Nothing is broken in these cases.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# The errors of too many open files.
+# The error numbers that report too many open files.
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _IOV_MAX: Final = 1024
 
 
 class File(Protocol):
-    """One open file. Every method may raise OSError."""
+    """One open file. Every method can raise OSError."""
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
-        """Write the buffers one after another; return the number of bytes written."""
+        """Write the buffers one after another, and return the number of bytes written."""
 
     def sync(self) -> None:
         """Make all written bytes durable."""
 
     def read(self, position: int, size: int) -> bytes:
-        """Return `size` bytes from `position` on; fewer only at the end of the file."""
+        """Return `size` bytes from `position` on, or fewer bytes if the file ends before that."""
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
@@ -41,42 +41,45 @@ class File(Protocol):
 
 
 class Files(Protocol):
-    """One directory of files that can be read. Every method may raise OSError."""
+    """One directory whose files can be read. Every method can raise OSError."""
 
     def names(self) -> list[str]:
         """Return the names of the files, sorted."""
 
     def open(self, name: str) -> File:
-        """Open a file for reading; a `Disk` opens it for writing, too."""
+        """Open a file for reading. A `Disk` opens it for reading and writing."""
 
 
 class Disk(Files, Protocol):
-    """One directory of files that can be read and changed. Every method may raise OSError."""
+    """One directory whose files can be read and changed. Every method can raise OSError."""
 
     def lock(self) -> None:
-        """Lock the directory until the process ends. Raises DirectoryLocked."""
+        """Lock the directory until `close` is called or the process ends.
+
+        Raises DirectoryLocked if a different process has locked the directory.
+        """
 
     def is_there(self) -> bool:
-        """Return whether the lock file still exists: if not, the directory was deleted."""
+        """Return True if the lock file still exists. If not, the directory was deleted."""
 
     def create(self, name: str, size: int) -> File:
-        """Create a file of `size` zero bytes; its space is allocated and its length durable."""
+        """Create a file of `size` zero bytes. Its space is allocated, and its length is durable."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file; durable after `sync_names`."""
+        """Rename a file. The new name is durable after `sync_names`."""
 
     def unlink(self, name: str) -> None:
-        """Remove a file; durable after `sync_names`."""
+        """Remove a file. The removal is durable after `sync_names`."""
 
     def sync_names(self) -> None:
-        """Make creations, renames and removals durable."""
+        """Make all creations, renames and removals of files durable."""
 
     def close(self) -> None:
-        """Release the lock."""
+        """Close the directory and release the lock."""
 
 
 class RealFile:
-    """A file descriptor."""
+    """An open file, accessed through its file descriptor."""
 
     __slots__ = ("_fd",)
 
@@ -84,7 +87,7 @@ class RealFile:
         self._fd = fd
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
-        """Write with as few calls as the kernel allows; stop at the first short write."""
+        """Write with as few system calls as possible. Stop at the first short write."""
         if len(buffers) <= _IOV_MAX:
             return os.pwritev(self._fd, buffers, position)
         written = 0
@@ -118,7 +121,7 @@ class RealFile:
 
 
 class RealDisk:
-    """A directory of the file system."""
+    """A directory in the file system."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -146,14 +149,14 @@ class RealDisk:
         self._lock_fd = fd
 
     def is_there(self) -> bool:
-        """Return whether the lock file still has a name in a directory."""
+        """Return True if the lock file still has a name in a directory."""
         return os.fstat(self._lock_fd).st_nlink > 0
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self._dir_fd))
 
     def create(self, name: str, size: int) -> RealFile:
-        """Create, allocate and sync a file; remove it again if the disk is full."""
+        """Create, allocate and sync a file. If that fails, remove the file again."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(name, flags, 0o644, dir_fd=self._dir_fd)
         try:
@@ -186,7 +189,10 @@ class RealDisk:
 
 
 def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) -> None:
-    """Write a new file, make it durable, and rename it to `name`. Raises OSError or DiskFailed."""
+    """Write `data` to a new file, make it durable, and rename it from `temporary` to `name`.
+
+    Raises OSError or DiskFailed.
+    """
     written = file.write(0, [data])
     if written != len(data):
         raise DiskFailed(f"{temporary}: short write, {written} of {len(data)} bytes")
@@ -197,8 +203,9 @@ def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) 
 
 
 # ---- identity ------------------------------------------------------------------------------------
-# 16 random bytes that seed every checksum in a directory. The file is the last one that is written
-# when a directory is created, so a directory that has it is complete.
+# The identity is 16 random bytes. They seed the checksum of every frame in the directory. When a
+# directory is created, the identity file is written last. Therefore a directory that has an
+# identity file is complete.
 
 IDENTITY_NAME: Final = "identity"
 IDENTITY_BYTES: Final = 16
@@ -209,7 +216,7 @@ _FILE_BYTES: Final = len(_MAGIC) + 1 + IDENTITY_BYTES + 4
 
 
 def write_identity(disk: Disk, identity: bytes) -> None:
-    """Write the identity file, which completes a new directory."""
+    """Write the identity file. This is the last step of creating a directory."""
     assert len(identity) == IDENTITY_BYTES
     body = _MAGIC + bytes([FORMAT_VERSION]) + identity
     with contextlib.suppress(FileNotFoundError):
@@ -220,7 +227,10 @@ def write_identity(disk: Disk, identity: bytes) -> None:
 
 
 def read_identity(disk: Files) -> bytes:
-    """Return the identity of a directory. Raises CorruptData if it is damaged, or OSError."""
+    """Return the identity of a directory.
+
+    Raises CorruptData if the file is damaged or in a different format. Also raises OSError.
+    """
     with contextlib.closing(disk.open(IDENTITY_NAME)) as file:
         data = file.read(0, _FILE_BYTES + 1)
     body, checksum = data[:-4], data[-4:]
@@ -228,7 +238,7 @@ def read_identity(disk: Files) -> bytes:
         raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
     if not body.startswith(_MAGIC) or body[len(_MAGIC)] != FORMAT_VERSION:
         raise CorruptData(
-            f"written in another format; this semel reads version {FORMAT_VERSION}",
+            f"the directory has a different format; this semel reads version {FORMAT_VERSION}",
             file=IDENTITY_NAME,
         )
     return body[-IDENTITY_BYTES:]

@@ -1,4 +1,4 @@
-"""The frame: the unit of writing to the journal. Encodes and decodes frames, without I/O.
+"""Encoding and decoding of frames, without I/O. A frame is the unit of writing to the journal.
 
     offset  size  field
     0       4     magic "SML1"
@@ -10,13 +10,13 @@
     16      4     length of the meta
     20      4     checksum of the previous frame
     24      8     LSN: the frame's own position in the journal
-    32      8     durable watermark known when it was written
+    32      8     durable watermark at the time when the frame was made
     40      8     time, ms since 1970
     48            meta (msgpack), then the sections, then zeros up to a multiple of 8
 
-A section is 32 bytes (stream, base offset, message count, payload length, length of the lengths
-and extras, flags), the message lengths, the extras, and the payload. The details are in
-`docs/reference/format.md`.
+A section begins with 32 bytes: stream, base offset, message count, payload length, length of the
+message lengths and extras together, and flags. After them come the message lengths, the extras and
+the payload. The details are in `docs/reference/format.md`.
 """
 
 from struct import Struct as Layout
@@ -44,7 +44,7 @@ _IS_JOINED: Final = 1
 _HAS_EXTRAS: Final = 2
 _KINDS: Final = SECTION_CONTROL | SECTION_STAGED
 _FLAGS: Final = _IS_JOINED | _HAS_EXTRAS | _KINDS
-# A larger frame is written as several buffers instead of being copied into one.
+# A frame that is larger than this is written as several buffers, to avoid a copy into one buffer.
 _COPY_BYTES_MAX: Final = 16 * KIB
 
 assert HEADER_BYTES == 48
@@ -52,19 +52,19 @@ assert SECTION_BYTES == 32
 
 
 class SegmentStarted(Struct, frozen=True, gc=False, array_like=True):
-    """The first frame of every segment: the allocated size of its file."""
+    """The first frame of every segment. It states the allocated size of the segment's file."""
 
     capacity_bytes: int
 
 
 class WatermarkMoved(Struct, frozen=True, gc=False, array_like=True):
-    """A frame without content: everything below the watermark in its header is durable."""
+    """A frame without content. It stores a newer durable watermark in its header."""
 
 
 class SegmentEnded(Struct, frozen=True, gc=False, array_like=True):
-    """The last frame of a segment: proves that the next segment exists.
+    """The last frame of a segment. It proves that the next segment must exist.
 
-    It has the LSN at which the next segment begins.
+    This frame has the same LSN as the first frame of the next segment.
     """
 
 
@@ -105,11 +105,11 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
 
 class BadFrame(Exception):
-    """The bytes are not a frame of this journal at this LSN."""
+    """Raised if the bytes are not a valid frame of this journal at this LSN."""
 
 
 class UnknownVersion(Exception):
-    """The frame is intact, but a newer semel has written it."""
+    """Raised if a frame is intact, but its format is unknown because a newer semel wrote it."""
 
 
 class Frame(Struct, frozen=True):
@@ -126,7 +126,7 @@ class Frame(Struct, frozen=True):
 
 
 class Encoded(Struct, frozen=True, gc=False):
-    """A frame ready to be written."""
+    """An encoded frame that is ready to be written."""
 
     buffers: tuple[bytes, ...]
     length: int
@@ -134,7 +134,7 @@ class Encoded(Struct, frozen=True, gc=False):
 
 
 def checksum_seed(identity: bytes) -> int:
-    """Return the checksum seed of a directory with this identity."""
+    """Return the seed for the frame checksums of a directory with this identity."""
     return crc32c(identity)
 
 
@@ -143,7 +143,7 @@ def encode_meta(record: Record) -> bytes:
 
 
 def frame_bytes(meta: bytes, sections: tuple[Section, ...]) -> int:
-    """Return the length that a frame will have."""
+    """Return the length that a frame with this meta and these sections will have."""
     total = HEADER_BYTES + len(meta)
     for section in sections:
         total += SECTION_BYTES + len(section.lengths) + len(section.payload)
@@ -164,7 +164,7 @@ def encode(  # noqa: PLR0913 - one argument per field of the header
     previous_crc: int,
     seed: int,
 ) -> Encoded:
-    """Return the bytes of a frame; `length` is the result of `frame_bytes`."""
+    """Return the bytes of a frame. `length` must be the result of `frame_bytes`."""
     parts = [
         _REST.pack(
             VERSION, kind, len(sections), length, len(meta), previous_crc, lsn, watermark, time_ms
@@ -204,7 +204,10 @@ def _encode_large(parts: list[bytes], length: int, seed: int) -> Encoded:
 
 
 def peek_length(data: bytes, at: int) -> int | None:
-    """Return the length in the header at `at`; None if there is no header, or no valid length."""
+    """Return the frame length that the header at index `at` states.
+
+    Return None if there is no header at `at`, or if its length is not valid.
+    """
     if data[at : at + 4] != MAGIC or len(data) - at < HEADER_BYTES:
         return None
     length: int = _REST.unpack_from(data, at + _CRC_FROM)[3]
@@ -212,9 +215,10 @@ def peek_length(data: bytes, at: int) -> int | None:
 
 
 def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
-    """Return the frame at index `at` of `data`, which must have the LSN `lsn`.
+    """Return the frame at index `at` of `data`. The frame must have the LSN `lsn`.
 
-    Raises BadFrame if it is invalid, and UnknownVersion if it is intact but has an unknown format.
+    Raises BadFrame if the frame is invalid. Raises UnknownVersion if the frame is intact, but its
+    format is unknown.
     """
     length = peek_length(data, at)
     if length is None:
@@ -236,7 +240,7 @@ def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
         raise BadFrame("the meta reaches past the frame")
     record = _decode_record(kind, data[meta_from : meta_from + meta_bytes])
     sections = _decode_sections(data, meta_from + meta_bytes, count, at + length)
-    # Positional: this runs once per frame of a replay.
+    # Positional arguments are faster, and this runs for every frame of a replay.
     return Frame(lsn, lsn + length, crc, previous_crc, watermark, time_ms, record, sections)
 
 
@@ -270,7 +274,7 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
         if flags & _HAS_EXTRAS:
             extras_from = 4 * messages if messages > 1 else 0
             if extras_from >= len(lengths):
-                raise BadFrame("a section lacks the extras it claims")
+                raise BadFrame("the flags of a section announce extras, but it has none")
             lengths, extras = lengths[:extras_from], lengths[extras_from:]
         is_joined = bool(flags & _IS_JOINED)
         sections.append(

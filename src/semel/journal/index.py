@@ -1,7 +1,8 @@
-"""The index: (stream, offset) -> LSN of the frame.
+"""The index: it maps a stream and an offset to the LSN of the frame that contains the message.
 
-Entries since the last checkpoint are in memory, packed in index blocks; older blocks are rows of
-the checkpoint. Readers do not trust an entry: they check the frame it points to.
+Index entries are packed in index blocks. The blocks since the last checkpoint are in memory. Older
+blocks are rows of the checkpoint. Readers do not trust an entry. They check the frame to which it
+points.
 """
 
 import struct
@@ -28,11 +29,12 @@ _TABLE: Final = "index"
 
 
 class IndexBlock(Struct, gc=False, eq=False):
-    """Consecutive frames of one stream in one segment.
+    """An index block: the entries for consecutive frames of one stream in one segment.
 
-    `entries` has two little-endian u32 per frame: its first offset counted from `first`, and its
-    position counted from the start of the segment. `older` is the previous block of the stream, if
-    that is in memory, too.
+    The block covers the offsets from `first` up to `next`. `entries` contains two little-endian u32
+    for each frame. The first number is the frame's first offset, counted from `first`. The second
+    number is the frame's position, counted from the start of the segment. `older` is the stream's
+    previous block if that block is also in memory.
     """
 
     first: int
@@ -52,9 +54,11 @@ class IndexBlock(Struct, gc=False, eq=False):
         return array("I", self.entries)[1::2]
 
     def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield LSN and first offset of the frames that contain `offset` up to `end`.
+        """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        Aborted ranges split one read into many small ranges, so this must not copy the block.
+        The offset `end` is excluded. Only the entries in the range are copied, not the whole block.
+        Aborted ranges split one read into many small ranges, and a copy of the block for each range
+        would be slow.
         """
         entries = range(len(self.entries) // _ENTRY.size)
         start = bisect_right(entries, offset - self.first, key=self._offset_of) - 1
@@ -73,20 +77,23 @@ def block_key(stream: int, first: int) -> bytes:
 
 
 def split_key(key: bytes) -> tuple[int, int]:
-    """Return stream and first offset of a key. Raises BadSeal if it is not a key of the index."""
+    """Return the stream number and the first offset that a key of the index contains.
+
+    Raises BadSeal if `key` is not a key of the index.
+    """
     if len(key) != KEY_BYTES:
         raise BadSeal(_TABLE, key)
     return _KEY.unpack(key)
 
 
 def encode_block(stream: int, block: IndexBlock) -> bytes:
-    """Return the sealed value of a block's row."""
+    """Return the sealed value to store in the row of an index block."""
     head = _HEAD.pack(block.next, block.segment, len(block.entries) // _ENTRY.size)
     return seal(_TABLE, block_key(stream, block.first), head + block.entries)
 
 
 def decode_block(key: bytes, value: bytes) -> IndexBlock:
-    """Return the index block of a row. Raises BadSeal if the row is damaged."""
+    """Return the index block that a row contains. Raises BadSeal if the row is damaged."""
     body = unseal(_TABLE, key, value)
     next_offset, segment, count = _HEAD.unpack_from(body)
     if len(body) != _HEAD.size + _ENTRY.size * count:
@@ -103,7 +110,10 @@ class Index:
         self._sealing: dict[int, IndexBlock] = {}
 
     def add(self, stream: int, base: int, count: int, lsn: int, segment: int) -> None:
-        """Add a section of `count` messages from offset `base` on, in the frame at `lsn`."""
+        """Add an entry for `count` messages, from offset `base` on, in the frame at `lsn`.
+
+        `segment` is the first LSN of the segment that contains the frame.
+        """
         block = self._fresh.get(stream)
         if block is None or block.segment != segment or len(block.entries) >= _ENTRIES_BYTES_MAX:
             block = IndexBlock(base, base, segment, bytearray(), block)
@@ -118,7 +128,11 @@ class Index:
         placed: Iterable[PlacedChunkRow],
         segments: Segments,
     ) -> None:
-        """Add a frame in the order of offsets: messages, committed chunks, then control records."""
+        """Add the entries for a frame, in the order of offsets.
+
+        That order is: the messages in the frame, the chunks that the frame commits (`placed`), and
+        the control records.
+        """
         segment = segments.first_of(lsn)
         controls = []
         for section in sections:
@@ -132,20 +146,23 @@ class Index:
             self.add(section.stream, section.base, 1, lsn, segment)
 
     def forget(self, stream: int) -> None:
-        """Drop the blocks in memory of a removed stream."""
+        """Drop a removed stream's blocks from memory."""
         self._fresh.pop(stream, None)
 
     def cut(self) -> dict[int, IndexBlock]:
-        """Return all blocks in memory for a checkpoint; they stay readable until it is done."""
+        """Return all blocks in memory, to be stored by a checkpoint.
+
+        The blocks stay readable until the checkpoint is done.
+        """
         self._sealing, self._fresh = self._fresh, {}
         return self._sealing
 
     def finish_cut(self) -> None:
-        """Drop the blocks of the last cut, which are stored in the checkpoint now."""
+        """Drop the blocks of the last cut, because the checkpoint now contains them."""
         self._sealing = {}
 
     def undo_cut(self) -> None:
-        """Put the blocks of the last cut back, because its checkpoint was not made."""
+        """Put the blocks of the last cut back, because the checkpoint was not made."""
         for stream, newest in self._fresh.items():
             oldest = newest
             while oldest.older is not None:
@@ -154,10 +171,11 @@ class Index:
         self._fresh, self._sealing = self._sealing | self._fresh, {}
 
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield LSN and first offset of the frames that contain `offset` up to `end` of a stream.
+        """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset is needed because the frame of a chunk does not contain it. Raises CorruptRead if
-        the index has no entry for an offset: no offset is ever skipped.
+        The offset `end` is excluded. The first offset of a frame is returned because a chunk's
+        frame does not contain it. Raises CorruptRead if an offset in the range has no entry,
+        because a stream has no gaps.
         """
         while offset < end:
             block = self._find(stream, offset)

@@ -1,4 +1,4 @@
-"""The store of the checkpoint, in an LMDB file."""
+"""The store that keeps the checkpoint in an LMDB file."""
 
 import os
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _DAMAGED: Final = (
 
 
 class LmdbReader:
-    """A view of the tables, or the base of a writing transaction."""
+    """Reads the tables inside one LMDB transaction, so that all reads see the same view."""
 
     def __init__(self, transaction: lmdb.Transaction, tables: dict[str, lmdb._Database]) -> None:
         self._transaction = transaction
@@ -64,7 +64,7 @@ class LmdbReader:
 
 
 class LmdbWriter(LmdbReader):
-    """A writing transaction; LMDB allows one at a time."""
+    """A write transaction. LMDB allows only one at a time."""
 
     def __init__(
         self, transaction: lmdb.Transaction, tables: dict[str, lmdb._Database], path: str
@@ -97,10 +97,11 @@ class LmdbWriter(LmdbReader):
         self._transaction.abort()
 
     def _full_or(self, error: Exception) -> Exception:
-        """Return StoreFull instead of an I/O error if the disk is nearly full.
+        """Return `error`, or StoreFull if `error` is an I/O error and the disk is nearly full.
 
-        On a nearly full disk a write may be short, and LMDB reports that as an I/O error. The last
-        committed transaction stays intact in both cases: LMDB never overwrites its pages.
+        On a nearly full disk, a write can be short, and LMDB reports a short write as an I/O error.
+        The last committed transaction stays intact in both cases, because LMDB never overwrites the
+        pages of that transaction.
         """
         disk = os.statvfs(self._path)
         needed = (self._change_count + _PAGES_BESIDE) * _PAGE_BYTES_MAX
@@ -109,7 +110,11 @@ class LmdbWriter(LmdbReader):
 
 
 def as_store_errors(error: lmdb.Error) -> Exception:
-    """Return StoreFull for a lack of space, CorruptData for a damaged file, else DiskFailed."""
+    """Translate an LMDB error.
+
+    Return StoreFull if there is no space, CorruptData if the file is damaged, and DiskFailed for
+    all other errors.
+    """
     if isinstance(error, lmdb.MapFullError | lmdb.DiskError):
         return StoreFull(str(error))
     if isinstance(error, _DAMAGED):
@@ -120,9 +125,10 @@ def as_store_errors(error: lmdb.Error) -> Exception:
 def fill_to_length(env: lmdb.Environment, path: str) -> None:
     """Extend the file with zeros to the length that LMDB expects.
 
-    LMDB maps all pages that it counts, and the process crashes if one is missing. An intact file
-    may lack pages that a transaction allocated and freed again: zeros do no harm there. If a page
-    with content is missing, LMDB reports the zeros as damage.
+    LMDB accesses its pages through a memory map, and the process crashes if it reads a page that
+    the file does not have. Even an intact file can lack pages at its end, if a transaction
+    allocated them and freed them again. Zeros in such pages do no harm. If a page with content is
+    missing, LMDB reports the zeros as damage.
     """
     needed = counted_bytes(env)
     if os.path.getsize(path) < needed <= CHECKPOINT_BYTES_MAX:
@@ -130,12 +136,12 @@ def fill_to_length(env: lmdb.Environment, path: str) -> None:
 
 
 def counted_bytes(env: lmdb.Environment) -> int:
-    """Return the length that the file has by LMDB's count of pages."""
+    """Return the length that the file should have according to LMDB's page count."""
     return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 
 class LmdbStore:
-    """The tables in one LMDB file."""
+    """The checkpoint's tables, stored in one LMDB file."""
 
     def __init__(self, path: str) -> None:
         self._path = path

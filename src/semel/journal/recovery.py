@@ -1,8 +1,9 @@
 """Recovery: load the checkpoint, replay frames, truncate the torn tail, make the rest durable.
 
-After a kill the page cache may contain frames that were never synced. After a failed sync it may
-contain frames that the disk does not have, though the kernel considers their pages clean. Therefore
-all frames that no watermark proves durable are written again and synced before the first reply.
+The page cache can contain frames that are not durable. After the process was killed, some frames
+may never have been synced. After a failed sync, the disk may lack frames although the kernel
+considers their pages clean. Therefore recovery rewrites all frames that no watermark proves
+durable, and syncs them before the first reply.
 """
 
 from collections.abc import Callable
@@ -104,10 +105,10 @@ def recover(
     limits: MachineLimits | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recovered:
-    """Recover a locked data directory; a new one gets `fresh_identity`.
+    """Recover a locked data directory. A new directory gets the identity `fresh_identity`.
 
-    `progress` is called with the number of segments replayed so far and their total number.
-    Raises CorruptData or DiskFailed.
+    `progress` is called with two numbers: the segments replayed so far, and the segments to replay
+    in total. Raises CorruptData or DiskFailed.
     """
     try:
         identity = _identity(disk, fresh_identity, segment_bytes)
@@ -138,11 +139,14 @@ def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
 
 
 def _discard_unfinished(disk: Disk, name: str) -> None:
-    """Remove the first segment of a directory whose creation was interrupted, if it is empty."""
+    """Remove the empty first segment of a directory whose creation was interrupted.
+
+    Raises CorruptData if the file is a later segment or is not empty.
+    """
     with closing(disk.open(name)) as file:
         data = file.read(0, file.size())
     if segment_lsn(name) != 0 or data.strip(b"\0"):
-        raise CorruptData("segments without an identity", file=IDENTITY_NAME)
+        raise CorruptData("the file is missing, although there are segments", file=IDENTITY_NAME)
     disk.unlink(name)
 
 
@@ -165,7 +169,8 @@ def _recover(
     _make_durable(disk, segments, tail, replay, data)
     capacity = len(data)
     if replay.lsn == tail[-1] and capacity != segment_bytes:
-        # The segment is empty, so the next one would get the same name: replace the file.
+        # The last segment is empty, and its file does not have the configured size. A new segment
+        # would get the same name, so the file is replaced.
         segments.release(tail[-1])
         _replace_segment(disk, tail[-1], b"", segment_bytes)
         capacity = segment_bytes
@@ -187,15 +192,18 @@ def _recover(
 def _classify_files(
     firsts: list[int], position: CheckpointPosition
 ) -> tuple[dict[int, int], list[int]]:
-    """Return the segments to keep, with their ends, and the segments that are no longer needed."""
+    """Return the segments to keep, with their ends, and a list of the unneeded segments.
+
+    Raises CorruptData if a segment is missing.
+    """
     listed = dict(position.segments)
     missing = listed.keys() - firsts
     tail = max((first for first in firsts if first <= position.lsn), default=None)
     if missing or tail is None:
         raise CorruptData("the segment is missing", file=segment_name(min(missing, default=0)))
     dead = [first for first in firsts if first < tail and first not in listed]
-    # The last listed segment was open at the cut. If another segment begins at the LSN of the
-    # checkpoint, that segment has ended there.
+    # The last listed segment was open when the cut was made. If a different segment begins at the
+    # checkpoint's LSN, the last listed segment ends at that LSN.
     ends = {first: min(end, position.lsn) for first, end in listed.items() if first < tail}
     live = [first for first in firsts if first >= tail]
     ends.update(zip(live, (*live[1:], OPEN_END), strict=True))
@@ -203,7 +211,10 @@ def _classify_files(
 
 
 def _check_listed(segments: Segments, position: CheckpointPosition, seed: int) -> None:
-    """Check that the segments before the checkpoint have the right name and length."""
+    """Check the length and the first frame of each segment that the checkpoint lists.
+
+    The first frame shows whether the file has the right name. Raises CorruptData.
+    """
     for first, end in position.segments:
         size = segments.file(first).size()
         if end != OPEN_END and size < end - first:
@@ -219,7 +230,7 @@ def _replay_tail(
     seed: int,
     progress: Callable[[int, int], None] | None,
 ) -> bytes:
-    """Replay the segments from the checkpoint on; return the bytes of the last one."""
+    """Replay the segments from the checkpoint on. Return the bytes of the last segment."""
     data = b""
     for index, first in enumerate(tail):
         file = segments.file(first)
@@ -264,16 +275,19 @@ def _make_durable(
 
 
 def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None:
-    """Write a segment again into a new file, and rename that to the name of the segment.
+    """Write a segment again into a new file, and give the new file the segment's name.
 
-    The old file is not overwritten: its bytes may be durable already, and a loss of power during
-    the write could damage them.
+    The old file is not overwritten, because some of its bytes may be durable already, and a loss of
+    power during the write could damage these bytes.
     """
     finish_file(disk, _create_spare(disk, capacity), SPARE_NAME, segment_name(first), data)
 
 
 def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
-    """Create a spare segment; on a full disk the old spare and the reserve are removed first."""
+    """Create a spare segment in place of the old one. If the disk is full, remove the reserve.
+
+    Raises DiskFailed if there is still no room. `is_new` selects the message for a new directory.
+    """
     for name in (SPARE_NAME, RESERVE_NAME):
         if name in disk.names():
             disk.unlink(name)
@@ -284,8 +298,8 @@ def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
                 raise
     if is_new:
         raise DiskFailed(
-            f"no room for a new directory: it needs two segments of {capacity} bytes and the"
-            " reserve; free that much space, or choose smaller sizes (--segment-bytes,"
+            f"no room for a new directory: it needs space for two segments of {capacity} bytes and"
+            " for the reserve; free that much space, or choose smaller sizes (--segment-bytes,"
             " --reserve-bytes)"
         )
     raise DiskFailed(f"no room to recover: free at least {capacity} bytes and start again")

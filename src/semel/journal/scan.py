@@ -1,10 +1,12 @@
 """Reading segments frame by frame, and distinguishing a torn tail from corruption.
 
-A crash may leave the last write group, which was never acknowledged, in any form: truncated, with
-holes, or with intact frames after a lost one. That is a torn tail, and recovery truncates it. But
-every frame has the durable watermark of the time when it was made. A bad frame below the watermark
-of a later frame was durable, and may have been acknowledged. That is corruption, and nothing is
-truncated.
+A crash can leave the last write group in any form: truncated, with holes, or with intact frames
+after a lost frame. That write group was never acknowledged. It is a torn tail, and recovery
+truncates it.
+
+Every frame contains the durable watermark of the time when the frame was made. If a bad frame is
+below the watermark of a later frame, the bad frame was durable, and it may have been acknowledged.
+That is corruption, and nothing is truncated.
 """
 
 from collections.abc import Iterator
@@ -26,12 +28,12 @@ from semel.machine.txn.draft import chunks_in, extents_of
 from semel.model.errors import CorruptData, CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import SEGMENT_BYTES_MIN
 
-# The first frame of a segment is smaller than this.
+# The first frame of a segment is always smaller than this.
 FIRST_BYTES_MAX: Final = 256
 
 
 class TornTail(Exception):
-    """Raised where the frames of a journal end: there is no valid frame at `lsn`."""
+    """Raised at the end of the valid frames. There is no valid frame at `lsn`."""
 
     def __init__(self, lsn: int, reason: str) -> None:
         super().__init__(reason)
@@ -42,11 +44,12 @@ class TornTail(Exception):
 def frames_of(
     data: bytes, segment: int, *, start: int, previous_crc: int, seed: int
 ) -> Iterator[Frame]:
-    """Yield the frames of one segment from `start` on.
+    """Yield the frames of one segment, from the LSN `start` on.
 
-    Raises TornTail where the chain of checksums ends. A frame that is left from before an earlier
-    crash does not continue the chain, so it is never returned. Raises CorruptData for an intact
-    frame of an unknown version.
+    Each frame must contain the checksum of the previous frame. `previous_crc` is the checksum of
+    the frame before `start`. Raises TornTail where this chain of checksums ends. An old frame that
+    an earlier recovery truncated does not continue the chain, so it is never returned. Raises
+    CorruptData for an intact frame of an unknown version.
     """
     lsn = start
     while True:
@@ -65,9 +68,10 @@ def frames_of(
 
 
 def check_capacity(data: bytes, segment: int, seed: int) -> None:
-    """Check that a file has the size that its first frame states. Raises CorruptData.
+    """Check that a segment's file has the size that its first frame states.
 
-    A new segment has no frame yet, and only needs the minimum size.
+    A new segment has no frame yet, so its file only needs the minimum size. Raises CorruptData if
+    the size is wrong.
     """
     frame = intact_frame(data, 0, segment, seed)
     if frame is None:
@@ -77,14 +81,15 @@ def check_capacity(data: bytes, segment: int, seed: int) -> None:
         is_whole = isinstance(record, SegmentStarted) and record.capacity_bytes == len(data)
     if not is_whole:
         raise CorruptData(
-            f"the file has {len(data)} bytes, not its allocated size", file=segment_name(segment)
+            f"the file has {len(data)} bytes, which is not its allocated size",
+            file=segment_name(segment),
         )
 
 
 def check_first(data: bytes, segment: int, seed: int) -> None:
-    """Check that a file begins with the first frame of this segment. Raises CorruptData.
+    """Check that a file begins with an intact frame at the first LSN of this segment.
 
-    It does not if it is damaged, or is the file of another segment.
+    Raises CorruptData if the frame is damaged, or if the file belongs to a different segment.
     """
     try:
         decode(data, 0, lsn=segment, seed=seed)
@@ -93,20 +98,27 @@ def check_first(data: bytes, segment: int, seed: int) -> None:
 
 
 def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
-    """Raise CorruptData if a later frame proves that the torn tail was durable."""
+    """Check that `tear` is a torn tail and not corruption.
+
+    Raises CorruptData if the watermark of a later frame proves that the data at `tear.lsn` was
+    durable.
+    """
     at = tear.lsn - segment
     for frame in intact_frames(data, at, len(data), segment, seed):
         if frame.watermark > tear.lsn:
             raise CorruptData(
-                f"{tear.reason}, but the frame at byte {frame.lsn - segment} proves that it was"
-                " durable",
+                f"{tear.reason}, but the later frame at byte {frame.lsn - segment} proves that the"
+                " damaged part had been made durable",
                 file=segment_name(segment),
                 position=at,
             )
 
 
 def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> Iterator[Frame]:
-    """Yield the frames from byte `at` up to `stop` that are intact by themselves."""
+    """Yield the intact frames that begin from byte `at` up to `stop` of a segment.
+
+    Each frame is checked alone. The chain of checksums is not checked.
+    """
     at = data.find(MAGIC, at, stop)
     while at >= 0:
         frame = intact_frame(data, at, segment, seed) if at % ALIGN == 0 else None
@@ -116,7 +128,10 @@ def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> I
 
 
 def intact_frame(data: bytes, at: int, segment: int, seed: int) -> Frame | None:
-    """Return the frame at byte `at` of a segment; None if it is damaged or of another version."""
+    """Return the frame at byte `at` of a segment.
+
+    Return None if the frame is damaged or has an unknown version.
+    """
     try:
         return decode(data, at, lsn=segment + at, seed=seed)
     except (BadFrame, UnknownVersion):
@@ -124,12 +139,12 @@ def intact_frame(data: bytes, at: int, segment: int, seed: int) -> Frame | None:
 
 
 # ---- chunks --------------------------------------------------------------------------------------
-# A decision frame gives offsets to chunks that became durable before it. If one of these chunks is
-# missing or damaged, committed messages are lost, and the engine must not start.
+# A decision frame gives offsets to chunks that became durable earlier. If one of these chunks is
+# missing or damaged, committed messages are lost. Then the engine must not start.
 
 
 def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
-    """Return whether a frame is a chunk of `count` messages for a stream."""
+    """Return True if the frame is a chunk of `count` messages for the stream."""
     if not isinstance(frame.record, ChunkStaged):
         return False
     return [(s.kind, s.stream, s.count) for s in frame.sections] == [
@@ -138,10 +153,10 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
 
 
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
-    """Check, before a decision frame is replayed, that the chunks it commits exist.
+    """Check that the chunks that a decision frame commits exist, before the frame is replayed.
 
-    Chunks from the LSN `replayed_from` on have been replayed already. Chunks before it are only
-    listed in the checkpoint, so their frames are read here. Raises CorruptData or DiskFailed.
+    Chunks from the LSN `replayed_from` on have been replayed already. Earlier chunks are only
+    listed in the checkpoint, so this function reads their frames. Raises CorruptData or DiskFailed.
     """
     staged = {
         chunk

@@ -1,7 +1,8 @@
-"""The segment files of a journal: their names, their order, reading from them.
+"""The journal's segment files: their names, their order, and how they are read.
 
-An LSN is a byte position in the whole journal. A segment is named by its first LSN and ends exactly
-where the next one begins. Everywhere in this package a segment is identified by its first LSN.
+An LSN is a byte position in the whole journal. A segment is named after its first LSN, and it ends
+exactly where the next segment begins. Everywhere in this package, a segment is identified by its
+first LSN.
 """
 
 from bisect import bisect_right
@@ -13,30 +14,33 @@ from semel.model.errors import CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import KIB, OPEN_SEGMENTS_MAX
 
 SPARE_NAME: Final = "next.tmp"
-# The end of the last segment, as long as its real end is not determined.
+# Used as the end of the last segment, because its real end is not known yet.
 OPEN_END: Final = 1 << 63
 _SUFFIX: Final = ".seg"
 _DIGITS: Final = 20
-# The size of the first read of a frame. Only a larger frame needs a second read.
+# The number of bytes that are read first to get a frame. Only a larger frame needs a second read.
 _FIRST_READ_BYTES: Final = 8 * KIB
-# The size of a read when frames are read one after another.
+# The number of bytes that are read together when frames are read one after another.
 _WINDOW_BYTES: Final = 256 * KIB
 
 
 def segment_name(first_lsn: int) -> str:
-    """Return the name of the segment that begins at an LSN."""
+    """Return the file name of the segment that begins at `first_lsn`."""
     return f"{first_lsn:0{_DIGITS}d}{_SUFFIX}"
 
 
 def segment_lsn(name: str) -> int | None:
-    """Return the first LSN of the segment with a file name; None if it is not a segment's name."""
+    """Return the first LSN of the segment with this file name.
+
+    Return None if `name` is not the file name of a segment.
+    """
     digits = name.removesuffix(_SUFFIX)
     is_segment = name.endswith(_SUFFIX) and len(digits) == _DIGITS
     return int(digits) if is_segment and digits.isascii() and digits.isdigit() else None
 
 
 def unlink_segments(disk: Disk, firsts: list[int]) -> None:
-    """Remove segments that a checkpoint no longer needs. Raises DiskFailed."""
+    """Remove the files of segments that are no longer needed. Raises DiskFailed."""
     try:
         for first_lsn in firsts:
             disk.unlink(segment_name(first_lsn))
@@ -47,7 +51,7 @@ def unlink_segments(disk: Disk, firsts: list[int]) -> None:
 
 
 class Segments:
-    """All segments of a directory, read through a limited number of open files."""
+    """All segments of a directory. Only a limited number of their files is open at a time."""
 
     def __init__(self, disk: Disk, seed: int, ends: dict[int, int]) -> None:
         self._disk = disk
@@ -59,26 +63,29 @@ class Segments:
         self.durable = 0
 
     def add(self, first_lsn: int) -> None:
-        """Add a new last segment. The previous one ends where it begins."""
+        """Add a new last segment. The previous segment ends where the new segment begins."""
         self.ends[self.firsts[-1]] = first_lsn
         self.ends[first_lsn] = OPEN_END
         self.firsts.append(first_lsn)
 
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """Return every segment with its end."""
+        """Return the first LSN and the end of every segment."""
         return tuple((first, self.ends[first]) for first in self.firsts)
 
     def first_of(self, lsn: int) -> int:
-        """Return the segment that contains an LSN. Raises CorruptRead if there is none."""
+        """Return the first LSN of the segment that contains `lsn`.
+
+        Raises CorruptRead if no segment contains it.
+        """
         index = bisect_right(self.firsts, lsn) - 1
         if index < 0:
             raise CorruptRead("no segment contains this LSN", file="journal", position=lsn)
         return self.firsts[index]
 
     def file(self, first_lsn: int) -> File:
-        """Return the open file of a segment.
+        """Return the file of a segment, and open it if necessary.
 
-        If too many files are open, the least recently used one is closed.
+        If too many files are open, the least recently used file is closed.
         """
         file = self._files.pop(first_lsn, None)
         if file is None:
@@ -98,13 +105,13 @@ class Segments:
         return self._disk.open(name)
 
     def release(self, first_lsn: int) -> None:
-        """Close the file of a segment; the next read opens it again."""
+        """Close the file of a segment. The next read opens it again."""
         self._window = (b"", 0)
         if (file := self._files.pop(first_lsn, None)) is not None:
             file.close()
 
     def remove(self, firsts: list[int]) -> None:
-        """Remove segments from the list, before their files are unlinked."""
+        """Remove segments from the list. Call this before their files are removed."""
         for first_lsn in firsts:
             self.release(first_lsn)
             self.firsts.remove(first_lsn)
@@ -113,8 +120,9 @@ class Segments:
     def read_frame(self, lsn: int) -> Frame:
         """Return the durable frame at an LSN.
 
-        Sequential reads share one larger read of the file. Raises CorruptRead if the frame is
-        missing or damaged, and ReadFailed if the file cannot be read.
+        If frames are read one after another, several of them are served from one larger read of the
+        file. Raises CorruptRead if the frame is missing or damaged. Raises ReadFailed if the file
+        cannot be read.
         """
         window, start = self._window
         if start <= lsn < start + len(window):
@@ -131,8 +139,8 @@ class Segments:
             length = peek_length(data, 0)
             if length is not None and length > len(data):
                 data += file.read(at + len(data), length - len(data))
-            # Keep durable bytes only. After them there may be intact frames of a truncated torn
-            # tail, until new frames overwrite them.
+            # Keep only the durable bytes. After the durable bytes, the file can still contain
+            # intact frames of a torn tail that was truncated. New frames will overwrite them.
             self._window = data[: max(min(self.durable, self.ends[first_lsn]) - lsn, 0)], lsn
             return decode(data, 0, lsn=lsn, seed=self._seed)
         except FileNotFoundError as error:

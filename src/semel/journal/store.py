@@ -1,7 +1,8 @@
-"""The tables of the checkpoint: the interface of their store, and their checksums.
+"""The checkpoint's tables: the interface of the store that contains them, and their checksums.
 
-A store has ordered tables, which atomic and durable transactions change. In production it is LMDB
-(`lmdb_store.py`); `semel.testing` has a store for the simulator.
+A store has ordered tables. Changes are made in transactions, and a transaction is atomic and
+durable. In production, the store is LMDB (`lmdb_store.py`). `semel.testing` has a store for the
+simulator.
 """
 
 import struct
@@ -14,75 +15,82 @@ from typing import Final, Protocol
 from semel.machine.state import STATE_TABLES
 from semel.model.checksum import crc32c
 
-# The tables that a start loads and checks as a whole.
+# The tables that are loaded and checked completely at every start.
 LOADED: Final = (*STATE_TABLES, "segments")
-# The tables that grow with history. Their rows are looked up one by one; only `doctor --verify`
-# checks such a table as a whole.
+# The tables that grow with the transaction history. Their rows are looked up one by one. Only
+# `doctor --verify` checks these tables completely.
 LOOKED_UP: Final = ("outcomes", "outcome_order", "outcome_owners", "aborted")
-# The tables that have a row count and a digest, which are stored in `meta`. The table `index` has
-# none: its rows are checked when they are read.
+# The tables for which `meta` contains a row count and a digest. The table `index` has no row count
+# and no digest, because its rows are checked when they are read.
 DIGESTED: Final = (*LOADED, *LOOKED_UP)
 TABLES: Final = ("meta", "index", *DIGESTED)
 
 
 class StoreFull(Exception):
-    """There is no room for the transaction; nothing was changed."""
+    """Raised if the store has no room for a transaction. Nothing was changed."""
 
 
 class StoreReader(Protocol):
     """One consistent view of all tables."""
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return the value of a key; None if there is no such key."""
+        """Return the value of a key, or None if the key does not exist."""
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield keys and values in order, from `start` on."""
+        """Yield the keys and values of a table in the order of keys, from `start` on."""
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the row with the greatest key that is <= `key`; None if there is none."""
+        """Return the row with the greatest key that is <= `key`, or None if there is no such row.
+
+        The row is returned as its key and its value.
+        """
 
 
 class StoreWriter(StoreReader, Protocol):
-    """A transaction. It reads its own changes; nothing is durable before `commit` returns."""
+    """A transaction. Its reads see its own changes. Nothing is durable before `commit` returns."""
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Set a key. Raises StoreFull."""
+        """Set the value of a key. Raises StoreFull."""
 
     def delete(self, table: str, key: bytes) -> None:
         """Remove a key, if it exists."""
 
     def commit(self) -> None:
-        """Make all changes durable at once. Raises StoreFull if nothing was changed, or OSError."""
+        """Make all changes durable together.
+
+        Raises StoreFull if the store has no room. Then nothing was changed. Also raises OSError.
+        """
 
     def abort(self) -> None:
         """Discard all changes."""
 
 
 class TableReader(Protocol):
-    """The tables of one data directory, for reading."""
+    """Read access to the tables of one data directory."""
 
     def read(self) -> AbstractContextManager[StoreReader]:
-        """Open a view; leaving the block closes it."""
+        """Open a view for a `with` block. The view is closed at the end of the block."""
 
 
 class Store(TableReader, Protocol):
-    """The tables of one data directory, for reading and writing."""
+    """Read and write access to the tables of one data directory."""
 
     def write(self) -> StoreWriter:
-        """Begin a transaction; only one can exist at a time."""
+        """Begin a transaction. Only one transaction can exist at a time."""
 
     def close(self) -> None: ...
 
 
 # ---- seals ---------------------------------------------------------------------------------------
-# Every row of the checkpoint has a checksum of its table, key and value. LMDB has no checksums:
-# without seals, a flipped bit in its file would mostly be read as another value.
+# Every row of the checkpoint has a seal: a checksum of its table, key and value. The seals are
+# needed because LMDB has no checksums. Without them, a flipped bit in the LMDB file would usually
+# not be detected, and a wrong value would be read.
 
 SEAL_BYTES: Final = 4
 
 
 class BadSeal(Exception):
-    """The checksum of a row does not match its table, key and value."""
+    """Raised if the checksum of a row does not match its table, key and value."""
 
     def __init__(self, table: str, key: bytes) -> None:
         super().__init__(f"row {key.hex()} of table {table!r} fails its checksum")
@@ -108,7 +116,7 @@ def seal_of(sealed: bytes) -> int:
 
 
 def unseal(table: str, key: bytes, sealed: bytes) -> bytes:
-    """Return a sealed value without its checksum. Raises BadSeal if that does not match."""
+    """Return a sealed value without its checksum. Raises BadSeal if the checksum is wrong."""
     value = sealed[:-SEAL_BYTES]
     if _checksum(table, key, value) != seal_of(sealed):
         raise BadSeal(table, key)
@@ -116,13 +124,14 @@ def unseal(table: str, key: bytes, sealed: bytes) -> bytes:
 
 
 def read_row(reader: StoreReader, table: str, key: bytes) -> bytes | None:
-    """Return the value of a sealed row; None if there is none. Raises BadSeal."""
+    """Return the value of a sealed row, or None if there is no such row. Raises BadSeal."""
     sealed = reader.get(table, key)
     return None if sealed is None else unseal(table, key, sealed)
 
 
 # ---- digests -------------------------------------------------------------------------------------
-# A table has a row count and a digest of its seals, so that a missing or surplus row is detected.
+# For each table, the store keeps the number of rows and a digest of their seals. They show whether
+# a row is missing or surplus. The digest is the sum of the seals.
 
 _DIGEST_PREFIX: Final = b"digest/"
 _DIGEST: Final = struct.Struct("<QQ")
@@ -130,7 +139,7 @@ DIGEST_MODULUS: Final = 1 << 64
 
 
 class TableWriter:
-    """A transaction that updates the row count and digest of each table."""
+    """A transaction that also updates the row count and the digest of each changed table."""
 
     def __init__(self, writer: StoreWriter) -> None:
         self.writer = writer
@@ -159,19 +168,19 @@ class TableWriter:
             self.delete(table, key)
 
     def finish(self) -> None:
-        """Store the counts and digests: the last call before the commit."""
+        """Store the row counts and digests. This must be the last call before the commit."""
         for table, (count, digest) in self._digests.items():
             key = _DIGEST_PREFIX + table.encode()
             self.writer.put("meta", key, seal("meta", key, _DIGEST.pack(count, digest)))
 
 
 def table_keys(reader: StoreReader, table: str, prefix: bytes) -> list[bytes]:
-    """Return the keys that begin with `prefix`."""
+    """Return the keys of a table that begin with `prefix`."""
     rows = reader.scan(table, prefix)
     return [key for key, _ in takewhile(lambda row: row[0].startswith(prefix), rows)]
 
 
 def read_digest(reader: StoreReader, table: str) -> tuple[int, int]:
-    """Return the row count and digest of a table. Raises BadSeal."""
+    """Return the stored row count and digest of a table. Raises BadSeal."""
     value = read_row(reader, "meta", _DIGEST_PREFIX + table.encode())
     return (0, 0) if value is None else _DIGEST.unpack(value)

@@ -1,7 +1,8 @@
 """The transaction history: the outcomes of ended transactions, and the aborted ranges.
 
-As with the index, rows since the last checkpoint are in memory, and older rows are in the store.
-The rows are not part of the state, so that the state does not grow with them.
+As in the index, the rows since the last checkpoint are in memory, and older rows are in the store.
+The rows are not part of the state, because the state must not grow with the number of ended
+transactions.
 """
 
 import struct
@@ -40,7 +41,11 @@ Outcomes = dict[str, dict[int, OutcomeRow]]
 
 
 class TxnHistoryCut(Struct, frozen=True):
-    """The rows that a checkpoint has to store."""
+    """The new rows that a checkpoint has to store.
+
+    `outcomes` maps transaction ids to a mapping from transaction epochs to outcomes. `aborted` maps
+    stream numbers to aborted ranges.
+    """
 
     outcomes: Outcomes
     aborted: dict[int, list[Range]]
@@ -50,19 +55,22 @@ class TxnHistoryCut(Struct, frozen=True):
 
 
 def outcome_key(txn_id: str, epoch: int) -> bytes:
-    """Return the key of an outcome; the keys of one transaction id are adjacent."""
+    """Return the key of an outcome. All keys with the same transaction id are adjacent."""
     name = txn_id.encode()
     return _LENGTH.pack(len(name)) + name + NUMBER_KEY.encode(epoch)
 
 
 def owner_prefix(owner: Owner) -> bytes:
-    """Return the common prefix of the keys of an owner in `outcome_owners`."""
+    """Return the prefix that all keys of an owner have in the table `outcome_owners`."""
     kind, name = (b"p", owner.id) if isinstance(owner, ProducerOwner) else (b"s", owner.app)
     return kind + _LENGTH.pack(len(name.encode())) + name.encode()
 
 
 def owner_key(row: OutcomeRow) -> bytes:
-    """Return the key of an outcome in `outcome_owners`: owner, then order of the outcomes."""
+    """Return the key of an outcome in the table `outcome_owners`.
+
+    The keys sort by owner. For each owner, the oldest outcome comes first.
+    """
     ordinal = row.ordinal if isinstance(row.owner, ProducerOwner) else row.number
     return owner_prefix(row.owner) + NUMBER_KEY.encode(ordinal)
 
@@ -79,27 +87,30 @@ class TxnHistory:
         self._sealing = TxnHistoryCut({}, {})
 
     def add(self, effects: Effects) -> None:
-        """Add the outcomes and aborted ranges of one frame."""
+        """Add the outcomes and aborted ranges that one frame produced."""
         for span in effects.aborted:
             _add_range(self._fresh.aborted.setdefault(span.stream, []), span.first, span.next)
         for row in effects.outcomes:
             _add_outcome(self._fresh.outcomes, row)
 
     def forget(self, stream: int) -> None:
-        """Drop the aborted ranges in memory of a removed stream."""
+        """Drop a removed stream's aborted ranges from memory."""
         self._fresh.aborted.pop(stream, None)
 
     def cut(self) -> TxnHistoryCut:
-        """Return all rows in memory for a checkpoint; they stay readable until it is done."""
+        """Return all rows in memory, to be stored by a checkpoint.
+
+        The rows stay readable until the checkpoint is done.
+        """
         self._sealing, self._fresh = self._fresh, TxnHistoryCut({}, {})
         return self._sealing
 
     def finish_cut(self) -> None:
-        """Drop the rows of the last cut, which are stored in the checkpoint now."""
+        """Drop the rows of the last cut, because the checkpoint now contains them."""
         self._sealing = TxnHistoryCut({}, {})
 
     def undo_cut(self) -> None:
-        """Put the rows of the last cut back, because its checkpoint was not made."""
+        """Put the rows of the last cut back, because the checkpoint was not made."""
         older, newer = self._sealing, self._fresh
         for epochs in newer.outcomes.values():
             for row in epochs.values():
@@ -110,7 +121,10 @@ class TxnHistory:
         self._fresh, self._sealing = older, TxnHistoryCut({}, {})
 
     def outcome(self, txn_id: str, epoch: int) -> OutcomeRow | None:
-        """Return the outcome of a transaction; None if there is none. Raises ReadFailed."""
+        """Return the outcome of a transaction, or None if no outcome is stored.
+
+        Raises CorruptRead if the stored row is damaged.
+        """
         for layer in (self._fresh, self._sealing):
             row = layer.outcomes.get(txn_id, {}).get(epoch)
             if row is not None:
@@ -121,11 +135,16 @@ class TxnHistory:
         return None if sealed is None else _checked(key, sealed)
 
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
-        """Return the newest outcome of an id for which `is_kept` is true. Raises ReadFailed.
+        """Return the newest outcome with this transaction id for which `is_kept` returns True.
 
-        The newest row of an id may have expired while an older row of another owner has not. Of the
-        retained rows the newest has the highest epoch: a new transaction of an id gets an epoch
-        above all retained ones.
+        The newest row with an id may have expired while an older row with a different owner has
+        not. Therefore all rows are tried, beginning with the newest.
+
+        In the store, the rows are ordered by epoch. Among the retained rows, the newest has the
+        highest epoch, because a new transaction always gets a higher epoch than all retained
+        outcomes with its id.
+
+        Raises CorruptRead if a stored row is damaged.
         """
         for layer in (self._fresh, self._sealing):
             for row in reversed(layer.outcomes.get(txn_id, {}).values()):
@@ -140,7 +159,10 @@ class TxnHistory:
         return None
 
     def next_aborted(self, stream: int, offset: int) -> Range | None:
-        """Return the first aborted range that ends after `offset`. Raises ReadFailed."""
+        """Return the first aborted range of a stream that ends after `offset`.
+
+        Return None if there is no such range. Raises CorruptRead if the stored row is damaged.
+        """
         candidates = []
         for layer in (self._fresh, self._sealing):
             ranges = layer.aborted.get(stream)
@@ -153,7 +175,7 @@ class TxnHistory:
 
 
 def _add_range(ranges: list[Range], first: int, end: int) -> None:
-    """Add a range, and merge it with the ranges adjacent to it."""
+    """Add a range to a sorted list, and merge it with the ranges adjacent to it."""
     at = bisect_right(ranges, (first, end))
     if at < len(ranges) and ranges[at][0] == end:
         end = ranges.pop(at)[1]
@@ -164,14 +186,17 @@ def _add_range(ranges: list[Range], first: int, end: int) -> None:
 
 
 def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
-    """Add an outcome as the newest of its id, even if its epoch was used before."""
+    """Add an outcome as the newest one with its id. It replaces an outcome with the same epoch."""
     epochs = outcomes.setdefault(row.outcome.id, {})
     epochs.pop(row.outcome.epoch, None)
     epochs[row.outcome.epoch] = row
 
 
 def _stored_before(view: StoreReader, txn_id: str, epoch: int) -> OutcomeRow | None:
-    """Return the stored outcome of an id with the highest epoch that is <= `epoch`."""
+    """Return the stored outcome with this id and the highest epoch that is <= `epoch`.
+
+    Return None if there is no such outcome.
+    """
     key = outcome_key(txn_id, epoch)
     stored = view.last_before("outcomes", key)
     if stored is None or stored[0][:-_EPOCH_BYTES] != key[:-_EPOCH_BYTES]:
@@ -210,14 +235,14 @@ def _range_of(key: bytes, sealed: bytes, stream: int) -> Range | None:
 # ---- rows of the checkpoint ----------------------------------------------------------------------
 
 
-# The number of expired outcomes that one checkpoint removes at most. The next one continues.
+# The maximum number of expired outcomes that one checkpoint removes. The next checkpoint continues.
 _OLD_MAX: Final = 100_000
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def put_txn_history(tables: TableWriter, cut: TxnHistoryCut, dirty: Dirty, time_ms: int) -> None:
-    """Store the new rows, and remove the outcomes that have expired."""
+    """Store the new rows in the checkpoint, and remove the outcomes that have expired."""
     for _, epochs in sorted(cut.outcomes.items()):
         for _, row in sorted(epochs.items()):
             _put_outcome(tables, row)
@@ -267,7 +292,10 @@ def _drop_of_sink(tables: TableWriter, app: str, outcomes_from: int) -> None:
 
 
 def _drop_expired(tables: TableWriter, before_ms: int) -> None:
-    """Remove expired outcomes, the oldest first: `outcome_order` is in the order of time."""
+    """Remove the outcomes that ended at or before `before_ms`, beginning with the oldest.
+
+    The table `outcome_order` lists the outcomes in the order of time.
+    """
     old: list[bytes] = []
     for key, sealed in tables.writer.scan("outcome_order"):
         name = unseal("outcome_order", key, sealed)
@@ -281,7 +309,7 @@ def _drop_expired(tables: TableWriter, before_ms: int) -> None:
 
 
 def prune_aborted(tables: TableWriter, stream: int, kept: tuple[int, int]) -> None:
-    """Remove the aborted ranges of a stream that are outside the offsets to keep."""
+    """Remove a stream's aborted ranges that are outside `kept`, the range of offsets to keep."""
     start, end = kept
     removed = []
     for key, sealed in tables.writer.scan("aborted", PAIR_KEY.encode((stream, 0))):

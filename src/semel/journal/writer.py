@@ -1,7 +1,7 @@
 """The part of the journal that writes to the disk: write groups, segments, spare and reserve.
 
-One thread at a time runs this. Any error while a write group is written ends the process: the state
-has changed already, and after a failed sync the content of the disk is unknown.
+Only one thread at a time runs this code. Any error while a write group is written ends the process,
+because the state has changed already, and after a failed sync the content of the disk is unknown.
 """
 
 import contextlib
@@ -19,9 +19,10 @@ RESERVE_NAME: Final = "reserve.tmp"
 
 
 class Room(Struct, frozen=True):
-    """The space that was available while the writer was in `segment`.
+    """The space that was available while the writer was writing to `segment`.
 
-    `spare_bytes` is the size of the spare segment (0: none). `is_full`: the journal must not grow.
+    `spare_bytes` is the size of the spare segment, or 0 if there is none. If `is_full` is True, the
+    journal must not grow.
     """
 
     segment: int
@@ -43,9 +44,10 @@ class JournalWriter:
         self.sync_count = 0
 
     def prepare(self) -> Room:
-        """Remove files left from an earlier run, then allocate spare segment and reserve.
+        """Remove files left from an earlier run, then allocate the spare segment and the reserve.
 
-        Raises DiskFailed. A full disk is not an error: the returned room reports it.
+        Raises DiskFailed. A full disk does not raise an error. It is reported in the returned
+        `Room`.
         """
         try:
             names = self._disk.names()
@@ -68,8 +70,9 @@ class JournalWriter:
     def make_room(self) -> Room:
         """Allocate the spare segment and the reserve if they are missing.
 
-        On a full disk the reserve is removed to make room for the spare, and the returned room is
-        full: the journal must not grow until there is space for both.
+        If there is no space for the spare segment, the reserve is removed to make room for it. The
+        returned `Room` has `is_full` set as long as the spare segment or the reserve is missing,
+        and the journal must not grow until both exist.
         """
         is_short = False
         if self._spare is None:
@@ -90,7 +93,8 @@ class JournalWriter:
     def give_up_reserve(self) -> Room:
         """Remove the reserve to make room for a checkpoint.
 
-        The journal must not grow until the reserve is allocated again.
+        The returned `Room` is full, because the journal must not grow until the reserve is
+        allocated again.
         """
         if self._has_reserve and self._reserve_bytes:
             self._release_reserve()
@@ -107,13 +111,13 @@ class JournalWriter:
         try:
             return self._disk.create(name, size)
         except OSError as error:
-            # Too many open files are treated like a full disk: nothing was written or lost.
+            # Too many open files are treated like a full disk, because nothing was written or lost.
             if error.errno in NO_ROOM or error.errno in NO_FILES:
                 return None
             raise _failed(name, "allocate", error) from error
 
     def write(self, group: WriteGroup) -> None:
-        """Write a group and make it durable, unless it needs no sync (EO-5). Raises DiskFailed."""
+        """Write a write group. Sync it if `group.is_synced` is True (EO-5). Raises DiskFailed."""
         for part in group.parts:
             if part.segment != self._segment:
                 self._roll(part)
@@ -138,9 +142,10 @@ class JournalWriter:
         self.sync_count += 1
 
     def _roll(self, part: SegmentPart) -> None:
-        """Begin the next segment. Its file gets its name only when everything before it is durable.
+        """Begin the next segment.
 
-        Then the last frame of the old segment is written, so that a missing new file is detected.
+        The new file gets its name only when everything before it is durable. After that, the last
+        frame of the old segment is written. That frame makes a missing new file detectable.
         """
         self._sync()
         first_lsn = part.segment
@@ -159,7 +164,7 @@ class JournalWriter:
         self._segment = first_lsn
 
     def close(self) -> None:
-        """Make the last watermark durable and close the files."""
+        """Sync the last segment, so that the last watermark is durable, and close the files."""
         with contextlib.suppress(OSError):
             self._file.sync()
         self._file.close()

@@ -1,8 +1,9 @@
-"""The state machine. It does no I/O; commands contain the time and random values it needs.
+"""The state machine. It does no I/O, and commands contain the time and the random values it needs.
 
-`decide(state, command)` returns a decision: the outcome, and the event to make durable before the
-client gets the outcome. `apply(state, event, ...)` folds the event into the state. It is the only
-function that changes the state, and recovery uses it to replay the journal.
+`decide(state, command)` returns a decision. A decision contains the outcome, and the event that
+must be durable before the client gets the outcome. `apply(state, event, ...)` applies the event to
+the state. `apply` is the only function that changes the state, and recovery uses it to replay the
+journal.
 
 The rules are in `docs/reference/machine.md` and `docs/reference/transactions.md`.
 `docs/explanation/exactly-once.md` explains how the broker uses the state machine.

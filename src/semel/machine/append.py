@@ -1,6 +1,7 @@
-"""The decision on an append: all checks, in the order of the documentation.
+"""The decision on an append.
 
-A number in a comment is the row of that check in the table in `docs/reference/machine.md`.
+The checks have the same order as the table in `docs/reference/machine.md`. A number in a comment is
+the number of that check's row in the table.
 """
 
 from typing import Final
@@ -58,7 +59,7 @@ _GONE: Final = Decision(Gone())
 
 
 def decide_append(state: State, command: Append) -> Decision:
-    """Decide an append, a close, or both."""
+    """Decide a command that appends messages, closes the stream, or does both."""
     if command.transaction is not None:
         return decide_publish(state, command, command.transaction)  # 6
     stream = state.by_path.get(command.path)
@@ -88,7 +89,10 @@ def _decide_keyed(state: State, stream: Stream, command: Append, key: str) -> De
 
 
 def _decide_plain(state: State, stream: Stream, command: Append) -> Decision:
-    """Decide an append without an identity, or to a stream without duplicate detection."""
+    """Decide an append for which duplicates are not detected.
+
+    Such an append has no producer and no idempotency key, or its stream has no duplicate detection.
+    """
     tail = stream.tail
     if tail.is_closed and is_close_only(command):
         return Decision(_appended(command, tail.tail, tail.tail, is_closed=True))  # 9
@@ -112,7 +116,7 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
     )
     if refusal is not None:
         return Decision(refusal)
-    stamp = ProducerStamp(  # positional: this runs once per append
+    stamp = ProducerStamp(  # positional arguments are faster, and this runs for every append
         tag.id,
         tag.mode,
         check.epoch,
@@ -132,7 +136,10 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
 def _fence_older(
     state: State, stream: Stream, stamp: ProducerStamp, event: StreamAppended, decision: Decision
 ) -> Decision:
-    """Abort the pending transactions of older instances of the producer, in the same frame."""
+    """Return a decision that also aborts the pending transactions of older producer instances.
+
+    The append and the aborts are in the same frame.
+    """
     draft = Draft(state)
     draft.advance(stream, sum(section.count for section in decision.sections))
     draft.fence(stamp.id, stamp.epoch)
@@ -161,7 +168,7 @@ def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
 
 
 def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool) -> Appended:
-    """Return the outcome of an append of which no repeat can be recognised."""
+    """Return the outcome of an append whose repeats cannot be recognised."""
     tag = command.producer
     if tag is not None:
         return Appended(first, next_offset, is_closed, tag.epoch, tag.last_seq, is_unguarded=True)
@@ -169,11 +176,11 @@ def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool)
 
 
 # ---- inside a transaction ------------------------------------------------------------------------
-# Check 6, and the later checks that differ inside a transaction.
+# Check 6, and the later checks as far as they are different inside a transaction.
 
 
 def decide_publish(state: State, command: Append, tag: TxnTag) -> Decision:
-    """Decide an append that names a transaction."""
+    """Decide an append inside a transaction. `tag` names the transaction."""
     stream = find_stream(state, command.path)
     if not isinstance(stream, Stream):
         return Decision(stream)  # 5
@@ -264,7 +271,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
 def _decide_unguarded(
     state: State, txn: Txn, stream: Stream, command: Append, tag: ProducerTag
 ) -> Decision:
-    """Decide an append to a stream without duplicate detection."""
+    """Decide an inline transaction's append to a stream without duplicate detection."""
     refusal = (
         check_stream(state, stream, command)
         or check_content(stream, command)
@@ -289,13 +296,17 @@ def _accept_inline(
 def _repeat(
     stream: Stream, tag: ProducerTag, row: ProducerRow, digest: int, receipts_max: int
 ) -> Outcome | None:
-    """Return the outcome of a repeated append of this transaction; None if it is new."""
+    """Return the outcome of an append that repeats an earlier one of the same transaction.
+
+    Return None if the append is new.
+    """
     receipt = find_sparse(row.txn_receipts, first_seq=tag.first_seq, last_seq=tag.last_seq)
     if receipt is not None:
         return repeat_of(stream, tag, row, receipt, is_equal=receipt.digest == digest)
     if not is_between(row.txn_receipts, tag.first_seq, receipts_max):
         return None
-    # If the producer has also appended outside the transaction, that append may have used it.
+    # If the producer has also appended outside the transaction, it may have used the sequence for
+    # that append.
     if row.last_seq >= unpack_receipt(row.txn_receipts, 0).first_seq:
         return None
     return Duplicate(None, None, stream.tail.is_closed, row.epoch, highest_seq(row))
@@ -325,7 +336,7 @@ def _decide_staged(
         is_equal = chunk_at(txn.chunk_blocks, seq) == (stream.row.number, digest)
         if tag.is_strict and not is_equal:
             return Decision(PayloadMismatch())  # 8
-        # A chunk has no offsets yet, so the duplicate has none either.
+        # A chunk has no offsets yet, so the outcome Duplicate has no offsets either.
         closed = stream.tail.is_closed
         return Decision(Duplicate(None, None, closed, is_mismatch=not is_equal))  # 8
     refusal = (

@@ -1,7 +1,7 @@
 """`apply`: the only function that changes the state, both live and in recovery.
 
-Besides the state, it reads only the frame (event, sections, time), so that a replay of the journal
-produces the same state.
+Besides the state, `apply` reads only the frame: the event, the sections, the time and the LSN.
+Therefore a replay of the journal produces the same state.
 """
 
 from collections.abc import Callable, Mapping
@@ -79,13 +79,13 @@ from semel.model.errors import InvariantBroken, invariant
 
 
 def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> Effects:
-    """Fold the frame at `lsn` into the state; return its effects on tables outside the state.
+    """Apply the frame at `lsn` to the state. Return the frame's effects outside the state.
 
-    An applier returns None if there are no effects. Raises InvariantBroken if the frame does not
-    follow from the state, which means a bug or a damaged journal.
+    Raises InvariantBroken if the frame contradicts the state. The cause is a bug or a damaged
+    journal.
     """
-    if time_ms < state.time_ms:  # not `invariant`: it would cost a call per append
-        raise InvariantBroken("the time of the frame is before that of the previous frame")
+    if time_ms < state.time_ms:  # not `invariant()`, which would cost a call per append
+        raise InvariantBroken("the frame has an earlier time than the previous frame")
     state.time_ms = time_ms
     if type(event) is ChunkStaged:
         apply_staged(state, event, sections, time_ms, lsn)
@@ -134,7 +134,7 @@ def _apply_appended(
     stream = state.by_number[event.stream]
     old = stream.tail
     if old.is_closed or old.is_deleted:
-        raise InvariantBroken("append to a stream that has ended: it is closed or deleted")
+        raise InvariantBroken("an append to a stream that has ended (it is closed or deleted)")
     tail = _advance(event.stream, old.tail, sections)
     advance_tail(state, stream, tail, time_ms, event.stream_seq, event.close)
     if event.stamp is not None:
@@ -170,7 +170,11 @@ def _apply_ended(
 
 
 def _mark_prunable(state: State, stream: Stream) -> None:
-    """Mark a stream and all its fork sources: some of their messages may no longer be needed."""
+    """Mark a stream and all its fork sources for pruning.
+
+    Some of their messages may no longer be needed, and the next checkpoint removes their entries
+    from the index.
+    """
     row = stream.row
     state.dirty.pruned.add(row.number)
     while row.fork is not None:
@@ -179,9 +183,10 @@ def _mark_prunable(state: State, stream: Stream) -> None:
 
 
 def _remove_unneeded(state: State, stream: Stream) -> list[Stream]:
-    """Remove a deleted stream that has no forks; return the removed streams.
+    """Remove a deleted stream that has no forks, and return the removed streams.
 
-    If it was the last fork of a deleted source, the source is removed as well, and so on.
+    If the stream was the last fork of a deleted source, the source is removed as well. The same
+    rule applies to the source's own source, and so on.
     """
     removed: list[Stream] = []
     while stream.tail.is_deleted and not stream.forks:
@@ -214,9 +219,10 @@ def _apply_trimmed(
 def _apply_switched(
     state: State, event: DedupSwitched, _sections: Sections, _time_ms: int
 ) -> Effects:
-    """Switch duplicate detection on or off, and drop the rows of producers and keys.
+    """Switch duplicate detection on or off, and drop the stream's producer rows and key rows.
 
-    If these rows stayed without being updated, new messages would later look like duplicates.
+    While duplicate detection is off, these rows would not be updated. If they were kept, new
+    messages could look like duplicates when it is switched on again.
     """
     stream = state.by_number[event.stream]
     set_tail(state, stream, replace(stream.tail, dedup_from=event.dedup_from))
@@ -231,7 +237,7 @@ def _apply_switched(
 
 
 # ---- producers -----------------------------------------------------------------------------------
-# Rows are built with positional arguments, which are faster: this runs once per append.
+# Rows are built with positional arguments because they are faster, and this runs for every append.
 
 
 def _record_producer(
@@ -265,7 +271,10 @@ def _record_producer(
 
 
 def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
-    """Store the row of a producer; raise the epoch in the registry if the row's is higher."""
+    """Store the row of a producer.
+
+    If the row has a higher epoch than the registry, store that epoch in the registry, too.
+    """
     assert stream.producers is not None
     stream.producers[producer_id] = row
     state.dirty.producers[stream.row.number, producer_id] = row

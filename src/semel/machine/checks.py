@@ -1,6 +1,6 @@
-"""The checks of an append that read the stream and the body.
+"""The checks of an append that concern the stream or the body.
 
-A number in a comment is the row of that check in the table in `docs/reference/machine.md`.
+A number in a comment is the number of that check's row in the table in `docs/reference/machine.md`.
 """
 
 from collections.abc import Iterable
@@ -30,33 +30,39 @@ from semel.model.outcomes_txn import StreamInTransaction
 from semel.model.validation import is_batch_consistent
 
 _NO_BODY: Final = digest_of(b"")
-_BAD_BODY: Final = -1  # equals no stored digest
+_BAD_BODY: Final = -1  # no stored digest has this value
 
 
 def is_close_only(command: Append) -> bool:
-    """Return whether a command has no body."""
+    """Return True if the command has no body. Then it only closes the stream."""
     return command.batch is None and command.body_error is None
 
 
 def digest_of_append(stream: Stream, command: Append) -> int:
-    """Return the digest of an append's payload; -1, which no stored digest equals, if invalid."""
+    """Return the digest of an append's payload.
+
+    Return -1 if the body is invalid. No stored digest has this value.
+    """
     batch = command.batch
     if batch is None:
         return _NO_BODY if command.body_error is None else _BAD_BODY
     if batch.count > 1 and not is_json(stream.row.content_type):
-        return digest_of(batch.payload, batch.extras + batch.lengths)  # `ab`, `c` is not `a`, `bc`
+        # The lengths distinguish the messages `ab`, `c` from the messages `a`, `bc`.
+        return digest_of(batch.payload, batch.extras + batch.lengths)
     return digest_of(batch.payload, batch.extras)
 
 
 def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction:
-    """Return the refusal that names the oldest of the transactions that are open in a stream."""
+    """Return a refusal that names the oldest of these transactions."""
     return StreamInTransaction(state.by_txn[min(txn_numbers)].row.id)
 
 
 def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
-    """Refuse an append to a closed stream or of another media type.
+    """Return a refusal if the state of the stream does not allow the append, otherwise None.
 
-    A close is refused while a pending transaction has messages in the stream.
+    An append is refused if the stream is closed, or if the content type of the append is different
+    from that of the stream. A close is refused while a pending transaction has messages in the
+    stream.
     """
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
@@ -70,10 +76,11 @@ def check_stream(state: State, stream: Stream, command: Append) -> Outcome | Non
 
 
 def check_content(stream: Stream, command: Append) -> Outcome | None:
-    """Refuse an append whose conditions do not hold, or whose body is invalid."""
+    """Return a refusal if the conditions of an append do not hold, or if its body is invalid."""
     tail = stream.tail
     last = tail.stream_seq
-    # Strings are in the same order as their bytes: UTF-8 preserves the order of code points.
+    # Comparing the strings is the same as comparing their bytes, because UTF-8 preserves the order
+    # of code points.
     if command.stream_seq is not None and last is not None and command.stream_seq <= last:
         return StreamSeqConflict(last)  # 12
     if command.if_match is not None and command.if_match != tail.tail:
@@ -82,7 +89,10 @@ def check_content(stream: Stream, command: Append) -> Outcome | None:
 
 
 def check_body(batch: Batch | None, error: str | None, content_type: str) -> Refusal | None:
-    """Refuse a body that is not valid for the media type of the stream."""
+    """Return a refusal if the body is not valid for the stream's content type, otherwise None.
+
+    `error` is the fault that was found when the body was decoded, or None.
+    """
     if error is not None:
         return BadBody(error)  # 14
     if batch is None:
@@ -96,7 +106,11 @@ def check_body(batch: Batch | None, error: str | None, content_type: str) -> Ref
 
 
 def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
-    """Refuse an append whose receipt cannot be stored: sequence span or producer limit exceeded."""
+    """Return a refusal if the receipt of an append cannot be stored, otherwise None.
+
+    It cannot be stored if the append spans too many sequences, or if the stream has too many
+    producers.
+    """
     if tag.last_seq - tag.first_seq > SEQUENCE_SPAN_MAX:
         return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
     producers = stream.producers
@@ -111,15 +125,21 @@ def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None
 def section_of(
     number: int, base: int, batch: Batch, content_type: str, kind: int = SECTION_DATA
 ) -> Section:
-    """Return the section for a batch at offset `base` of a stream; a staged one has no offset."""
+    """Return the section that contains a batch. Its first message has the offset `base`.
+
+    A section of kind SECTION_STAGED has no offsets, so `base` has no meaning.
+    """
     is_joined = batch.count > 1 and is_json(content_type)
-    return Section(  # positional: this runs once per append
+    return Section(  # positional arguments are faster, and this runs for every append
         number, base, batch.count, batch.payload, batch.lengths, is_joined, batch.extras, kind
     )
 
 
 def digest_of_chunk(section: Section) -> int:
-    """Return the stored digest of a chunk: the upper 32 bits of the digest of its append."""
+    """Return the digest that is stored for a chunk.
+
+    It is the upper 32 bits of the digest of the append that staged the chunk.
+    """
     has_bounds = section.count > 1 and not section.is_joined
     rest = section.extras + section.lengths if has_bounds else section.extras
     return crc32c(rest, crc32c(section.payload))
@@ -131,7 +151,10 @@ def digest_of_chunk(section: Section) -> int:
 def check_key(
     state: State, stream: Stream, key: str, *, digest: int, now_ms: int
 ) -> Outcome | None:
-    """Return the outcome for an idempotency key that is retained; None if it is not."""
+    """Return the outcome of an append whose idempotency key is retained.
+
+    Return None if the key is not retained, because then the append is new.
+    """
     row = stream.keys.get(key) if stream.keys else None
     if row is None or is_key_expired(state, row, state.frame_time(now_ms)):
         return None
@@ -141,12 +164,15 @@ def check_key(
 
 
 def is_key_expired(state: State, row: KeyRow, time_ms: int) -> bool:
-    """Return whether the retention of an idempotency key has ended."""
+    """Return True if the idempotency key has expired at the time `time_ms`."""
     return time_ms >= row.time_ms + state.limits.key_window_ms
 
 
 def store_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
-    """Store an idempotency key; drop expired keys and those over the limit. Only for `apply`."""
+    """Store an idempotency key, and drop the oldest keys that have expired or exceed the limit.
+
+    Only `apply` calls this function, because it changes the state.
+    """
     if stream.keys is None:
         stream.keys = {}
     keys, number = stream.keys, stream.row.number

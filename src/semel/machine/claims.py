@@ -1,8 +1,10 @@
-"""Claims: a new instance fences the previous one, and then learns how far that instance came.
+"""Claims: a new instance of a producer fences the previous instance and takes over from it.
 
-The order matters. If the previous instance were not fenced first, a delayed request from it could
-be stored after the response to the claim. The new instance would then store the same messages
-again. A letter in a comment is the row of that check in `docs/reference/machine.md`.
+The outcome of a claim reports the last append that the previous instance stored. The previous
+instance must be fenced first. Otherwise a delayed request from the previous instance could be
+stored after the response to the claim, and the new instance would store the same messages again.
+
+A letter in a comment is the letter of that check's row in `docs/reference/machine.md`.
 """
 
 from semel.machine.checks import holding_txn
@@ -54,7 +56,7 @@ from semel.model.outcomes import (
 
 
 def decide_claim(state: State, stream: Stream, command: ClaimProducer) -> Decision:
-    """Decide a claim, which fences the previous instance and reports the last stored append."""
+    """Decide a claim. It fences the previous instance and reports the last stored append."""
     if stream.tail.dedup_from is None:
         return Decision(DedupOff())
     registered = state.registry.get(command.producer_id)
@@ -81,7 +83,10 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
 
 
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
-    """Decide a repeated claim; a dense producer's is refused once its session has stored data."""
+    """Decide a repeated claim of the same session.
+
+    For a dense producer, it is refused if the session has already stored messages.
+    """
     if row.epoch < floor:
         return Decision(StaleEpoch(floor))  # e
     if row.mode == DENSE and highest_seq(row) >= 0:
@@ -108,9 +113,9 @@ def _decide_new(
 
 
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
-    """Return the highest epoch of the producer's pending transactions, or -1.
+    """Return the highest producer epoch among the producer's pending transactions, or -1.
 
-    A claim must use a higher epoch, so that it aborts them.
+    A claim must use a higher epoch than this, so that it aborts all these transactions.
     """
     numbers = state.owned.get((True, producer_id), ())
     owners = (state.by_txn[number].row.owner for number in numbers)
@@ -118,7 +123,11 @@ def _epoch_of_transactions(state: State, producer_id: str) -> int:
 
 
 def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
-    """Return the outcome, with the last sequence and the offset after it if they are stored."""
+    """Return the outcome of a claim.
+
+    It contains the last sequence, the offset after the last append, and the cursor, as far as they
+    are stored.
+    """
     if row is None:
         return Claimed(producer_id, epoch)
     packed = last_receipt(row)
@@ -130,7 +139,7 @@ def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
 
 
 def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -> ProducerRow:
-    """Return the row of a producer after a claim."""
+    """Return the row that a producer has after a claim. `old` is its row before the claim."""
     is_dense = event.mode == DENSE
     if old is None:
         old = new_producer(event.mode, 0, time_ms)
@@ -164,9 +173,10 @@ def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
 
 
 def last_receipt(old: ProducerRow) -> bytes:
-    """Return the receipt of the last append outside transactions, which a later claim reports.
+    """Return the packed receipt of the producer's last append outside transactions.
 
-    A tombstone has no receipts: its receipt has the sequence, but no offset.
+    A claim reports this receipt. If the row is a tombstone, it has no receipts. Then the returned
+    receipt contains the sequence, but no offset.
     """
     if old.last_seq < 0:
         return old.first_receipt
@@ -179,9 +189,10 @@ def last_receipt(old: ProducerRow) -> bytes:
 
 
 def decide_register(state: State, command: Register) -> Decision:
-    """Decide a registration: assign a producer id, or raise the epoch of a registered one.
+    """Decide a registration.
 
-    A higher epoch fences older instances.
+    A registration assigns a new producer id, registers the id that the command names, or raises the
+    epoch of a producer that is already registered. A higher epoch fences older instances.
     """
     producer_id = command.producer_id
     row = None if producer_id is None else state.registry.get(producer_id)
@@ -201,7 +212,7 @@ def decide_register(state: State, command: Register) -> Decision:
 def _raise_epoch(
     state: State, outcome: Outcome, event: ProducerClaimed | ProducerRegistered
 ) -> Decision:
-    """Return the decision that accepts an epoch.
+    """Return the decision that accepts the epoch of a claim or a registration.
 
     The same frame aborts the pending transactions of older instances.
     """
@@ -218,7 +229,7 @@ def _raise_epoch(
 
 
 def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Decision:
-    """Decide to drop the row of a producer in a stream."""
+    """Decide the command to drop a producer's row in a stream."""
     if command.producer_id not in (stream.producers or ()):
         return Decision(UnknownProducer())
     txns = _txns_in(state, stream, command.producer_id)
@@ -228,7 +239,10 @@ def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Deci
 
 
 def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer) -> Decision:
-    """Decide to replace the row of a producer that has been idle for too long by a tombstone."""
+    """Decide the command to expire a producer in a stream.
+
+    If the producer has been idle for long enough, its row is replaced by a tombstone.
+    """
     row = find_producer(stream, command.producer_id)
     if row is None or row.is_expired:
         return Decision(UnknownProducer())
@@ -239,5 +253,5 @@ def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer
 
 
 def _txns_in(state: State, stream: Stream, producer_id: str) -> set[int]:
-    """Return the pending transactions of a producer that have messages in a stream."""
+    """Return the numbers of a producer's pending transactions that have messages in a stream."""
     return state.owned.get((True, producer_id), set()).intersection(stream.open or ())

@@ -1,9 +1,10 @@
 """Decisions on one-shot commits and on sinks.
 
-A one-shot commit has appends, moves and listed transactions. Either all of them are applied or
-none.
+A one-shot commit contains appends, moves and listed transactions. Either all of them are applied,
+or none of them.
 
-A number in a comment is the row of that check in the table in `docs/reference/transactions.md`.
+A number in a comment is the number of that check's row in the table in
+`docs/reference/transactions.md`.
 """
 
 from semel.machine.checks import check_body
@@ -120,7 +121,10 @@ def _check_producer(state: State, command: Commit) -> Outcome | None:
 
 
 def _repeat(registered: RegistryRow, age: int, digest: int) -> Outcome:
-    """Return the outcome of a repeated commit; `age` is the number of commits after it."""
+    """Return the outcome of a repeated one-shot commit.
+
+    `age` is the number of commits that the producer made after the original commit.
+    """
     results, digests = registered.results, registered.digests
     result = unpack_result(results[-1 - age]) if age < len(results) else None
     is_mismatch = age < len(digests) and digests[-1 - age] != digest
@@ -160,7 +164,7 @@ def _find_listed(state: State, command: Commit, named: ListedTxn) -> Txn | Outco
 def _find_staged(
     state: State, txn: Txn | TxnOutcome | Outcome, sink: SinkTag, named: ListedTxn
 ) -> Txn | Outcome:
-    """Return `txn` if it is a prepared transaction of the sink, else a refusal."""
+    """Return `txn` if it is a prepared transaction of the sink, otherwise a refusal."""
     if not isinstance(txn, Txn):
         return BranchMissing(named.id)  # s6
     owner = txn.row.owner
@@ -172,7 +176,10 @@ def _find_staged(
 
 
 def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
-    """Refuse a transaction with chunks for a deleted or expired stream: they would be lost."""
+    """Return a refusal if a stream of the transaction was deleted or has expired, otherwise None.
+
+    A commit would lose the transaction's chunks for that stream.
+    """
     if not txn.row.deleted:
         return None
     path = min(txn.row.deleted)
@@ -183,7 +190,10 @@ def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
 
 
 def paths_of(command: Commit) -> list[str]:
-    """Return the paths in a one-shot commit, without those of its listed transactions."""
+    """Return the paths that a one-shot commit names itself.
+
+    The paths of its listed transactions are not included.
+    """
     return [
         *(append.path for append in command.appends),
         *(position.path for position in command.positions),
@@ -214,9 +224,10 @@ def _refuse_bodies(
 
 
 def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
-    """Refuse more chunks in total than one transaction may have.
+    """Return a refusal if the listed transactions have too many chunks in total, otherwise None.
 
-    The commit assigns offsets to all of them in one frame, which takes time.
+    The limit is the same as for one transaction, because one frame assigns offsets to all chunks
+    of the commit.
     """
     maximum = state.limits.chunks
     is_fit = sum(map(chunks_of, listed)) <= maximum
@@ -253,7 +264,10 @@ def _mover_of(command: Commit) -> OwnerKey:
 
 
 def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
-    """Return the numbers of the transactions that the commit ends; their holds are ignored."""
+    """Return the numbers of all transactions that the one-shot commit ends.
+
+    The holds of these transactions do not prevent the commit from moving positions.
+    """
     ending = {txn.row.number for txn in listed}
     if command.sink is not None:
         return ending | {txn.row.number for txn in superseded_txns(state, command.sink, listed)}
@@ -313,9 +327,9 @@ def _stamp_of(state: State, command: Commit, draft: Draft) -> CommitStamp:
 
 
 def check_version(state: State, tag: SinkTag) -> Outcome | None:
-    """Return the outcome for a version that is a repeat or is refused.
+    """Return the outcome of a commit whose version is a repeat or is refused.
 
-    Return None if the version is new and may be committed.
+    Return None if the version is new and can be committed.
     """
     sink = state.sinks.get(tag.app)
     if sink is None:
@@ -353,7 +367,10 @@ def _again(row: VersionRow, *, is_unchecked: bool) -> Outcome:
 
 
 def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
-    """Return the sink's transactions for this version or older ones that are not listed."""
+    """Return the sink's transactions that a commit of `tag.version` aborts.
+
+    These are its pending transactions for this version or an older version that are not listed.
+    """
     numbers = state.owned.get((False, tag.app), set()) - {txn.row.number for txn in listed}
     txns = (state.by_txn[number] for number in sorted(numbers))
     return [
@@ -364,7 +381,7 @@ def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
 
 
 def decide_rebind(state: State, command: RebindSink) -> Decision:
-    """Decide to bind a sink to another query."""
+    """Decide the command to bind a sink to a query."""
     if command.app not in state.sinks:
         return Decision(UnknownSink())
     event = SinkRebound(command.app, command.query_id, command.last_version)
@@ -372,7 +389,7 @@ def decide_rebind(state: State, command: RebindSink) -> Decision:
 
 
 def decide_forget_sink(state: State, command: ForgetSink) -> Decision:
-    """Decide to drop the row of a sink."""
+    """Decide the command to drop a sink's row."""
     if command.app not in state.sinks:
         return Decision(UnknownSink())
     return Decision(SinkChanged(), SinkForgotten(command.app))

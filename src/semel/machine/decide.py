@@ -1,4 +1,4 @@
-"""`decide`: from a state and a command to an outcome and an event. It changes nothing."""
+"""`decide`: it returns the decision on a command in a given state, and changes nothing."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -70,7 +70,10 @@ Decider = Callable[[State, Any], Decision]
 
 
 def _on_stream(decide_on: Callable[[State, Stream, Any], Decision]) -> Decider:
-    """Return a decider that refuses the command if the stream does not exist."""
+    """Return a decider that finds the stream of a command and calls `decide_on` with it.
+
+    If the stream does not exist, the decider refuses the command.
+    """
 
     def decide_command(state: State, command: StreamCommand) -> Decision:
         stream = find_stream(state, command.path)
@@ -107,12 +110,15 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
 
 
 def decide(state: State, command: EngineCommand) -> Decision:
-    """Return the decision on a command whose fields are valid."""
+    """Return the decision on a command. The fields of the command must be valid."""
     return _DECIDERS[type(command)](state, command)
 
 
 def validate_and_decide(state: State, command: EngineCommand) -> Decision:
-    """Return the decision on a command, with the outcome InvalidRequest if a field is invalid."""
+    """Return the decision on a command after a check of its fields.
+
+    If a field is invalid, the outcome is InvalidRequest.
+    """
     field = find_invalid_field(command)
     return decide(state, command) if field is None else Decision(InvalidRequest(field))
 
@@ -120,15 +126,16 @@ def validate_and_decide(state: State, command: EngineCommand) -> Decision:
 # ---- dry run -------------------------------------------------------------------------------------
 
 
-# A payload that no client sends, because it must not equal a stored payload.
+# A payload that no client sends. It must be different from every stored payload.
 _DRY_BATCH: Final = Batch(b"\x00the payload of a dry run\x00")
 
 
 class DryRun(Struct, frozen=True):
     """The outcome that an append would have.
 
-    If the sequence is stored and the outcome depends on the payload, `outcome` is the one for the
-    stored payload and `other` the one for any other payload. Otherwise `other` is None.
+    If the sequence is already stored, the outcome can depend on the payload. Then `outcome` is the
+    outcome for the stored payload, and `other` is the outcome for any different payload. Otherwise
+    `other` is None.
     """
 
     outcome: Outcome
@@ -136,7 +143,10 @@ class DryRun(Struct, frozen=True):
 
 
 def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun:
-    """Return the outcome that an append of a producer would have, for any payload."""
+    """Return the outcome that a producer's append would have. Nothing is stored.
+
+    The caller passes no payload, so the result covers all possible payloads.
+    """
     stream = state.by_path.get(path)
     content_type = None if stream is None else stream.row.content_type
     command = Append(path, now_ms, content_type, _DRY_BATCH, producer=tag)
@@ -154,7 +164,10 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
 
 
 def _receipt_of(row: ProducerRow, tag: ProducerTag) -> Receipt | None:
-    """Return the receipt of exactly these sequences; None if it is not retained."""
+    """Return the receipt of the append that had exactly the sequences of `tag`.
+
+    Return None if that receipt is not retained.
+    """
     first, last = tag.first_seq, tag.last_seq
     if last > row.last_seq:
         return None

@@ -1,7 +1,8 @@
 """Events, sections and decisions.
 
-An event is the meta of one frame; the messages are in the sections of that frame. `apply` reads
-nothing else, so an event must contain everything from the command that the state needs.
+An event is the meta of one frame. The messages are in the sections of the same frame. `apply` reads
+only the frame and the state, so an event must contain everything that the state needs from the
+command.
 """
 
 from typing import Final
@@ -16,7 +17,10 @@ from semel.model.outcomes import Outcome
 
 
 class Ended(Struct, frozen=True, gc=False, array_like=True):
-    """The end of one transaction; `markers` are (stream, offset) of its control records."""
+    """The end of one transaction.
+
+    `markers` contains the stream and the offset of each control record of the transaction.
+    """
 
     txn: int
     is_committed: bool
@@ -25,7 +29,10 @@ class Ended(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
-    """A transaction begins; `ended` are pending ones of older instances, which it aborts."""
+    """A transaction begins.
+
+    `ended` contains the pending transactions of older instances. The begin aborts them.
+    """
 
     number: int
     id: str
@@ -39,9 +46,10 @@ class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
-    """A transaction may write more streams.
+    """A transaction is allowed to write to more streams.
 
-    `positions` (group, stream, offset) occurs only in old journals; `PositionsNamed` replaced it.
+    `positions` contains (group, stream, offset). It is set only in old journals, because the event
+    `PositionsNamed` has replaced it.
     """
 
     txn: int
@@ -50,14 +58,17 @@ class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PositionsNamed(Struct, frozen=True, gc=False, array_like=True):
-    """A transaction names positions that its commit moves, or changes their offsets."""
+    """A transaction names positions that its commit will move.
+
+    If the transaction has already named a position, the event changes its target offset.
+    """
 
     txn: int
     positions: tuple[NamedPosition, ...]
 
 
 class ChunkStaged(Struct, frozen=True, gc=False, array_like=True):
-    """A chunk of a staged transaction; its messages are in the section and have no offset."""
+    """A chunk of a staged transaction. Its messages are in the section and have no offsets yet."""
 
     txn: int
     seq: int
@@ -70,7 +81,10 @@ class TxnPrepared(Struct, frozen=True, gc=False, array_like=True):
 
 
 class CommitStamp(Struct, frozen=True, gc=False, array_like=True):
-    """The producer of a one-shot commit; if `seq` is None, only its epoch is raised."""
+    """The producer of a one-shot commit.
+
+    If `seq` is None, there is no one-shot commit, and the event only raises the producer's epoch.
+    """
 
     id: str
     epoch: int
@@ -88,10 +102,10 @@ class SinkStamp(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Decided(Struct, frozen=True, gc=False, array_like=True):
-    """Transactions end, chunks get their offsets and positions move, all in one frame.
+    """Transactions end, their chunks get offsets, and positions move, all in one frame.
 
-    `extents` is packed (see `txn/draft.py`), in the order of `ended`. The messages of a one-shot
-    commit are in the sections before the control records.
+    `extents` is packed (see `txn/draft.py`) and has the same order as `ended`. The messages of a
+    one-shot commit are in the sections before the control records.
     """
 
     ended: tuple[Ended, ...] = ()
@@ -103,20 +117,20 @@ class Decided(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PositionsMoved(Struct, frozen=True, gc=False, array_like=True):
-    """Positions (group, stream, offset) move outside a transaction."""
+    """Positions are moved outside a transaction. Each one is stored as (group, stream, offset)."""
 
     positions: tuple[tuple[str, int, int], ...]
 
 
 class SnapshotPinned(Struct, frozen=True, gc=False, array_like=True):
-    """A group pins the ranges that its next step reads."""
+    """A group pins the offset ranges that its next step reads."""
 
     group: str
     row: SnapshotRow
 
 
 class SinkRebound(Struct, frozen=True, gc=False, array_like=True):
-    """A sink is bound to another query."""
+    """A sink is bound to a query, which can be a different query than before."""
 
     app: str
     query_id: str
@@ -146,20 +160,22 @@ TxnEvent = (
 # ---- streams and producers -----------------------------------------------------------------------
 
 
-# The kinds of a section: messages, a control record, or a chunk, which has no offset yet.
+# The kinds of sections: messages, a control record, or a chunk. A chunk has no offsets yet.
 SECTION_DATA: Final = 0
 SECTION_CONTROL: Final = 4
 SECTION_STAGED: Final = 8
 
 
 class Section(Struct, frozen=True, gc=False):
-    """Messages of one stream inside a frame; the first has the offset `base`.
+    """Messages of one stream inside a frame. The first message has the offset `base`.
 
-    With `is_joined` (a JSON stream), the messages in `payload` are separated by commas. `lengths`
-    contains the length of each as a little-endian u32; it is empty for a single message. `extras`
-    contains the keys, headers and timestamps of the messages, or is empty. In a section of kind
-    SECTION_STAGED, `base` has no meaning. One of kind SECTION_CONTROL takes an offset, but no
-    reader gets it.
+    If `is_joined` is True, the stream is a JSON stream, and the messages in `payload` are separated
+    by commas. `lengths` contains the length of each message as a little-endian u32. It is empty if
+    there is only one message. `extras` contains the keys, headers and timestamps of the messages,
+    or is empty.
+
+    A section of kind SECTION_STAGED has no offsets, so `base` has no meaning. A section of kind
+    SECTION_CONTROL is a control record. It takes one offset, but readers never get it.
     """
 
     stream: int
@@ -176,7 +192,7 @@ Sections = tuple[Section, ...]
 
 
 class ProducerStamp(Struct, frozen=True, gc=False, array_like=True):
-    """The identity of a producer's append, stored in the same frame as its messages."""
+    """The identity of a producer's append. It is stored in the same frame as the messages."""
 
     id: str
     mode: str
@@ -189,7 +205,7 @@ class ProducerStamp(Struct, frozen=True, gc=False, array_like=True):
 
 
 class StreamCreated(Struct, frozen=True, gc=False, array_like=True):
-    """A stream is created; its first messages are in the sections."""
+    """A stream is created. Its first messages, if any, are in the sections."""
 
     row: StreamRow
     head: int
@@ -201,7 +217,10 @@ class UnguardedCreated(StreamCreated, frozen=True, gc=False, array_like=True):
 
 
 class StreamAppended(Struct, frozen=True, gc=False, array_like=True):
-    """The messages in the section are appended, the stream is closed, or both."""
+    """Messages are appended to a stream, or the stream is closed, or both.
+
+    The messages are in the section.
+    """
 
     stream: int
     close: bool = False
@@ -224,21 +243,24 @@ class StreamExpired(Struct, frozen=True, gc=False, array_like=True):
 
 
 class StreamTrimmed(Struct, frozen=True, gc=False, array_like=True):
-    """The head of a stream moves; the messages before it are dropped."""
+    """A stream is trimmed. Its head moves, and the messages before the new head are dropped."""
 
     stream: int
     head: int
 
 
 class DedupSwitched(Struct, frozen=True, gc=False, array_like=True):
-    """Duplicate detection starts at `dedup_from`, or stops if that is None."""
+    """Duplicate detection starts at the offset `dedup_from`, or stops if `dedup_from` is None."""
 
     stream: int
     dedup_from: int | None
 
 
 class ProducerRegistered(Struct, frozen=True, gc=False, array_like=True):
-    """A producer is registered, or its epoch is raised."""
+    """A producer is registered, or its epoch is raised.
+
+    `is_assigned` is True if the server assigned the id.
+    """
 
     id: str
     epoch: int
@@ -246,7 +268,7 @@ class ProducerRegistered(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerClaimed(Struct, frozen=True, gc=False, array_like=True):
-    """A session takes a producer over; the previous instance is fenced."""
+    """A session takes over a producer in a stream. The previous instance is fenced."""
 
     stream: int
     id: str
@@ -256,14 +278,14 @@ class ProducerClaimed(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerForgotten(Struct, frozen=True, gc=False, array_like=True):
-    """The row of a producer in a stream is dropped."""
+    """A producer's row in a stream is dropped."""
 
     stream: int
     id: str
 
 
 class ProducerExpired(Struct, frozen=True, gc=False, array_like=True):
-    """The row of a producer becomes a tombstone."""
+    """A producer's row in a stream becomes a tombstone."""
 
     stream: int
     id: str
@@ -277,9 +299,10 @@ class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
-    """An epoch is raised, which aborts the pending transactions of older instances (`ended`).
+    """A producer's epoch is raised, and the pending transactions of older instances are aborted.
 
-    An append, a registration or a claim raised it; exactly one of them is set.
+    `ended` contains these transactions. The epoch was raised by an append, a registration or a
+    claim. Exactly one of these three fields is set.
     """
 
     ended: tuple[Ended, ...]
@@ -309,8 +332,8 @@ Event = (
 class Decision(Struct, frozen=True, gc=False):
     """The outcome of a command, and the event to make durable before the outcome is returned.
 
-    The event is None if nothing changes. With `grows`, the event is refused on a full disk. An
-    event that frees space or ends something is not: it may use the reserve.
+    The event is None if nothing changes. If `grows` is True, the event is refused on a full disk.
+    An event that frees space or ends something is accepted even then, and can use the reserve.
     """
 
     outcome: Outcome

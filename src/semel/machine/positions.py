@@ -1,6 +1,7 @@
-"""Positions: all conditions of a move, and `apply` for groups and sinks.
+"""Positions: the conditions of a move, and the functions that apply events of groups and sinks.
 
-A name such as A2 in a comment is a row of the tables in `docs/reference/transactions.md`.
+A name such as A2 in a comment is the name of a row in the tables in
+`docs/reference/transactions.md`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -42,12 +43,15 @@ TailOf = Callable[[Stream], int]
 
 
 def stored_position(stream: Stream, group: str) -> PositionRow:
-    """Return the position of a group in a stream; offset 0, version 0 if it was never moved."""
+    """Return the position of a group in a stream.
+
+    A position that was never moved has offset 0 and version 0.
+    """
     return stream.positions.get(group, _NEVER_MOVED) if stream.positions else _NEVER_MOVED
 
 
 def print_mover(mover: OwnerKey) -> str:
-    """Return a mover as text: the id of a producer, or `sink:` and the app of a sink."""
+    """Return a mover as text: a producer id, or `sink:` followed by the app of a sink."""
     is_producer, name = mover
     return name if is_producer else f"sink:{name}"
 
@@ -58,7 +62,10 @@ def print_mover(mover: OwnerKey) -> str:
 def name_positions(
     state: State, txn: Txn, moves: tuple[PositionMove, ...]
 ) -> tuple[NamedPosition, ...] | Refusal:
-    """Return the positions that moves add to an open transaction or change in it, or a refusal."""
+    """Return the positions that `moves` add to an open transaction, or change in it.
+
+    Return a refusal if one of the moves is not allowed.
+    """
     streams = find_by_path(state, (move.path for move in moves))
     if not isinstance(streams, dict):
         return streams  # A1
@@ -114,9 +121,11 @@ def _name(
 
 
 def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
-    """Refuse to prepare or commit if a named position was moved or is held; A10, A14.
+    """Return a refusal if the transaction cannot be prepared or committed (A10, A14).
 
-    The holds of transactions in `ending` are ignored, because the same decision ends them.
+    It cannot if one of its named positions was moved, is held by a prepared transaction, or was in
+    a stream that was deleted. The holds of transactions in `ending` are ignored, because the same
+    decision ends these transactions.
     """
     for group, path in txn.row.lost:
         return PositionConflict(group, path, 0, reason=BY_DELETION)
@@ -140,7 +149,10 @@ def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refus
 def refuse_held(
     state: State, stream: Stream, group: str, ending: Collection[int] = ()
 ) -> Refusal | None:
-    """Refuse to move a position that a prepared transaction holds; A6, A15."""
+    """Return a refusal if a prepared transaction holds the position (A6, A15), otherwise None.
+
+    The holds of transactions in `ending` are ignored.
+    """
     number = stream.holds.get(group) if stream.holds else None
     if number is None or number in ending:
         return None
@@ -160,7 +172,10 @@ def refuse_commit_moves(
     mover: OwnerKey,
     ending: Collection[int],
 ) -> Refusal | None:
-    """Return the refusal for the first position that a one-shot commit cannot move; A18."""
+    """Return the refusal for the first position that a one-shot commit cannot move (A18).
+
+    Return None if the commit can move all positions.
+    """
     room = _Room()
     for position in positions:
         stream = streams[position.path]
@@ -222,18 +237,23 @@ def _refuse_mover(position: PositionMove, stored: PositionRow, mover: OwnerKey) 
 
 
 class _Room:
-    """Refuses offsets after the tail, and more groups in a stream than the limit.
+    """Refuses a move past the tail, and a move that adds too many groups to a stream.
 
-    The groups that the same command has already added are counted.
+    One instance is used for one command, because the groups that the command has already added to a
+    stream count as well.
     """
 
     def __init__(self) -> None:
-        self._fresh: dict[int, set[str]] = {}  # groups that are new to a stream
+        self._fresh: dict[int, set[str]] = {}  # for each stream, the groups that the command adds
 
     def refuse(
         self, stream: Stream, position: PositionMove, tail: int, *, is_named: bool = False
     ) -> Refusal | None:
-        """Refuse a position; its group is not counted if the transaction has already named it."""
+        """Return a refusal if the position cannot be moved, otherwise None.
+
+        If `is_named` is True, the transaction has already named the position, and its group is not
+        counted again.
+        """
         if position.to > tail:
             return StreamRefused(position.path, OffsetBeyondTail(tail))
         stored = stream.positions or {}
@@ -249,7 +269,10 @@ class _Room:
 
 
 def decide_set_positions(state: State, command: SetPositions) -> Decision:
-    """Decide to move positions outside a transaction: all of them or none."""
+    """Decide the command to move positions outside a transaction.
+
+    Either all positions are moved, or none of them.
+    """
     streams = find_by_path(state, (position.path for position in command.positions))
     if not isinstance(streams, dict):
         return Decision(streams)
@@ -271,7 +294,10 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
 
 
 def decide_pin(state: State, command: PinSnapshot) -> Decision:
-    """Decide to pin a step of a group; if its number is pinned, the outcome is the stored step."""
+    """Decide the command to pin a step of a group.
+
+    If a step with the same number is already pinned, the outcome is the stored step.
+    """
     pinned = state.snapshots.get(command.group)
     if pinned is not None and pinned.number == command.number:
         return Decision(Pinned(pinned.number, pinned.ranges, pinned.hash, is_new=False))
@@ -300,9 +326,10 @@ def set_sink(state: State, app: str, row: SinkRow) -> None:
 
 
 def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
-    """Bind a sink to a query, with `last_version` as its last version.
+    """Bind a sink to a query, and set its last version to `event.last_version`.
 
-    Versions up to that one are kept if the query stays the same; another query has none of them.
+    If the query stays the same, the versions up to the last version are kept. If the query is
+    different, all versions are dropped.
     """
     old = state.sinks[event.app]
     versions = old.versions if event.query_id == old.query_id else ()
@@ -314,7 +341,10 @@ def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_m
 def apply_sink_forgotten(
     state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
 ) -> None:
-    """Drop a sink; its cutoff is kept, so that expired outcomes do not become valid again."""
+    """Drop a sink.
+
+    Its `outcomes_from` is kept, so that expired transaction outcomes do not become valid again.
+    """
     cutoff = state.sinks.pop(event.app).outcomes_from
     state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = cutoff
     state.dirty.sinks[event.app] = None
@@ -326,11 +356,11 @@ def move_positions(
     time_ms: int,
     mover: OwnerKey | None = None,
 ) -> None:
-    """Apply moves: (group, stream, offset).
+    """Apply moves. Each move is a group, a stream number and an offset.
 
-    `mover` is None for a move outside a transaction, which keeps the last mover. If it cleared the
-    mover, any worker that sends no expected offset could move the position after an operator has
-    skipped a message.
+    `mover` is None for a move outside a transaction. Such a move does not change the stored mover.
+    The reason: an operator can move a position to skip a message. If that cleared the mover, every
+    worker that sends no expected offset could move the position afterwards.
     """
     for group, number, offset in moves:
         stream = state.by_number[number]
@@ -346,5 +376,5 @@ def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_m
 
 
 def apply_pinned(state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int) -> None:
-    """Pin a step of a group."""
+    """Store the step that a group has pinned."""
     state.snapshots[event.group] = state.dirty.snapshots[event.group] = event.row

@@ -1,7 +1,7 @@
-"""Duplicate detection: whether an append is new, a repeat, or from a fenced instance.
+"""Duplicate detection: is an append new, a repeat, or from a fenced instance?
 
-The functions follow the tables in `docs/reference/machine.md`. A letter or number in a comment is a
-row of these tables. Nothing here changes the state.
+The functions follow the tables in `docs/reference/machine.md`. A letter or number in a comment
+refers to a row of these tables. Nothing here changes the state.
 """
 
 from struct import Struct as Layout
@@ -33,12 +33,12 @@ from semel.model.outcomes import (
 )
 
 # ---- receipts ------------------------------------------------------------------------------------
-# The receipts of a producer's last appends are packed into bytes, the ring. A producer has 64 of
-# them by default. As objects they would take 16 KB; packed they take 2 KB, and replacing the whole
-# ring to add a receipt costs one small copy.
+# The receipts of a producer's last appends are packed into one bytes object, the ring. By default,
+# a producer has up to 64 receipts. As Python objects, they would take 16 KB. Packed, they take
+# 2 KB. To add a receipt, the whole ring is replaced, which costs one small copy.
 
 
-# last sequence, next offset, digest, message count, sequence span
+# The fields are: last sequence, next offset, digest, message count, sequence span.
 _LAYOUT: Final = Layout("<QQQII")
 RECEIPT_BYTES: Final = _LAYOUT.size
 
@@ -61,7 +61,7 @@ def pack_receipt(
 
 
 def unpack_receipt(ring: bytes, index: int) -> Receipt:
-    """Return the receipt at `index`; the oldest is at 0."""
+    """Return the receipt at `index`. The oldest receipt has index 0."""
     last_seq, next_offset, digest, count, span = _LAYOUT.unpack_from(ring, index * RECEIPT_BYTES)
     return Receipt(last_seq - span, last_seq, next_offset - count, next_offset, digest)
 
@@ -72,17 +72,22 @@ def receipts_of(ring: bytes) -> int:
 
 
 def push_receipt(ring: bytes, packed: bytes, limit: int) -> bytes:
-    """Return the ring with a new receipt; the oldest is dropped if there are over `limit`."""
+    """Return the ring with a new receipt added.
+
+    If the ring would have more than `limit` receipts, the oldest is dropped.
+    """
     surplus = len(ring) + RECEIPT_BYTES - limit * RECEIPT_BYTES
     return (ring[surplus:] if surplus > 0 else ring) + packed
 
 
 def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
-    """Return the receipt of a dense producer for a sequence; None if it is not retained.
+    """Return the receipt that a dense producer has for the sequence `seq`.
 
-    Sequences are usually consecutive, so the index of the receipt can be calculated. It must be
-    searched for if transactions used some sequences in between. `zero` is the receipt of sequence
-    0.
+    Return None if the receipt is not retained. `last_seq` is the last sequence that the producer
+    used outside transactions. `zero` is the packed receipt of sequence 0, or empty.
+
+    The sequences in the ring are usually consecutive, so the receipt's index can be calculated. If
+    transactions have used sequences in between, the ring must be searched.
     """
     if seq > last_seq:
         return None
@@ -96,7 +101,10 @@ def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt 
 
 
 def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None:
-    """Return the newest receipt that overlaps the range from `first_seq` to `last_seq`."""
+    """Return the newest receipt that overlaps the sequences from `first_seq` to `last_seq`.
+
+    Return None if there is no such receipt.
+    """
     for index in range(receipts_of(ring) - 1, -1, -1):
         receipt = unpack_receipt(ring, index)
         if receipt.first_seq <= last_seq and first_seq <= receipt.last_seq:
@@ -107,14 +115,17 @@ def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None
 
 
 def push_after_first(ring: bytes, packed: bytes, limit: int) -> bytes:
-    """Return the ring with a new receipt; beyond `limit` the second is dropped, never the first."""
+    """Return the ring with a new receipt added, but never drop the first receipt.
+
+    If the ring would have more than `limit` receipts, the second receipt is dropped.
+    """
     if receipts_of(ring) < max(limit, 2):
         return ring + packed
     return ring[:RECEIPT_BYTES] + ring[2 * RECEIPT_BYTES :] + packed
 
 
 def is_between(ring: bytes, seq: int, limit: int) -> bool:
-    """Return whether a sequence belongs to a receipt that `push_after_first` dropped."""
+    """Return True if a sequence belongs to a receipt that `push_after_first` has dropped."""
     if receipts_of(ring) < max(limit, 2):
         return False
     return unpack_receipt(ring, 0).last_seq < seq < unpack_receipt(ring, 1).first_seq
@@ -124,7 +135,7 @@ def is_between(ring: bytes, seq: int, limit: int) -> bool:
 
 
 def retained_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
-    """Return the older sessions of a producer after `session` replaces its current one."""
+    """Return the list of a producer's older sessions after `session` has become the current one."""
     older = tuple(other for other in old.old_sessions if other != session)
     if old.session is not None:
         older = (*older, old.session)
@@ -138,11 +149,12 @@ FIRST_EPOCH: Final = 1
 
 
 class SequenceCheck(Struct, frozen=True, gc=False):
-    """The result of the producer tables for an append.
+    """The result of checking the identity and the sequence of an append.
 
-    `at_once` is the outcome of identity and repeats (checks 7 and 8); it ends the decision. `later`
-    is the refusal of the sequence (check 11); the checks of the stream come before it. If both are
-    None, the append is new and is stored with `epoch`.
+    `at_once` is set if the append is a repeat, or if its identity is refused (checks 7 and 8). Then
+    all later checks are skipped. `later` is set if the sequence is refused (check 11). The checks
+    of the stream come before this refusal. If `at_once` and `later` are both None, the append is
+    new and is stored with `epoch`.
     """
 
     epoch: int = 0
@@ -151,7 +163,10 @@ class SequenceCheck(Struct, frozen=True, gc=False):
 
 
 def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
-    """Check an append of a producer: its identity first, then repeats and the sequence."""
+    """Check a producer's append.
+
+    First the identity is checked, then whether the append is a repeat, then its sequence.
+    """
     registered = state.registry.get(tag.id)
     floor = -1 if registered is None else registered.epoch
     row = stream.producers.get(tag.id) if stream.producers else None
@@ -174,7 +189,7 @@ def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) 
 
 
 def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
-    """Return whether this is the common case: the next sequence, with the same epoch."""
+    """Return True in the common case: the append has the next sequence and the same epoch."""
     return (
         tag.first_seq == row.last_seq + 1
         and tag.epoch == row.epoch
@@ -187,12 +202,18 @@ def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
 
 
 def latest_seq(row: ProducerRow) -> int:
-    """Return the sequence a producer used last in a stream, inside transactions or outside."""
+    """Return the sequence that a producer used last in a stream.
+
+    Appends inside and outside transactions count.
+    """
     return row.last_seq if row.latest_seq < 0 else row.latest_seq
 
 
 def highest_seq(row: ProducerRow) -> int:
-    """Return the highest sequence of a producer in a stream, inside transactions or outside."""
+    """Return the highest sequence that a producer has used in a stream.
+
+    Appends inside and outside transactions count.
+    """
     return max(row.last_seq, row.latest_seq)
 
 
@@ -200,7 +221,12 @@ def highest_seq(row: ProducerRow) -> int:
 
 
 def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome | None:
-    """Refuse an append whose producer is unknown, fenced or expired, or in the other mode."""
+    """Return a refusal if the producer of an append is not accepted, otherwise None.
+
+    A producer is not accepted if it is unknown, fenced or expired, or if it uses the other mode
+    (dense or sparse). `floor` is the producer's epoch in the registry, or -1 if the producer is not
+    registered.
+    """
     if floor < 0 and is_assigned_id(tag.id):
         return UnknownProducer()  # a
     if row is not None and row.mode != tag.mode:
@@ -217,7 +243,7 @@ def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome |
 
 
 def is_assigned_id(producer_id: str) -> bool:
-    """Return whether an id consists of digits only; only the server assigns such ids."""
+    """Return True if an id consists of digits only. Only the server assigns such ids."""
     return producer_id.isascii() and producer_id.isdigit()
 
 
@@ -264,7 +290,7 @@ def _newcomer(tag: ProducerTag, floor: int) -> SequenceCheck:
 def _successor(
     stream: Stream, tag: ProducerTag, row: ProducerRow, *, digest: int, floor: int
 ) -> SequenceCheck:
-    """Check an append of a producer that has only a tombstone in the stream."""
+    """Check the append of a producer that has only a tombstone in the stream."""
     epoch = tag.epoch if tag.epoch is not None else _next_epoch(row, floor)
     if tag.mode != DENSE:
         return _sparse(stream, tag, row, digest=digest, epoch=epoch)
@@ -274,7 +300,10 @@ def _successor(
 
 
 def _epoch(tag: ProducerTag, row: ProducerRow, floor: int) -> int:
-    """Return the epoch of an append; if higher than the row's, it fences the older instance."""
+    """Return the epoch of an append.
+
+    If this epoch is higher than the epoch in the row, the append fences the older instance.
+    """
     if tag.epoch is not None:
         return tag.epoch
     if tag.session is None or tag.session == row.session:
@@ -309,10 +338,10 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 
 
 def _begins_bare(tag: ProducerTag) -> bool:
-    """Return whether this is a bare append with sequence 0.
+    """Return True if this is a bare append with sequence 0.
 
-    Such an append is a restart even directly after a claim, because the instance that made the
-    claim would send its session.
+    Such an append is treated as a restart even directly after a claim, because the instance that
+    made the claim would send its session.
     """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 
@@ -324,8 +353,9 @@ def _dense_repeat(
     receipt = find_dense(row.receipts, row.first_receipt, seq=seq, last_seq=row.last_seq)
     is_equal = receipt is not None and receipt.digest == digest
     if tag.epoch is None and tag.session is None and not is_equal:
-        # A bare append is identified only by its sequence. If the payload differs, it may be a
-        # retry or a restart, and acknowledging it as a duplicate could lose a new message.
+        # A bare append is identified only by its sequence. If its payload does not match a receipt,
+        # it can be a retry or a restart. If it were acknowledged as a duplicate, a new message
+        # could be lost.
         if seq == 0:
             return _accept(row, restart)  # 5
         return SequenceCheck(at_once=RestartAmbiguous(row.epoch, highest_seq(row)))  # 7, 8
@@ -337,7 +367,10 @@ def _dense_repeat(
 def repeat_of(
     stream: Stream, tag: ProducerTag, row: ProducerRow, receipt: Receipt | None, *, is_equal: bool
 ) -> Outcome:
-    """Return the outcome of a repeat, with offsets if its receipt is retained."""
+    """Return the outcome of a repeated append. It has offsets if `receipt` is not None.
+
+    `is_equal` is True if the repeat has the same payload as the stored append.
+    """
     is_closed = stream.tail.is_closed
     if receipt is None:
         return Duplicate(None, None, is_closed, row.epoch, highest_seq(row))

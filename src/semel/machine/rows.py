@@ -1,4 +1,4 @@
-"""The rows of the state, and the declaration of its tables.
+"""The rows of the state, and the declarations of the tables that contain them.
 
 Rows are immutable, so that a checkpoint can refer to them and read them later.
 """
@@ -17,9 +17,11 @@ class Row(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ForkRow(Row, frozen=True, gc=False, array_like=True):
-    """The source of a fork; the messages before `start` are read from it.
+    """The source of a fork. The fork's messages before `start` are read from the source.
 
-    `anchor` and `sub_offset` are those of the request; a repeated request is compared with them.
+    `anchor` is the offset in the source that the request named. If the request named no offset,
+    `anchor` is the stable offset that the source had then. `sub_offset` is copied from the request.
+    Both are compared with a later request, to recognise a repeat.
     """
 
     source: int
@@ -46,9 +48,9 @@ class StreamRow(Row, frozen=True, gc=False, array_like=True):
 class TailRow(Row, frozen=True, gc=False, array_like=True):
     """The properties of a stream that change.
 
-    `dedup_from` is the offset from which duplicates are recognised; None if they are not. `stable`
-    is the stable offset; -1 in rows written by versions without transactions. There are no aborted
-    ranges at or after `aborted_end`.
+    `dedup_from` is the offset from which duplicates are recognised, or None if they are not
+    recognised. `stable` is the stable offset, or -1 in a row that was written by a version without
+    transactions. All aborted ranges of the stream are before `aborted_end`.
     """
 
     head: int
@@ -65,15 +67,17 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     """A producer in one stream.
 
-    `receipts` and `first_receipt` are packed (see `producers.py`). `forgotten_seq` is the last
-    sequence of the newest receipt that a sparse producer has dropped; -1 if it has dropped none. An
-    expired row is a tombstone. Between a claim and the first append after it, a dense producer has
-    `last_seq` -1, and `first_receipt` is the receipt of the last append before the claim.
+    `receipts` and `first_receipt` are packed (see `producers.py`). `forgotten_seq` is for sparse
+    producers. It is the last sequence of the newest receipt that was dropped, or -1 if no receipt
+    was dropped. An expired row is a tombstone.
+
+    After a claim, a dense producer has `last_seq` -1 until its first append, and `first_receipt` is
+    the receipt of the last append before the claim.
 
     `last_seq` and `receipts` do not include appends inside transactions. `txn` is the number of the
-    latest inline transaction in which the producer wrote to this stream. `txn_receipts` are the
-    receipts of that transaction: the first, then the newest ones. `latest_seq` is the sequence used
-    last, inside transactions or outside; -1 if it is `last_seq`.
+    latest inline transaction in which the producer wrote to this stream. `txn_receipts` contains
+    the first receipt and the newest receipts of that transaction. `latest_seq` is the sequence that
+    was used last, inside or outside transactions. It is -1 if that sequence is `last_seq`.
     """
 
     mode: str
@@ -93,7 +97,10 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
-    """The receipt of an append with an idempotency key; `number` keeps the order of use."""
+    """The receipt of an append with an idempotency key.
+
+    `number` increases with each key that is used in the stream, so it keeps the order of use.
+    """
 
     number: int
     time_ms: int
@@ -103,11 +110,12 @@ class KeyRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class RegistryRow(Row, frozen=True, gc=False, array_like=True):
-    """A producer in the registry of the server.
+    """A producer in the server's registry.
 
-    `commit_seq` is the sequence of its last one-shot commit at this epoch. `results` are the packed
-    results of the newest one-shot commits, and `digests` the digests of their requests. `decided`
-    counts its ended transactions; `txn_epoch` is the highest transaction epoch among them.
+    `commit_seq` is the sequence of the producer's last one-shot commit at this epoch. `results`
+    contains the packed results of the newest one-shot commits, and `digests` contains the digests
+    of their requests. `decided` is the number of the producer's ended transactions. `txn_epoch` is
+    the highest transaction epoch among these transactions.
     """
 
     epoch: int
@@ -131,16 +139,17 @@ class MetaRow(Row, frozen=True, gc=False, array_like=True):
 # ---- transactions, groups and sinks --------------------------------------------------------------
 
 
-# The owner of transactions without epoch or task: True and a producer id, or False and an app.
+# The owner of transactions, without its epoch or task. For a producer, it is True and the producer
+# id. For a sink, it is False and the app.
 OwnerKey = tuple[bool, str]
 
 
 class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
     """A position that the commit of a transaction moves to the offset `to`.
 
-    `guard` is the version that the position had when the transaction first named it; the commit is
-    refused if the version has changed. `expected` and `version` are those of the last call that
-    named the position; they identify a repeated call.
+    `guard` is the version that the position had when the transaction first named it. The commit is
+    refused if the version has changed since then. `expected` and `version` come from the last call
+    that named the position. They are used to recognise a repeated call.
     """
 
     group: str
@@ -154,9 +163,9 @@ class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
 class TxnRow(Row, frozen=True, gc=False, array_like=True):
     """A pending transaction.
 
-    `deleted` are the paths of its streams that were deleted or have expired since. `lost` are the
-    positions (group, path) that it named in such streams. `next_seq` is the number of the next
-    chunk of a staged transaction.
+    `deleted` contains the paths of the transaction's streams that were deleted or have expired.
+    `lost` contains (group, path) for each position that the transaction named in such a stream.
+    `next_seq` is the sequence of the next chunk of a staged transaction.
     """
 
     number: int
@@ -177,9 +186,10 @@ class TxnRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
-    """A stream that a transaction may write, with the counts of its messages and chunks there.
+    """A stream to which a transaction is allowed to write.
 
-    `first` is the first offset of an inline transaction in the stream; -1 if there is none.
+    `messages` and `chunks` count the transaction's messages and chunks in the stream. `first` is
+    the first offset that an inline transaction wrote in the stream, or -1 if it wrote nothing.
     """
 
     first: int = -1
@@ -194,10 +204,10 @@ class ChunkBlockRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class PositionRow(Row, frozen=True, gc=False, array_like=True):
-    """The position of a group in a stream; `version` counts all its moves.
+    """The position of a group in a stream. `version` counts all moves of the position.
 
-    `mover` is the owner of the last transaction or one-shot commit that moved the position; None if
-    there was none.
+    `mover` is the owner of the last transaction or one-shot commit that moved the position. It is
+    None if no transaction or one-shot commit has moved the position.
     """
 
     offset: int
@@ -215,7 +225,10 @@ class SnapshotRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class VersionRow(Row, frozen=True, gc=False, array_like=True):
-    """One version that a sink committed: the digest of its input, and the packed result."""
+    """One version that a sink has committed.
+
+    `input` is the digest of the version's input. `result` is the packed result of the commit.
+    """
 
     version: int
     input: str | None
@@ -223,9 +236,9 @@ class VersionRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class SinkRow(Row, frozen=True, gc=False, array_like=True):
-    """A sink, with its retained versions, oldest first.
+    """A sink and its retained versions. The oldest version comes first.
 
-    Outcomes of its transactions with a number below `outcomes_from` have expired.
+    The outcomes of the sink's transactions have expired if their number is below `outcomes_from`.
     """
 
     query_id: str
@@ -235,7 +248,10 @@ class SinkRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
-    """A transaction outcome, numbered among all outcomes and (`ordinal`) those of its producer."""
+    """A transaction outcome.
+
+    `number` counts all outcomes. `ordinal` counts the outcomes of the same producer.
+    """
 
     number: int
     ordinal: int
@@ -252,7 +268,7 @@ class AbortedRow(Struct, frozen=True, gc=False):
 
 
 class PlacedChunkRow(Struct, frozen=True, gc=False):
-    """A chunk to which a decision frame assigned offsets, from `base` on."""
+    """A chunk to which a decision frame has assigned offsets. The first offset is `base`."""
 
     lsn: int
     stream: int
@@ -261,9 +277,9 @@ class PlacedChunkRow(Struct, frozen=True, gc=False):
 
 
 # ---- tables --------------------------------------------------------------------------------------
-# The encoding of keys, and the declaration of tables. An annotated field of `Dirty` in `state.py`
-# declares a table of the checkpoint with the name of the field. The code that stores, loads,
-# removes and verifies rows uses these declarations.
+# How keys are encoded, and how tables are declared. An annotated field of `Dirty` in `state.py`
+# declares a table of the checkpoint. The table has the same name as the field. The code that
+# stores, loads, removes and verifies rows uses these declarations.
 
 
 _NUMBER: Final = struct.Struct(">Q")
@@ -275,7 +291,10 @@ OF_TXN: Final = "transaction"
 
 
 class KeyCodec(Struct, frozen=True):
-    """The encoder and the decoder of a kind of key; encoded keys sort like the keys."""
+    """The encoder and the decoder for one kind of key.
+
+    Encoded keys sort in the same order as the keys.
+    """
 
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
@@ -306,11 +325,11 @@ PAIR_KEY: Final = KeyCodec(_encode_pair, _PAIR.unpack)
 
 
 class Table(Struct, frozen=True):
-    """One table of the state.
+    """The declaration of one table of the state.
 
-    `load(state, key, row)` adds a stored row to the state; tables are loaded in the order of their
-    declaration. If a table has an `owner`, its keys begin with the number of a stream or a
-    transaction, and the rows are removed together with that stream or transaction.
+    `load(state, key, row)` adds a stored row to the state. Tables are loaded in the order in which
+    they are declared. If `owner` is set, each key begins with the number of a stream or a
+    transaction. The row is removed together with that stream or transaction.
     """
 
     key: KeyCodec
@@ -320,7 +339,7 @@ class Table(Struct, frozen=True):
 
 
 def tables_of(holder: type) -> Mapping[str, Table]:
-    """Return the tables that the annotated fields of a class declare, in the same order."""
+    """Return the tables that a class declares with its annotated fields, in the same order."""
     hints = get_type_hints(holder, include_extras=True)
     return {
         name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated

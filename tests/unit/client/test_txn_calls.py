@@ -210,7 +210,7 @@ def test_a_transaction_with_an_append_in_doubt_can_only_be_aborted(ending: str) 
     else:
         next(append(txn, 1))  # sent, and never gone on with
     for flow in (append(txn, 2), txn.prepare(), txn.commit()):
-        with pytest.raises(errors.InvalidTransactionState, match="abort it"):
+        with pytest.raises(errors.InvalidTransactionState, match="abort the transaction"):
             play(flow)
     play(txn.abort(), document({}))
     assert txn.state == "aborted"

@@ -1,9 +1,11 @@
-"""Verification of a data directory, without changing it: every row, frame and index entry.
+"""Verification of a data directory. It checks every row, frame and index entry.
 
-Recovery reads only the data it needs, and stops at the first error. Verification reads everything,
-and continues after an error, so that the report lists all errors. It needs memory for one segment,
-the rows of the streams, and 16 bytes per row of the index. That does not grow with the size of the
-messages.
+Verification changes nothing in the directory.
+
+Recovery reads only the data that it needs, and it stops at the first error. Verification reads
+everything and continues after an error, so that the report lists all errors. It needs memory for
+one segment, for the rows of the streams, and for 16 bytes per row of the index. The memory does not
+grow with the size of the messages.
 """
 
 import struct
@@ -21,7 +23,10 @@ __all__ = ["Finding", "Progress", "Report", "verify"]
 
 
 def verify(disk: Files, store: TableReader, progress: Progress | None = None) -> Report:
-    """Read all of a directory and return the report. Damage is reported, never raised."""
+    """Verify a whole directory and return the report.
+
+    Damage is listed in the report. It does not raise an exception.
+    """
     report = Report()
     tick = progress or _no_progress
     seed = _check_identity(disk, report)
@@ -44,7 +49,10 @@ def _no_progress(_what: str, _done: int, _total: int) -> None: ...
 
 
 def _reason(error: CorruptData) -> str:
-    """Return the message without file and position, which a finding has as fields."""
+    """Return the error's message without file and position.
+
+    A finding has separate fields for the file and the position.
+    """
     return str(error).partition(": ")[2]
 
 
@@ -52,7 +60,9 @@ def _check_identity(disk: Files, report: Report) -> int | None:
     try:
         return checksum_seed(read_identity(disk))
     except FileNotFoundError:
-        report.corrupt(IDENTITY_NAME, None, "is missing; no frame can be checked without it")
+        report.corrupt(
+            IDENTITY_NAME, None, "the file is missing, and no frame can be checked without it"
+        )
     except CorruptData as error:
         report.corrupt(error.file, error.position, _reason(error))
     except OSError as error:

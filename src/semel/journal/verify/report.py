@@ -6,12 +6,13 @@ from msgspec import Struct
 
 from semel.model.limits import FINDINGS_MAX
 
-# Called with the name of the part that is read, the amount done, and the total (0: unknown).
+# A function that shows progress. It is called with the name of the part that is being read, the
+# amount that is done, and the total amount. The total is 0 if it is unknown.
 Progress = Callable[[str, int, int], None]
 
 
 class Finding(Struct, frozen=True):
-    """An entry of the report: damage, or, with `is_note`, something that is not damage."""
+    """One entry of the report. It describes damage, unless `is_note` is True."""
 
     file: str
     position: int | None
@@ -20,9 +21,10 @@ class Finding(Struct, frozen=True):
 
 
 class Report(Struct):
-    """The amounts of data that were read, and all findings up to a limit.
+    """The amounts of data that were read, and the findings up to a limit.
 
-    `omitted_count` counts the findings above the limit. `is_sound`: there is no damage.
+    `omitted_count` is the number of findings that the limit excludes. `is_sound` is True if no
+    damage was found.
     """
 
     segment_count: int = 0
@@ -44,7 +46,7 @@ class Report(Struct):
         self._add(Finding(file, position, message))
 
     def note(self, file: str, position: int | None, message: str) -> None:
-        """Report something that is not damage."""
+        """Add a finding that is not damage."""
         self._add(Finding(file, position, message, is_note=True))
 
     def _add(self, finding: Finding) -> None:

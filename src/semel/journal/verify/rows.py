@@ -49,7 +49,7 @@ from semel.machine.txn.draft import CHUNK_BYTES, lsns_of
 from semel.model.commands import TXN_STAGED
 
 _PROGRESS_ROWS: Final = 4_096
-# The tables of the state that cannot be checked row by row only: they refer to each other.
+# The state tables whose rows refer to each other. It is not enough to check each row alone.
 _CHECKED_TOGETHER: Final = frozenset(
     {"streams", "tails", "transactions", "txn_streams", "parts", "positions"}
 )
@@ -57,23 +57,23 @@ _NO_TXN: Final = "belongs to a transaction that does not exist"
 
 
 class StoredCheckpoint:
-    """The content of the checkpoint, as far as its checksums match."""
+    """The part of the checkpoint whose checksums match."""
 
     def __init__(self) -> None:
         self.position = CheckpointPosition(0, 0, ())
         self.is_readable = False
         self.state = State()
-        # The keys of the index rows of each segment, one after another.
+        # For each segment, the keys of the index rows that point into it, joined together.
         self.keys: dict[int, bytearray] = {}
 
     def label(self, number: int) -> str:
-        """Return number and path of a stream, for a message."""
+        """Return a text with the stream's number and path, for use in messages."""
         stream = self.state.by_number.get(number)
         return f"stream {number}" if stream is None else f"stream {number} ({stream.row.path})"
 
 
 class RowCheck:
-    """Checks the rows of one view of the store."""
+    """Checks all rows in one view of the store."""
 
     def __init__(
         self, view: StoreReader, stored: StoredCheckpoint, report: Report, tick: Progress
@@ -86,7 +86,7 @@ class RowCheck:
         self._txns: dict[int, TxnRow] = {}
 
     def check(self) -> None:
-        """Check all rows and report damage; put all rows that are sound into `stored`."""
+        """Check all rows and report damage. Put the content that is sound into `stored`."""
         self._check_meta()
         self._check_streams()
         for name in STATE_TABLES:
@@ -97,7 +97,10 @@ class RowCheck:
         self._check_segments()
 
     def _check_table(self, name: str) -> None:
-        """Check that the rows of a table decode, and that the streams they belong to exist."""
+        """Check that all rows of a table can be decoded.
+
+        If the rows belong to streams, also check that these streams exist.
+        """
         table = STATE_TABLES[name]
         for key, _ in self._decoded(name, table.row):
             if table.owner == OF_STREAM:
@@ -143,9 +146,10 @@ class RowCheck:
             return None
 
     def _sound(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a table whose checksums match; report the others.
+        """Yield the rows of a table whose checksums match, and report the other rows.
 
-        After the last row, report whether the digest shows a missing, outdated or surplus row.
+        After the last row, compare the table with its digest, and report a missing, outdated or
+        surplus row.
         """
         count = total = bad = 0
         for key, sealed in self._view.scan(table):
@@ -220,7 +224,7 @@ class RowCheck:
                 self._corrupt(
                     "index",
                     NUMBER_KEY.encode(number),
-                    f"{sum(1 for _ in own)} rows of an unknown stream",
+                    f"there are {sum(1 for _ in own)} rows of an unknown stream",
                 )
             else:
                 self._check_rows_of(stream, own)
@@ -230,13 +234,16 @@ class RowCheck:
                 self._hole(stream, start, end)
 
     def _kept(self, stream: Stream) -> tuple[int, int]:
-        """Return the offsets that the index must have for a stream, without those of its source."""
+        """Return the range of offsets that the index must contain for a stream.
+
+        For a fork, the range does not include the offsets that are read from its source.
+        """
         own = 0 if stream.row.fork is None else stream.row.fork.start
         start, end = retained_range(self._stored.state, stream, self._retained_from)
         return max(own, start), min(end, stream.tail.tail)
 
     def _check_rows_of(self, stream: Stream, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check that the index blocks of a stream cover all offsets it keeps, without a gap."""
+        """Check that a stream's index blocks cover all offsets that are kept, without a gap."""
         retained, end = self._kept(stream)
         expected: int | None = None
         is_first = True
@@ -257,7 +264,7 @@ class RowCheck:
             self._hole(stream, expected, end)
 
     def _hole(self, stream: Stream, start: int, stop: int) -> None:
-        what = "the index has nothing for" if start < stop else "the index has more than once the"
+        what = "the index has nothing for" if start < stop else "the index has two entries for"
         first, last = min(start, stop), max(start, stop) - 1
         label = self._stored.label(stream.row.number)
         self._report.corrupt(FILE_NAME, None, f"{label}: {what} offsets {first} to {last}")
@@ -287,7 +294,11 @@ class RowCheck:
         return f"{self._stored.label(number)} from offset {first}"
 
     def _check_segments(self) -> None:
-        """Check that all segments are listed, and have the stored number of index rows."""
+        """Check the list of segments in the checkpoint.
+
+        Every segment into which index rows point must be listed. The number of these rows must
+        equal the stored number.
+        """
         counted = {
             int.from_bytes(key, "big"): BLOCK_COUNT.unpack(value)[0]
             for key, value in self._sound("segments")
@@ -309,7 +320,7 @@ class RowCheck:
                     "segments",
                     NUMBER_KEY.encode(first),
                     f"{segment_name(first)} should have {counted.get(first)} index rows"
-                    f" and has {count}",
+                    f" but has {count}",
                 )
 
     # ---- transactions, groups and sinks, and the transaction history -----------------------------
@@ -333,7 +344,10 @@ class RowCheck:
             self._check_stream("txn_streams", key, number)
 
     def _check_positions(self) -> None:
-        """Check that no transaction names a version that a position has not reached yet."""
+        """Check the positions, and the position versions that transactions name.
+
+        A position never has a lower version than the one that a transaction names.
+        """
         versions: dict[bytes, int] = {}
         for key, row in self._decoded("positions", PositionRow):
             self._check_stream("positions", key, OWNED_KEY.decode(key)[0])
@@ -351,7 +365,10 @@ class RowCheck:
                     )
 
     def _check_parts(self) -> None:
-        """Check that the chunk blocks of a transaction have no gap, and that its chunks exist."""
+        """Check the chunk blocks of all transactions.
+
+        The blocks of a transaction must have no gap, and segments must exist for its chunks.
+        """
         spans = self._stored.position.segments
         firsts = [first for first, _ in spans]
         blocks: dict[int, int] = {}
@@ -362,16 +379,16 @@ class RowCheck:
                 self._corrupt("parts", key, _NO_TXN)
                 continue
             if block != blocks.get(number, 0) or len(row.packed) % CHUNK_BYTES:
-                self._corrupt("parts", key, "does not follow the block before it")
+                self._corrupt("parts", key, "does not follow the previous chunk block")
             blocks[number] = block + 1
             if txn.kind == TXN_STAGED and self._stored.is_readable:
                 for lsn in sorted(lsns_of(row.packed)):
                     at = bisect_right(firsts, lsn) - 1
                     if at < 0 or not lsn < min(spans[at][1], self._stored.position.lsn):
-                        self._corrupt("parts", key, f"no segment contains its chunk at {lsn}")
+                        self._corrupt("parts", key, f"no segment contains its chunk at LSN {lsn}")
 
     def _check_outcomes(self) -> None:
-        """Check that every outcome has its rows in the orders of time and of owners."""
+        """Check that every outcome has a row in `outcome_order` and one in `outcome_owners`."""
         count = 0
         for key, row in self._decoded("outcomes", OutcomeRow):
             count += 1
@@ -389,11 +406,15 @@ class RowCheck:
                 self._corrupt(
                     table,
                     PAIR_KEY.encode((row_count, count)),
-                    f"{row_count} rows for {count} outcomes",
+                    f"there are {row_count} rows for {count} outcomes",
                 )
 
     def _check_aborted(self) -> None:
-        """Check that the aborted ranges of a stream are within it, in order and without overlap."""
+        """Check the aborted ranges of all streams.
+
+        The ranges of a stream must be in order, must not overlap, and must not extend past the
+        stream's stable offset.
+        """
         last = (-1, 0)
         for key, value in self._sound("aborted"):
             try:

@@ -1,4 +1,4 @@
-"""Verification of the journal: every frame of every segment, and the index entries for them."""
+"""Verification of the journal. It checks every frame of every segment, and all index entries."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -40,12 +40,13 @@ from semel.machine.txn.draft import extents_of
 from semel.model.errors import CorruptData
 from semel.model.messages import find_extras_fault
 
-# In place of the offset of a chunk, which is not in its frame but in the decision frame.
+# Stored in place of a chunk's offset, because the chunk's frame does not contain the offset. The
+# decision frame contains it.
 _NOWHERE: Final = 2**64 - 1
 
 
 class _Sections:
-    """The sections of one segment as columns, in the order of their positions."""
+    """The sections of one segment, stored as columns. They are sorted by position."""
 
     def __init__(self) -> None:
         self.positions = array("I")
@@ -70,7 +71,7 @@ class _Sections:
 
 
 class SegmentCheck:
-    """Checks the segments, with one in memory at a time."""
+    """Checks the segments one after another. Only one segment is in memory at a time."""
 
     def __init__(
         self, disk: Files, store: TableReader, seed: int, stored: StoredCheckpoint, report: Report
@@ -110,7 +111,10 @@ class SegmentCheck:
     # ---- the list of segments -------------------------------------------------------------------
 
     def _spans(self) -> list[tuple[int, int, int]]:
-        """Return first LSN, end, and end of the file of each segment; report missing segments."""
+        """Return three LSNs for each segment, and report missing segments.
+
+        The three LSNs are the segment's first LSN, its end, and the end of its file.
+        """
         names = self._disk.names()
         firsts = sorted(lsn for name in names if (lsn := segment_lsn(name)) is not None)
         if not firsts:
@@ -131,9 +135,10 @@ class SegmentCheck:
         ]
 
     def _end_of(self, first: int, following: int, listed: dict[int, int], size: int) -> int:
-        """Return the LSN at which a segment must end; OPEN_END if that is unknown.
+        """Return the LSN at which a segment must end, or OPEN_END if that is unknown.
 
-        The checkpoint states the end. Otherwise it is the beginning of the next segment.
+        If the checkpoint does not state the end, it is `following`, the first LSN of the next
+        segment.
         """
         if listed.get(first, OPEN_END) != OPEN_END:
             return listed[first]
@@ -141,12 +146,12 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 None,
-                "the checkpoint lists it as open, though it is not the last: its data is intact,"
-                " but its space is never freed",
+                "the checkpoint lists it as open, although it is not the last segment; its data is"
+                " intact, but its space is never freed",
             )
         elif self._stored.is_readable:
             return following
-        # Between this segment and the next one there may have been another.
+        # If the next segment begins after the end of this file, a segment between them may be lost.
         return following if following <= first + size else OPEN_END
 
     def _without_dead(self, firsts: list[int], listed: dict[int, int], lsn: int) -> list[int]:
@@ -207,10 +212,12 @@ class SegmentCheck:
             if end == OPEN_END and self._is_open_end(data, first, tear):
                 break
             if end == OPEN_END and looked_again != tear.lsn:
-                # A running server may have written the frame after the file was read: read again.
+                # A running server may have written the frame after the file was read, so the file
+                # is read again.
                 looked_again, data = tear.lsn, self._read(first) or data
                 continue
-            # If only the chain of checksums is broken, this is the frame at `tear.lsn` itself.
+            # Continue at the next intact frame. If only the chain of checksums is broken, this is
+            # the frame at `tear.lsn` itself.
             stop = min(end - first, len(data))
             frame = next(intact_frames(data, tear.lsn - first, stop, first, self._seed), None)
             if frame is not None or not is_truncated:
@@ -226,7 +233,10 @@ class SegmentCheck:
             )
 
     def _walk_on(self, data: bytes, first: int, end: int) -> TornTail | None:
-        """Check frames up to `end`; return a TornTail if the chain of checksums ends before it."""
+        """Check the frames up to `end`.
+
+        Return a TornTail if the chain of checksums ends before `end`, otherwise None.
+        """
         frames = frames_of(data, first, start=self._lsn, previous_crc=self._crc, seed=self._seed)
         try:
             while self._lsn < end:
@@ -240,7 +250,10 @@ class SegmentCheck:
         return None
 
     def _is_truncated(self, data: bytes, first: int, end: int) -> bool:
-        """Return whether a file is truncated; report a wrong length or first frame."""
+        """Return True if the segment's file is truncated.
+
+        Report a file that has the wrong length or does not begin with the right frame.
+        """
         name, size = segment_name(first), len(data)
         allocated = size
         frame = intact_frame(data, 0, first, self._seed)
@@ -262,9 +275,10 @@ class SegmentCheck:
         return size == 0 or size < allocated
 
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
-        """Return whether the journal may end here: nothing proves that more was durable.
+        """Return True if the journal can end at `tear`.
 
-        Then the bytes that follow, if any, are reported as a torn tail.
+        It can end there if nothing proves that more data was durable. In that case, report the
+        bytes that follow as a torn tail.
         """
         is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:
@@ -279,8 +293,8 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 at,
-                f"a torn tail: {tear.reason}; the next start truncates {rest} bytes here, which"
-                " nothing proves durable",
+                f"a torn tail: {tear.reason}; the next start will truncate {rest} bytes here"
+                " (nothing shows that they were durable)",
             )
         return True
 
@@ -292,16 +306,18 @@ class SegmentCheck:
         else:
             follows = "no intact frame follows"
         if self._stored.is_readable and tear.lsn < self._stored.position.lsn:
-            follows += "; the checkpoint proves that it was durable"
+            follows += "; the checkpoint proves that the damaged part had been made durable"
         self._report.corrupt(segment_name(first), tear.lsn - first, f"{tear.reason}; {follows}")
 
     def _check_frame(self, frame: Frame, first: int) -> None:
         report, name, at = self._report, segment_name(first), frame.lsn - first
         report.frame_count += 1
         if isinstance(frame.record, SegmentStarted) and at != 0:
-            report.corrupt(name, at, "a segment begins inside another")
+            report.corrupt(name, at, "the first frame of a segment is inside another segment")
         if frame.watermark > frame.lsn:
-            report.corrupt(name, at, f"its watermark {frame.watermark} is after the frame itself")
+            report.corrupt(
+                name, at, f"the frame's watermark {frame.watermark} is after the frame itself"
+            )
         elif frame.watermark < self._watermark:
             report.corrupt(name, at, f"the watermark goes back to {frame.watermark}")
         self._watermark = max(self._watermark, frame.watermark)
@@ -316,9 +332,11 @@ class SegmentCheck:
             self._check_joint(frame, first)
 
     def _check_joint(self, frame: Frame, first: int) -> None:
-        """Check that the LSN of the checkpoint is a boundary of frames, with its checksum.
+        """Check a frame against the checkpoint.
 
-        Also check the content of frames after the checkpoint.
+        The LSN of the checkpoint must be a boundary between two frames, and the checkpoint must
+        contain the checksum of the frame before that LSN. For a frame after the checkpoint, also
+        check its offsets and chunks.
         """
         name, at = segment_name(first), frame.lsn - first
         lsn, crc = self._stored.position.lsn, self._stored.position.previous_crc
@@ -333,7 +351,7 @@ class SegmentCheck:
             self._check_placed(frame, first)
 
     def _follow(self, frame: Frame, name: str, at: int) -> None:
-        """Check that the offsets in a frame continue those of the checkpoint and earlier frames."""
+        """Check that the frame's offsets continue where the checkpoint or earlier frames ended."""
         if isinstance(frame.record, StreamCreated):
             row = frame.record.row
             self._tails[row.number] = 0 if row.fork is None else row.fork.start
@@ -364,7 +382,7 @@ class SegmentCheck:
                 self._report.corrupt(
                     segment_name(start),
                     lsn - start,
-                    f"a chunk that the decision at {frame.lsn} commits is missing",
+                    f"a chunk is missing that the decision frame at LSN {frame.lsn} commits",
                 )
 
     def _frame_at(self, first: int, lsn: int) -> Frame | None:
@@ -386,7 +404,7 @@ class SegmentCheck:
                 for at in range(0, len(keys), KEY_BYTES):
                     key = bytes(keys[at : at + KEY_BYTES])
                     sealed = view.get("index", key)
-                    # None: a running server has removed the row since.
+                    # The value is None if a running server has removed the row since then.
                     if sealed is not None:
                         self._check_block(split_key(key)[0], decode_block(key, sealed))
         except (CorruptData, BadSeal) as error:
@@ -413,7 +431,7 @@ class SegmentCheck:
 
 
 def _additions(frame: Frame) -> list[tuple[int, int, int]]:
-    """Return the messages that a frame adds, in the order of offsets: (stream, base, count)."""
+    """Return (stream, base, count) for all messages that a frame adds, in the order of offsets."""
     data, controls = (
         [(part.stream, part.base, part.count) for part in frame.sections if part.kind == kind]
         for kind in (SECTION_DATA, SECTION_CONTROL)
