@@ -101,7 +101,7 @@ class Positions(MovedPositions, frozen=True):
 
 
 class PinnedRange(Struct, frozen=True, rename={"start": "from"}):
-    """The range of a stream that a pinned step reads: from `start` up to `to`, which is excluded."""
+    """The range of a stream that a pinned step reads: from the offset `start` up to `to`."""
 
     incarnation: str
     start: str
