@@ -97,7 +97,7 @@ def command(
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         raise click.UsageError(
-            f"no such benchmark: {', '.join(unknown)}; expected some of {', '.join(BENCHMARKS)}"
+            f"no such benchmark: {', '.join(unknown)}; the benchmarks are {', '.join(BENCHMARKS)}"
         )
     if not sys.platform.startswith("linux"):
         raise CommandRefused(

@@ -62,10 +62,10 @@ def _frozen() -> Iterator[None]:
 async def _compare(
     harness: Harness, size: int, *, streams: int, counts: tuple[int, int, int], frame_max: int
 ) -> Rounds:
-    """Run rounds of plain appends, of tagged appends, and of a bare loop alternately.
+    """Measure rounds of plain appends, tagged appends and a bare loop, which alternate.
 
-    The bare loop writes the same sizes. For appends of 1 MiB, a second bare loop writes to a
-    growing file.
+    The bare loop writes as many bytes as the plain appends. For appends of 1 MiB, there is also a
+    bare loop that writes to a growing file.
 
     `counts` has three numbers: the rounds, the write groups in a round, and the appends in a write
     group. `frame_max` is the maximum size of an append's frame, in bytes.

@@ -71,7 +71,7 @@ class Harness(Struct, frozen=True):
 
     @contextmanager
     def optional(self) -> Iterator[None]:
-        """Suppress Unavailable in the block, and report the rest of the block as skipped."""
+        """Catch Unavailable if the block raises it, and report why the block was skipped."""
         try:
             yield
         except Unavailable as error:

@@ -141,13 +141,13 @@ async def drive(
 ) -> Round:
     """Send the requests of each source over its own connection, and return the measurements.
 
-    Without `seconds`, the round ends when the sources have no more requests. With `seconds`, it
-    ends after that time. Before it, the load runs for a sixth of that time as a warm-up, without
-    measurement.
+    Without `seconds`, the load runs until the sources have no more requests. With `seconds`, the
+    load is measured for that time. Before the measurement, it runs for a sixth of that time to warm
+    up.
 
-    `response_bytes` returns the size of the response at the start of its argument, and 0 if the
-    response is incomplete. Raises every error that it raises, and ConnectionError if the server
-    closes a connection.
+    `response_bytes` returns the size of the response at the start of its argument, or 0 if the
+    response is incomplete. `drive` raises the errors that `response_bytes` raises, and
+    ConnectionError if the server closes a connection.
     """
     state = _RoundState(len(sources))
     loop = asyncio.get_running_loop()

@@ -137,8 +137,8 @@ class EventReader(asyncio.Protocol):
     async def began(self) -> None:
         """Wait until the reader is at the tail.
 
-        Raises BadResponse if the server refuses the request, the error of the connection if it is
-        closed, and TimeoutError after a minute.
+        Raises BadResponse if the server refuses the request, ConnectionError if the server closes
+        the connection, and TimeoutError after a minute.
         """
         await asyncio.wait_for(self._began, 60.0)
 

@@ -111,7 +111,7 @@ def _commits(writer: int) -> Iterator[bytes]:
 async def _syncs_each(process: Process, count: int) -> float:
     """Send `count` commits, one at a time. Return the number of journal syncs per commit."""
     before = await asyncio.to_thread(_count_syncs, process)
-    # The writer with the number _CONNECTIONS is not used by the rounds.
+    # These commits come from an additional writer, which the timed rounds do not use.
     await drive(process, [limited(islice(_commits(_CONNECTIONS), count))])
     return (await asyncio.to_thread(_count_syncs, process) - before) / count
 
@@ -196,9 +196,10 @@ _READ: Final = "read at the tail"
 
 
 async def measure_aborted(harness: Harness) -> list[Figure]:
-    """Measure how many aborted transactions in a stream affect memory, server start and reads.
+    """Measure a stream with very many aborted transactions: memory, server start and reads.
 
-    The time to find the tail is compared with that of a stream with few aborted transactions.
+    The time to find the stream's tail is compared with the time for a stream that has few aborted
+    transactions.
     """
     options = harness.options
     many = max(options.scaled(100_000), 2 * _FEW)

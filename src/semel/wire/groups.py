@@ -84,7 +84,7 @@ def parse_snapshot(group: str, headers: Headers, body: bytes, *, now_ms: int) ->
 
 @parser
 def parse_group_query(query: str) -> GroupQuery:
-    """Parse `?stable=true&stream=...&transaction=...`."""
+    """Parse the query of a request for positions: `?stable=true&stream=...&transaction=...`."""
     parameters = parse_query(query, ("stable", "stream", "transaction"))
     stable = read_choice(parameters, "stable", ("true", "false"), "false")
     return GroupQuery(stable == "true", parameters.get("stream"), parameters.get("transaction"))

@@ -223,9 +223,9 @@ def refuse_encoding(headers: Headers) -> None:
 
 
 def to_position(text: str) -> int | None:
-    """Return the ordinal that a string represents; None if it represents none.
+    """Return the ordinal for a printed offset, or for an ordinal without leading zeros.
 
-    The string is either a printed offset or the ordinal itself, in digits without leading zeros.
+    Returns None for any other string.
     """
     return to_number(text) if _CANONICAL.fullmatch(text) else parse_offset(text)
 

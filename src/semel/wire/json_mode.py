@@ -36,7 +36,8 @@ _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 _DEEP_OBJECTS_BYTES_MIN: Final = 5 * JSON_DEPTH_MAX + 2
 _TOGETHER_MAX: Final = 32
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_TO_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # 1 and, signed, -1
+# Translates an opening bracket into the signed byte 1, and a closing bracket into -1.
+_TO_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _STAND_IN: Final = rb"\\u0041"
@@ -92,7 +93,10 @@ def _split(body: bytes, parsed: bytes) -> Batch | str | None:
 
 
 def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
-    """Return the messages of `body`, at the positions that the messages `raws` have in `parsed`."""
+    """Return the messages of `body`.
+
+    They have the same positions and lengths in `body` as the messages `raws` have in `parsed`.
+    """
     at = parsed.index(b"[") + 1
     messages = []
     for raw in raws:

@@ -53,7 +53,10 @@ def parser(function: Callable[P, T]) -> Callable[P, T | Problem]:
 
 
 def bad_request(code: str, message: str, **facts: object) -> MalformedRequest:
-    """Return the exception for a request that is refused with 400."""
+    """Return the exception for a request that is refused with the status 400.
+
+    `facts` are additional members of the problem.
+    """
     return MalformedRequest(Problem(400, code, message, facts))
 
 

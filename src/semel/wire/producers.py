@@ -155,7 +155,7 @@ def assigned_response(outcome: Outcome) -> Response:
 
 @responds_to(Claimed)
 def claim_response(outcome: Claimed, *, path: str) -> Response:
-    """Return the response to a claim: the new epoch, and the last append of earlier instances."""
+    """Return the response to a claim: the new epoch, and what earlier instances stored last."""
     response = ProducerClaim(
         stream=path,
         producer_id=outcome.producer_id,

@@ -82,7 +82,7 @@ _RESPONSE_HEADERS: Final = (
 METHODS: Final = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 GZIP_BYTES_MIN: Final = 1024
 _GZIP_LEVEL: Final = 1  # the fastest level, so that other requests do not wait long
-_GZIP_WINDOW: Final = 31  # zlib's code for the gzip format
+_GZIP_WINDOW: Final = 31  # the value of `wbits` with which zlib writes the gzip format
 
 # These headers are on every response, including errors (protocol 1.10).
 CONSTANT_HEADERS: Final[Fields] = [

@@ -175,7 +175,7 @@ def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
 def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | None]:
     """Return the messages' media type, the batch, and the reason why the batch is invalid.
 
-    Either the batch or the reason is None.
+    The reason is None if the batch is valid. The batch is None if it is invalid.
     """
     media_type = plan.media_type
     if media_type is None:
@@ -328,8 +328,8 @@ _ISOLATIONS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 class ReadRequest(Struct, frozen=True, gc=False):
     """A read that starts at `offset`.
 
-    With `is_now`, the read starts at the tail. If `offset` is None otherwise, it starts at the
-    head.
+    With `is_now`, the read starts at the tail. If `offset` is None and `is_now` is False, the read
+    starts at the head.
     """
 
     offset: int | None = None
@@ -408,9 +408,9 @@ def parse_cursor(text: str | None) -> int | None:
 def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
     """Return the read cursor for a response. `previous` is the read cursor of the request.
 
-    This is normally the number of the current interval. But read cursors must increase. So if
-    `previous` is not below the current number, the result is `previous` plus `jitter_s`, which is
-    rounded up to whole intervals. `jitter_s` is a random number of seconds from 1 to JITTER_S_MAX.
+    The result is normally the number of the current interval. But read cursors must increase. So if
+    `previous` is not below that number, the result is `previous` plus the number of intervals in
+    `jitter_s`, rounded up. `jitter_s` is a random number of seconds from 1 to JITTER_S_MAX.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:

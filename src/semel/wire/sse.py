@@ -63,7 +63,7 @@ class SseEncoder:
     Text is UTF-8, and a character can be split between two appends. A message that ends inside a
     character is held back until a later message completes the character. A reader that reconnects
     continues at `next_offset`. Because messages are held back, this offset is not inside a
-    character. The exception is a message that would hold back more than HELD_BYTES_MAX bytes.
+    character, unless more than HELD_BYTES_MAX bytes would have to be held back.
     """
 
     def __init__(self, content_type: str, start: int) -> None:

@@ -96,8 +96,8 @@ def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin:
     is_sink = isinstance(owner, SinkOwner)
     kind = request.kind or (TXN_STAGED if is_sink else TXN_INLINE)
     streams = () if request.streams is UNSET else tuple(dict.fromkeys(request.streams))
-    # A sink task writes to the streams that its rows name. It does not know them when it begins, so
-    # its streams are added implicitly.
+    # A sink task writes to the streams that its rows name. The rows come after the begin, so the
+    # task cannot list its streams now. They are added implicitly.
     is_implicit = is_sink if request.implicit is None else request.implicit
     return Begin(now_ms, name, owner, kind, request.timeout_ms, streams, is_implicit)
 
@@ -178,9 +178,9 @@ def parse_txn_query(query: str) -> TxnQuery:
 
 @parser
 def parse_txn_epoch(query: str) -> int | None:
-    """Return the transaction epoch of the transaction to show.
+    """Return the transaction epoch of the transaction to show; None if the query has no epoch.
 
-    None stands for the newest transaction with the id.
+    Without an epoch, the newest transaction with the id is shown.
     """
     return _read_number(parse_query(query, ("epoch",)), "epoch")
 
@@ -251,7 +251,7 @@ def results_of(
 
 
 def group_offsets(positions: Iterable[PositionResult | PositionView]) -> GroupOffsets:
-    """Return a mapping from each group to its positions. These map a path to a printed offset."""
+    """Return a mapping from each group to its positions: printed offsets, keyed by path."""
     groups: GroupOffsets = {}
     for position in positions:
         groups.setdefault(position.group, {})[position.path] = print_offset(position.offset)

@@ -52,7 +52,7 @@ class Health(Struct, frozen=True):
 class ControlEvent(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A control event of an event stream: the reader's next offset and state.
 
-    It follows each data event.
+    The server sends a control event after each data event.
     """
 
     stream_next_offset: str

@@ -43,9 +43,9 @@ class AssignedProducer(Struct, frozen=True, rename={"producer_id": "producerId"}
 
 
 class ProducerClaim(Struct, frozen=True, kw_only=True):
-    """The response to a claim: the new epoch, and the last append of earlier instances.
+    """The response to a claim: the new epoch, and what earlier instances stored last.
 
-    `last_seq`, `last_offset` and `cursor` describe this append. They are None if there is none.
+    `last_seq`, `last_offset` or `cursor` is None if the server has no such value for the producer.
     """
 
     stream: str = ""
@@ -67,9 +67,9 @@ class ProducerReceipt(Struct, frozen=True):
 
 
 class RegisteredProducer(Struct, frozen=True):
-    """The registration of a producer id. `stream` is None, because it is not tied to a stream.
+    """The registration of a producer id, and the base class for a producer's state in a stream.
 
-    This is also the base class for a producer's state in a stream.
+    In a registration, `stream` is None, because a registration does not belong to a stream.
     """
 
     stream: str | None
