@@ -1,7 +1,8 @@
-"""The benchmarks of semel: `semel bench [NAME]...`, or `python -m semel_bench [NAME]...`.
+"""Benchmarks for semel. Run them with `semel bench [NAME]...` or `python -m semel_bench [NAME]...`.
 
-The sides of a comparison run alternately in one run, so that a noisy machine affects all of them
-equally. The targets come from the design. A benchmark does not fail because it misses a target.
+The sides of a comparison are measured alternately in the same run, so that a noisy machine affects
+all of them equally. The targets come from the design. A benchmark that misses a target does not
+fail.
 """
 
-__version__ = "0.1.0"  # the version of semel that it measures
+__version__ = "0.1.0"  # the version of semel that the benchmarks measure

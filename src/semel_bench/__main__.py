@@ -1,4 +1,4 @@
-"""`python -m semel_bench`: the same as `semel bench`."""
+"""`python -m semel_bench` runs `semel bench`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Durable appends over HTTP, compared with peers and with bare limits.
+"""Durable appends over HTTP, compared with other servers and with the bare limits of the machine.
 
-`append`: small appends to many streams at once. `one`: one append at a time. `batch`: appends of
-1 MiB.
+`append` measures small appends to many streams on many connections. `one` measures appends that are
+sent one at a time. `batch` measures appends of 1 MiB.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ _BARE: Final = "bare limit"
 
 
 async def measure_append(harness: Harness) -> list[Figure]:
-    """Measure semel without and with producer headers, its peers, and the bare limit."""
+    """Measure semel with and without producer headers, other servers, and the bare limit."""
     options = harness.options
     with harness.scratch() as folder, ExitStack() as stack:
         sides = await _append_sides(harness, folder, stack)
@@ -101,7 +101,7 @@ async def _append_sides(harness: Harness, folder: str, stack: ExitStack) -> dict
 
 
 def _shares(connections: int) -> list[list[str]]:
-    """Return the streams of each connection. Each stream belongs to one connection."""
+    """Return the list of streams for each connection. Each stream is used by one connection."""
     return [_NAMES[first::connections] for first in range(connections)]
 
 
@@ -162,7 +162,11 @@ _BOTH: Final = "bare limit, both in one server"
 
 
 async def measure_one(harness: Harness) -> list[Figure]:
-    """Measure one append at a time, compared with the sum of a round trip and a synced write."""
+    """Measure appends that are sent one at a time.
+
+    The latency is compared with the sum of two latencies: that of a request with a constant
+    response, and that of a bare write with a sync.
+    """
     options = harness.options
     with (
         harness.scratch() as folder,
@@ -189,7 +193,8 @@ async def measure_one(harness: Harness) -> list[Figure]:
         Figure("p99, semel", p99, "us"),
         Figure(f"p50, {_ROUND_TRIP}", p50[_ROUND_TRIP], "us"),
         Figure(f"p50, {_WRITE}", p50[_WRITE], "us"),
-        # No server can be as fast as the sum, because a sync after a pause is slower.
+        # This server only writes and responds, but it is slower than the sum, because a sync takes
+        # longer if the disk was idle before it. So no server can be as fast as the sum.
         Figure(f"p50, {_BOTH}", p50[_BOTH], "us", None, p50[_BOTH] / least, beside),
     ]
 
@@ -223,7 +228,8 @@ async def measure_batch(harness: Harness) -> list[Figure]:
         }
         rounds = await interleave(sides, options.rounds)
     rate = {name: median(each) for name, each in rounds.items()}
-    # The server writes appends that wait together with one sync, so the bare loop may do so too.
+    # The server writes all waiting appends together with one sync. For a fair comparison, the bare
+    # loop is measured both ways, and the faster way counts.
     bare = max(rate["bare"], rate["bare groups"])
     written = "1 MiB, bare write and fdatasync of"
 

@@ -1,7 +1,8 @@
-"""The benchmarks of the Python client and of pipelines.
+"""Benchmarks for the Python client and for pipelines.
 
-`client`: one append at a time. `producer`: the maximum rate of a producer. `pipelined`: batches
-over a slow connection. `pipeline`: a graph of one processor, on both engines.
+`client` measures appends that are sent one at a time. `producer` measures the maximum rate of a
+producer. `pipelined` measures a producer over a slow connection. `pipeline` measures a graph with
+one processor, on the local engine and on Spark.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ Latencies = list[float]
 
 
 async def measure_client(harness: Harness) -> list[Figure]:
-    """Measure both clients, compared with the same requests on a plain socket."""
+    """Measure `Client` and `AsyncClient`, compared with the same requests on a plain socket."""
     options = harness.options
     seconds = options.round_seconds / 3
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -56,7 +57,7 @@ async def measure_client(harness: Harness) -> list[Figure]:
             "Client": partial(asyncio.to_thread, _append_by_client, semel, seconds),
             "AsyncClient": partial(_append_by_async_client, semel, seconds),
         }
-        # Many short rounds, so that all sides run while the disk is in the same state.
+        # The rounds are short and many, so that all sides run while the disk is in the same state.
         rounds = await interleave(sides, 3 * options.rounds)
     figures = []
     raw = _median_us(rounds[_RAW], 50)
@@ -102,7 +103,10 @@ async def _append_by_async_client(process: Process, seconds: float) -> Latencies
 
 
 def _timed(seconds: float, latencies: Latencies) -> Iterator[None]:
-    """Yield before every append. Add its latency to `latencies`, except while warming up."""
+    """Yield once for each append that the caller makes, for `seconds` after a warm-up.
+
+    The latency of each append after the warm-up is added to `latencies`.
+    """
     began = now = time.perf_counter()
     while now - began < seconds * (1 + _WARM_SHARE):
         yield
@@ -119,7 +123,7 @@ _ASYNC: Final = "AsyncProducer"
 
 
 async def measure_producer(harness: Harness) -> list[Figure]:
-    """Measure both producers with 100-byte JSON messages, until all of them are durable."""
+    """Measure how fast `Producer` and `AsyncProducer` make 100-byte JSON messages durable."""
     options = harness.options
     values = small_values(options.scaled(10_000)) * 50
     count = len(values)
@@ -157,7 +161,8 @@ def _produce(process: Process, values: list[Any]) -> Usage:
 async def _produce_on_the_loop(process: Process, values: list[Any]) -> Usage:
     async with AsyncClient(process.url) as client:
         stream = client.stream(_PRODUCER_STREAM)
-        # An append that does not wait lets no other task run. With this bound, some appends wait.
+        # An append that does not have to wait does not let any other task run. With this low bound,
+        # some appends have to wait, so the task that sends the batches can run.
         producer = await stream.producer(_ASYNC, max_pending_bytes=4 * MIB).open()
         watch = Stopwatch(process)
         for value in values:
@@ -172,7 +177,7 @@ _PIPELINED_STREAM: Final = "pipelined"
 
 
 async def measure_pipelined(harness: Harness) -> list[Figure]:
-    """Measure a producer with one and with five batches in flight; the round trip is 10 ms."""
+    """Measure a producer with one and with five batches in flight over a round trip of 10 ms."""
     options = harness.options
     count = max(20, options.scaled(250))
     with (
@@ -195,7 +200,7 @@ async def measure_pipelined(harness: Harness) -> list[Figure]:
 
 
 def _batch_rate(url: str, max_in_flight: int, count: int) -> float:
-    """Send batches of one message each; return the number of stored batches per second."""
+    """Send `count` batches of one message each. Return the number of batches stored per second."""
     with Client(url) as client:
         stream = client.stream(_PIPELINED_STREAM)
         with stream.producer(
@@ -217,7 +222,7 @@ _OUT: Final = "pipeline-out"
 
 
 async def measure_pipeline(harness: Harness) -> list[Figure]:
-    """Measure the local engine, and Spark if it is installed."""
+    """Measure a graph on the local engine, and on Spark if Spark is installed."""
     options = harness.options
     steps = options.scaled(300)
     with harness.scratch() as folder, semel_server(folder) as semel, ExitStack() as stack:
@@ -232,7 +237,11 @@ async def measure_pipeline(harness: Harness) -> list[Figure]:
 
 
 def _start_spark() -> Any:
-    """Return a Spark session, started before the measurement because that takes seconds."""
+    """Start a Spark session and return it.
+
+    It is started before the measurement, because the start takes seconds. Raises Unavailable if
+    Spark does not start.
+    """
     try:
         from semel.spark import session
 
@@ -242,7 +251,7 @@ def _start_spark() -> Any:
 
 
 def _fill(url: str, messages: int) -> None:
-    """Append the messages that each round processes."""
+    """Append the messages that every round processes."""
     with Client(url) as client, client.stream(_IN).producer("bench") as producer:
         for value in small_values(messages):
             producer.append(value)
@@ -259,7 +268,7 @@ def _measure(url: str, engine: str, rounds: int, steps: int) -> list[Figure]:
 
 
 def _graph(url: str, name: str) -> Graph:
-    """Return a graph with a new id, so that it has no positions and reads from the beginning."""
+    """Return a graph with a new id. It has no positions, so it reads its input from the head."""
     graph = Graph(f"bench-{name}", url=url)
 
     @graph.stream("copy", in_=_IN, out=_OUT)
@@ -270,14 +279,17 @@ def _graph(url: str, name: str) -> Graph:
 
 
 def _rate(graph: Graph, engine: str) -> float:
-    """Process the stored messages; return the number of messages per second."""
+    """Process all stored messages. Return the number of messages processed per second."""
     began = time.perf_counter()
     figures = run_graph(graph, engine=engine, available_now=True)
     return figures["copy"].read / (time.perf_counter() - began)
 
 
 def _latencies(url: str, graph: Graph, engine: str, steps: int) -> list[float]:
-    """Append one message at a time and wait for its output; return the latencies in seconds."""
+    """Append messages one at a time, and wait for each message to appear in the output.
+
+    Returns the latency of each of the last `steps` messages, in seconds.
+    """
     latencies = []
     with Client(url) as client:
         source, out = client.stream(_IN), client.stream(_OUT)

@@ -1,4 +1,4 @@
-"""The command `semel bench`: it checks arguments, runs the benchmarks and reports the figures."""
+"""The command `semel bench`. It checks its arguments, runs benchmarks and reports the figures."""
 
 import importlib
 import os
@@ -27,7 +27,7 @@ from semel_bench.harness import (
     readable,
 )
 
-# The module of each benchmark. It has a coroutine function `measure_NAME`.
+# Maps each benchmark to its module. The module has a coroutine function `measure_NAME` for it.
 BENCHMARKS: Final = {
     **dict.fromkeys(("append", "one", "batch"), "appends"),
     **dict.fromkeys(("catchup", "sse", "idle", "memory"), "reads"),
@@ -42,7 +42,9 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 @click.command("bench")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--quick", "is_quick", is_flag=True, help="Small sizes: a trial, not a result.")
+@click.option(
+    "--quick", "is_quick", is_flag=True, help="Use small sizes: for a trial, not for results."
+)
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures to this file.")
 @click.option("--svg", "svg_file", type=_FILE, help="Also draw the figures into this file.")
 @click.option(
@@ -84,18 +86,18 @@ def command(
 ) -> None:
     """Measure the performance of semel.
 
-    Each NAME is a benchmark; the default is all of them. Server: append, one, batch, catchup, sse,
-    idle, memory. Transactions: commit, staged, aborted. Engine without HTTP: engine, stall,
-    restart. Python client: pipelined, producer, client. A graph of one processor: pipeline. Spark,
-    if it is installed: spark.
+    Each NAME is a benchmark. Without a NAME, all benchmarks run. Server: append, one, batch,
+    catchup, sse, idle, memory. Transactions: commit, staged, aborted. Engine without HTTP: engine,
+    stall, restart. Python client: pipelined, producer, client. A graph with one processor:
+    pipeline. Spark, if it is installed: spark.
 
-    The sides of a comparison run alternately on the same work. The targets come from the design. A
-    benchmark does not fail because it misses a target.
+    The sides of a comparison are measured alternately and do the same work. The targets come from
+    the design. A benchmark that misses a target does not fail.
     """
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         raise click.UsageError(
-            f"no such benchmark: {', '.join(unknown)}; expected some of {', '.join(BENCHMARKS)}"
+            f"no such benchmark: {', '.join(unknown)}; the benchmarks are {', '.join(BENCHMARKS)}"
         )
     if not sys.platform.startswith("linux"):
         raise CommandRefused(
@@ -153,7 +155,7 @@ def show(figures: Sequence[Figure]) -> None:
 
 
 def save_json(path: Path, figures: Sequence[Figure], harness: Harness) -> None:
-    """Write the figures as JSON, with the versions, the machine and the options of the run."""
+    """Write a JSON file with the figures, the versions, the options and facts about the machine."""
     options = harness.options
     fields = ("work", "name", "value", "unit", "ratio", "beside")
     report = {
@@ -185,7 +187,7 @@ _BAR: Final = 320
 _ROW: Final = 20
 _MARGIN: Final = 12
 _WIDTH: Final = _LABEL + _BAR + 190 + 2 * _MARGIN
-_SCORE_MAX: Final = 2.0  # the full width of a bar is twice the target
+_SCORE_MAX: Final = 2.0  # a bar of full width means a value twice as good as the target, or better
 _STYLE: Final = (
     "text{font:12px system-ui,sans-serif;fill:#1f2328}"
     ".title{font-weight:600;font-size:13px}"
@@ -195,7 +197,7 @@ _STYLE: Final = (
 
 
 class Bar(Struct, frozen=True):
-    """One row of the drawing. `share` is the length of its bar, from 0 to 1."""
+    """One row of the drawing. `share` is the bar's share of the full width, from 0 to 1."""
 
     label: str
     share: float
@@ -204,7 +206,11 @@ class Bar(Struct, frozen=True):
 
 
 def save_svg(path: Path, figures: Sequence[Figure]) -> None:
-    """Write an SVG file that shows the rates of all peers, and each figure with its target."""
+    """Write an SVG file with two panels of bars.
+
+    The first panel shows the append rates of all servers. The second panel shows every figure that
+    has a target, compared with this target.
+    """
     parts: list[str] = []
     top = float(_MARGIN)
     for title, bars, mark in (
@@ -248,7 +254,10 @@ def _score_bars(figures: Sequence[Figure]) -> list[Bar]:
 def _panel(
     title: str, bars: Sequence[Bar], top: float, mark: float | None
 ) -> tuple[list[str], float]:
-    """Return the SVG elements of a title and its bars, and the y position of the next panel."""
+    """Return the SVG elements of a panel, and the y position at which the next panel starts.
+
+    `mark` is the position of the dashed line, as a share of the full width of a bar.
+    """
     parts = [f'<text class="title" x="{_MARGIN}" y="{top + 16:.0f}">{escape(title)}</text>']
     first = top + 26
     for index, bar in enumerate(bars):

@@ -1,6 +1,7 @@
-"""Durable appends without HTTP, compared with a bare loop of write and fdatasync.
+"""Durable appends without HTTP, compared with a bare loop that only writes and calls fdatasync.
 
-The time of the broker includes building the commands and, every 64 MiB, creating the next segment.
+The time measured for semel includes building the commands. It also includes creating the next
+segment, once every 64 MiB.
 """
 
 import gc
@@ -41,14 +42,17 @@ Rounds = dict[str, list[EngineRound]]
 
 
 async def measure_engine(harness: Harness) -> list[Figure]:
-    """Measure small appends in write groups and through the engine, and large appends."""
+    """Measure small appends in write groups, then through the engine, and then large appends."""
     gc.collect()
     return [*await _small(harness), *await _engine(harness), *await _large(harness)]
 
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, as the engine does after its start."""
+    """Exclude the objects that exist now from garbage collection during the block.
+
+    The engine does the same after its start.
+    """
     gc.collect()
     gc.freeze()
     yield
@@ -58,10 +62,13 @@ def _frozen() -> Iterator[None]:
 async def _compare(
     harness: Harness, size: int, *, streams: int, counts: tuple[int, int, int], frame_max: int
 ) -> Rounds:
-    """Interleave plain appends, tagged appends, and a bare loop that writes the same sizes.
+    """Measure rounds of plain appends, tagged appends and a bare loop, which alternate.
 
-    For appends of 1 MiB, there is a second bare loop, in a growing file. `counts` are the numbers
-    of rounds, of write groups in a round, and of appends in a write group.
+    The bare loop writes as many bytes as the plain appends. For appends of 1 MiB, there is also a
+    bare loop that writes to a growing file.
+
+    `counts` has three numbers: the rounds, the write groups in a round, and the appends in a write
+    group. `frame_max` is the maximum size of an append's frame, in bytes.
     """
     rounds, groups, appends = counts
     with harness.scratch() as folder, ExitStack() as stack:
@@ -95,7 +102,10 @@ async def _compare(
 def _shares(
     name: str, rounds: list[EngineRound], bare: list[EngineRound], target: Target | None = None
 ) -> list[Figure]:
-    """Return the speed as a percentage of the bare loop: in the median round, and in total."""
+    """Return two figures: the speed of `rounds` as a percentage of the bare loop's speed.
+
+    The first figure is the median over the rounds. The second is computed from the total times.
+    """
     shares = [b.wall_s / r.wall_s for r, b in zip(rounds, bare, strict=True)]
     total = sum(b.wall_s for b in bare) / sum(r.wall_s for r in rounds)
     return [
@@ -134,7 +144,8 @@ def _cpu_us(rounds: list[EngineRound]) -> float:
 def _small_costs(
     name: str, rounds: list[EngineRound], target: Target | None = None
 ) -> list[Figure]:
-    # The kernel samples user time, and one round is too short for that.
+    # The kernel measures user time by sampling. One round is too short for this, so the user time
+    # of all rounds is added.
     user_s, appends = sum(r.user_s for r in rounds), sum(r.appends for r in rounds)
     return [
         Figure(f"{name} durable", median_of(rounds, lambda r: r.rate), "appends/s"),

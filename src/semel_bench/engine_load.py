@@ -1,4 +1,4 @@
-"""Loads for the engine without HTTP, and the time that each round takes."""
+"""Workloads for the engine without HTTP, and the measurement of their wall time and CPU time."""
 
 import asyncio
 import os
@@ -37,10 +37,11 @@ def path_of(number: int) -> str:
 
 
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
-    """Return a function that builds `count` appends, numbered from `start`.
+    """Return a function that takes `start` and `count` and builds `count` appends.
 
-    The appends go to each stream in turn, in a random order of the streams. Paths and payloads are
-    built in advance. Tagged appends have one dense producer per stream, with epoch 0.
+    The appends are numbered from `start`. They go to the streams in turn, and the order of the
+    streams is random. Paths and payloads are built in advance. With `is_tagged`, each stream has
+    its own dense producer with epoch 0.
     """
     paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]
@@ -73,8 +74,8 @@ def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
 class EngineRound(Struct):
     """The wall time and the CPU time of one round.
 
-    `cpu_s` is exact. `user_s` is not: the kernel divides CPU time into user and system time by
-    sampling.
+    `cpu_s` is exact. `user_s` is an estimate, because the kernel divides CPU time into user time
+    and system time by sampling.
     """
 
     appends: int = 0
@@ -91,7 +92,7 @@ class EngineRound(Struct):
 
     @property
     def loop_us(self) -> float:
-        """CPU time per append without the write, in microseconds."""
+        """CPU time per append, without the CPU time of the write, in microseconds."""
         return (self.cpu_s - self.write_cpu_s) / self.appends * 1e6
 
     @property
@@ -116,10 +117,11 @@ def _user_s() -> float:
 
 @contextmanager
 def timed(calls: dict[str, tuple[object, str]]) -> Iterator[Times]:
-    """Collect the seconds that each call takes, by label, during the block.
+    """Measure how long the calls of some methods take during the block.
 
-    `calls` maps a label to an object and the name of its method. Raises AttributeError if the
-    object does not have the method.
+    `calls` maps a label to an object and the name of one of its methods. Yields a mapping from each
+    label to the durations of its calls, in seconds. Raises AttributeError if an object does not
+    have the method.
     """
     times: Times = {label: [] for label in calls}
     with ExitStack() as stack:
@@ -144,7 +146,10 @@ def _clocked(call: Callable[..., Any], seconds: list[float]) -> Callable[..., An
 
 
 class BrokerLoad:
-    """A broker and a journal writer on a real directory, run in this thread without an engine."""
+    """A broker and a journal writer on a real directory.
+
+    They run in the calling thread, without an engine.
+    """
 
     def __init__(self, path: str, streams: int, work: Workload) -> None:
         now_ms = SystemClock().now_ms()
@@ -165,7 +170,10 @@ class BrokerLoad:
         self._commit([_create(number, now_ms) for number in range(streams)], [])
 
     async def round(self, groups: int, appends: int) -> EngineRound:
-        """Measure groups of appends: build the commands, decide, apply, write, sync, reply."""
+        """Execute `groups` write groups of `appends` appends each, and return their cost.
+
+        The cost includes all steps: build the commands, decide, apply, write, sync and reply.
+        """
         outcomes: list[Outcome] = []
         self.group_bytes = []
         write_cpu_s = 0.0
@@ -181,7 +189,7 @@ class BrokerLoad:
         return cost
 
     def _commit(self, commands: list[Append] | list[Create], outcomes: list[Outcome]) -> float:
-        """Write one group; return the CPU seconds of the write alone."""
+        """Execute the commands as one write group. Return the CPU time of the write, in seconds."""
         submit, reply = self._broker.submit, outcomes.append
         for command in commands:
             submit(command, reply)
@@ -203,7 +211,7 @@ class BrokerLoad:
 
 
 async def bare_round(files: BareFiles, group_bytes: list[int], appends: int) -> EngineRound:
-    """Measure one write and one fdatasync for each size in `group_bytes`.
+    """Write and sync once for each size in `group_bytes`, and return the cost.
 
     Each write counts as a group of `appends` appends.
     """
@@ -219,9 +227,11 @@ async def bare_round(files: BareFiles, group_bytes: list[int], appends: int) -> 
 async def engine_round(
     engine: Engine, commands: Iterator[Append], in_flight: int, appends_each: int
 ) -> EngineRound:
-    """Measure coroutines that each send their next append when the previous one is durable.
+    """Run `in_flight` coroutines that make `appends_each` appends each, and return the cost.
 
-    `cpu_s` is the CPU time of all threads, `write_cpu_s` that of all threads except the loop's.
+    A coroutine makes its next append when its previous append is durable. In the result, `cpu_s` is
+    the CPU time of all threads. `write_cpu_s` is the CPU time of all threads except the event
+    loop's thread.
     """
 
     async def append() -> None:
@@ -248,7 +258,7 @@ def _create(number: int, now_ms: int) -> Create:
 
 
 async def create_engine_streams(engine: Engine, streams: int) -> None:
-    """Create the streams of a workload in an engine."""
+    """Create the streams that a workload with `streams` streams appends to."""
     now_ms = engine.clock.now_ms()
     for start in range(0, streams, _CREATED_AT_ONCE):
         numbers = range(start, min(start + _CREATED_AT_ONCE, streams))

@@ -1,4 +1,4 @@
-"""Shared by all benchmarks: options, a scratch directory, alternating rounds, and figures."""
+"""What all benchmarks share: options, a scratch directory, alternating rounds, and figures."""
 
 import math
 import os
@@ -13,19 +13,19 @@ from typing import Final, Literal, TypeVar
 import click
 from msgspec import Struct
 
-# By convention this directory is on a disk. The usual temporary directory may be in memory.
+# By convention this directory is on a disk. The usual temporary directory is often in memory.
 DIRECTORY_DEFAULT: Final = "/var/tmp"  # noqa: S108 - only new, unpredictable names below it are used
 
 T = TypeVar("T")
-Side = Callable[[], Awaitable[T]]  # one side of a comparison: runs one round
+Side = Callable[[], Awaitable[T]]  # one side of a comparison; each call runs one round
 
 
 class Unavailable(Exception):
-    """A program that a benchmark needs cannot be run. The message says why."""
+    """Raised if a program that a benchmark needs cannot be run. The message says why."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """The options of the command line. `gib` and `streams` set the size of the test data."""
+    """The command-line options. `gib` and `streams` are the size of the test data."""
 
     directory: str = DIRECTORY_DEFAULT
     is_quick: bool = False
@@ -51,7 +51,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def stream_count(self) -> int:
-        """The number of streams of `restart` and `stall`."""
+        """The number of streams that `restart` and `stall` create."""
         return self.pick(self.streams, min(self.streams, 1_000))
 
     def pick(self, full: T, quick: T) -> T:
@@ -59,19 +59,19 @@ class Options(Struct, frozen=True, kw_only=True):
         return quick if self.is_quick else full
 
     def scaled(self, count: int) -> int:
-        """Return `count`, or a fiftieth of it in a quick run."""
+        """Return `count`, or a fiftieth of `count` (but at least 2) in a quick run."""
         return self.pick(count, max(2, count // 50))
 
 
 class Harness(Struct, frozen=True):
-    """One run of the benchmarks: its options, and the reasons why parts were skipped."""
+    """One run of the benchmarks: its options, and for each skipped part the reason."""
 
     options: Options
     skipped: list[str] = []
 
     @contextmanager
     def optional(self) -> Iterator[None]:
-        """End the block early if it raises Unavailable, and report that it was skipped."""
+        """Catch Unavailable if the block raises it, and report why the block was skipped."""
         try:
             yield
         except Unavailable as error:
@@ -79,17 +79,21 @@ class Harness(Struct, frozen=True):
             click.echo(f"skipped: {error}", err=True)
 
     def scratch(self) -> TemporaryDirectory[str]:
-        """Return a new directory on the disk to measure, as a context manager that removes it."""
+        """Return a context manager that creates a directory on the disk to measure.
+
+        It removes the directory at its exit.
+        """
         return TemporaryDirectory(dir=self.options.directory, prefix="semel-bench-")
 
 
 async def interleave(
     sides: Mapping[str, Side[T]], rounds: int, *, warm_rounds: int = 1
 ) -> dict[str, list[T]]:
-    """Run every side `rounds` times, in an order that rotates; return the results of each side.
+    """Run every side `rounds` times, and return a mapping from each side to its results.
 
-    The sides alternate, so that a noisy machine affects all of them equally. The first
-    `warm_rounds` rounds are extra, and their results are dropped.
+    Each round runs every side once, so that a noisy machine affects all sides equally. The order of
+    the sides rotates from round to round. Before these rounds, there are `warm_rounds` rounds whose
+    results are dropped.
     """
     names = list(sides)
     results: dict[str, list[T]] = {name: [] for name in names}
@@ -101,7 +105,7 @@ async def interleave(
 
 
 def file_system(directory: str) -> str:
-    """Return the type of the file system of a directory, or "unknown"."""
+    """Return the type of the file system that contains a directory, or "unknown"."""
     path = os.path.realpath(directory) + "/"
     mounts = map(str.split, Path("/proc/self/mounts").read_text().splitlines())
     kinds = {mount.rstrip("/") + "/": kind for _, mount, kind, *_ in mounts}
@@ -112,7 +116,7 @@ def file_system(directory: str) -> str:
 
 
 class Target(Struct, frozen=True):
-    """A bound for the value of a figure, or for its ratio to another value of the same run."""
+    """A bound for a figure's value, or for the ratio of this value to another value in the run."""
 
     sense: Literal[">=", "<="]
     bound: float
@@ -122,8 +126,8 @@ class Target(Struct, frozen=True):
 class Figure(Struct, frozen=True):
     """One measured value.
 
-    `ratio` is its ratio to another value, which `beside` names. `work` is the name of the
-    benchmark, which the command sets.
+    `ratio` is the ratio of this value to another value, and `beside` is the name of the other
+    value. `work` is the name of the benchmark. The command `semel bench` sets it.
     """
 
     name: str
@@ -132,19 +136,25 @@ class Figure(Struct, frozen=True):
     target: Target | None = None
     ratio: float | None = None
     beside: str = ""
-    is_rate: bool = False  # drawn as a bar, together with the rates of the peers
+    is_rate: bool = False  # drawn as a bar, next to the rates of other servers
     work: str = ""
 
     @property
     def judged(self) -> float | None:
-        """The number to compare with the target: the value or the ratio; None without a target."""
+        """The number to compare with the target, which is the value or the ratio.
+
+        It is None if there is no target.
+        """
         if self.target is None:
             return None
         return self.value if self.target.of == "value" else self.ratio
 
     @property
     def score(self) -> float | None:
-        """How well the target is met: 1 is exactly, more is better. None without a target."""
+        """How well the target is met. 1 means exactly, and more than 1 means better.
+
+        It is None if there is no target.
+        """
         judged, target = self.judged, self.target
         if judged is None or target is None:
             return None
@@ -154,12 +164,12 @@ class Figure(Struct, frozen=True):
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the target is met; None without a target."""
+        """True if the target is met; None if there is no target."""
         return None if self.score is None else self.score >= 1
 
     @property
     def target_text(self) -> str:
-        """The target as text, such as `<= 20 us`; empty without a target."""
+        """The target as text, such as `<= 20 us`; empty if there is no target."""
         if self.target is None:
             return ""
         unit = "x" if self.target.of == "ratio" else f" {self.unit}"
@@ -167,7 +177,7 @@ class Figure(Struct, frozen=True):
 
     @property
     def ratio_text(self) -> str:
-        """The ratio as text, such as `1.25x bare`; empty without a ratio."""
+        """The ratio as text, such as `1.25x bare`; empty if there is no ratio."""
         return "" if self.ratio is None else f"{self.ratio:.2f}x {self.beside}"
 
 
@@ -183,17 +193,17 @@ def ratio(value: float, other: float) -> float | None:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median; 0 for no values."""
+    """Return the median of `values`; 0 if there are no values."""
     return statistics.median(values) if values else 0.0
 
 
 def median_of(rounds: Iterable[T], figure: Callable[[T], float]) -> float:
-    """Return the median of a figure over the rounds."""
+    """Return the median of the numbers that `figure` returns for each round."""
     return median([figure(each) for each in rounds])
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the value below which `percent` of the values are; 0 for no values."""
+    """Return the value below which `percent` % of the values are; 0 if there are no values."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)] if ordered else 0.0
 

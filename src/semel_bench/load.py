@@ -1,4 +1,4 @@
-"""The load of the benchmarks: connections that each send one request at a time."""
+"""The load that the benchmarks generate: connections that each send one request at a time."""
 
 import asyncio
 import re
@@ -26,13 +26,13 @@ from semel_bench.servers import HOST, Process, Stopwatch, Usage
 
 CLOSED: Final = "the server closed a connection"
 
-BACKGROUND: Final = "background"  # the stream of the background load; its content is bytes
+BACKGROUND: Final = "background"  # the stream that `append_during` appends to; its type is BYTES
 
 ResponseBytes = Callable[[bytes], int]
 
 
 class Round(Usage, frozen=True):
-    """The time that one round took, and the latency of each of its requests."""
+    """The wall time and CPU time of one round, and the latency of each request in seconds."""
 
     latencies: list[float]
 
@@ -43,11 +43,11 @@ class Round(Usage, frozen=True):
 
     @property
     def cpu_us(self) -> float:
-        """CPU time of the server per response, in microseconds."""
+        """CPU time that the server used per response, in microseconds."""
         return self.server_cpu_s / max(1, len(self.latencies)) * 1e6
 
     def ms(self, percent: float) -> float:
-        """Return a percentile of the latency, in milliseconds."""
+        """Return a percentile of the latencies, in milliseconds. `percent` is for example 99."""
         return percentile(self.latencies, percent) * 1e3
 
 
@@ -63,20 +63,20 @@ class _RoundState:
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def leave(self) -> None:
-        """Count a connection that sends no more requests. After the last one, the round ends."""
+        """Record that a connection sends no more requests. The last connection ends the round."""
         self.busy -= 1
         if not self.busy and not self.settled.done():
             self.settled.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """End the round with an error, because figures with a failed request are not valid."""
+        """End the round with an error, because its figures are not valid if a request failed."""
         self.is_over = True
         if not self.settled.done():
             self.settled.set_exception(error)
 
 
 class _Connection(asyncio.Protocol):
-    """A connection that sends one request at a time."""
+    """A connection that sends one request at a time, and waits for each response."""
 
     __slots__ = (
         "_buffer",
@@ -101,7 +101,7 @@ class _Connection(asyncio.Protocol):
         self._write = cast("asyncio.Transport", transport).write
 
     def send(self) -> None:
-        """Send the next request of the source; leave the round if there is none."""
+        """Send the source's next request. If there is none or the round is over, send no more."""
         request = None if self._state.is_over else self._source()
         self._is_busy = request is not None
         if request is None:
@@ -111,7 +111,7 @@ class _Connection(asyncio.Protocol):
         self._write(request)
 
     def data_received(self, data: bytes) -> None:
-        """Receive a response or a part of it. When it is complete, send the next request."""
+        """Collect the parts of a response. When the response is complete, send the next request."""
         if self._buffer:
             data = self._buffer + data
         try:
@@ -139,10 +139,15 @@ async def drive(
     seconds: float | None = None,
     response_bytes: ResponseBytes = http_response_bytes,
 ) -> Round:
-    """Run one connection per source, until the sources are empty or for `seconds`.
+    """Send the requests of each source over its own connection, and return the measurements.
 
-    With `seconds`, the load first runs for a sixth of that time without measurement, to warm up.
-    Raises the errors of `response_bytes`, and ConnectionError if the server closes a connection.
+    Without `seconds`, the load runs until the sources have no more requests. With `seconds`, the
+    load is measured for that time. Before the measurement, it runs for a sixth of that time to warm
+    up.
+
+    `response_bytes` returns the size of the response at the start of its argument, or 0 if the
+    response is incomplete. `drive` raises the errors that `response_bytes` raises, and
+    ConnectionError if the server closes a connection.
     """
     state = _RoundState(len(sources))
     loop = asyncio.get_running_loop()
@@ -171,7 +176,10 @@ async def drive(
 
 
 async def _let_run(seconds: float | None, state: _RoundState) -> None:
-    """Wait until the time is over or the sources are empty. Raises if a connection fails."""
+    """Wait for `seconds`, or until the sources have no more requests.
+
+    Raises the error if a connection fails.
+    """
     done, _ = await asyncio.wait([state.settled], timeout=seconds)
     for future in done:
         future.result()
@@ -185,24 +193,24 @@ def timed_side(
     *,
     parts: int = 1,
 ) -> Side[Round]:
-    """Return a side for `interleave` that drives the sources for one round.
+    """Return a side for `interleave` that calls `drive` with the sources for one round.
 
-    A round takes the time of the options, divided by `parts`. Latencies need short rounds, so that
-    all sides run while the disk is in the same state.
+    The length of a round is `options.round_seconds`, divided by `parts`. If latencies are compared,
+    the rounds must be short, so that all sides run while the disk is in the same state.
     """
     seconds = options.round_seconds / parts
     return partial(drive, process, sources, seconds=seconds, response_bytes=response_bytes)
 
 
 async def send_all(process: Process, *requests: bytes) -> Round:
-    """Send requests over one connection, each after the response to the previous one."""
+    """Send requests over one connection, and wait for each response before the next request."""
     return await drive(process, [limited(iter(requests))])
 
 
 async def create_streams(
     process: Process, names: Iterable[str], content_type: str, *, connections: int = 16
 ) -> Round:
-    """Create streams, one request at a time on each connection."""
+    """Create streams over several connections. Each connection sends one request at a time."""
     create = limited(put(name, content_type) for name in names)
     return await drive(process, [create] * connections)
 
@@ -210,18 +218,18 @@ async def create_streams(
 async def append_during(process: Process, work: Awaitable[T]) -> tuple[T, list[float]]:
     """Append to the stream BACKGROUND at short intervals until `work` is done.
 
-    Returns the result of `work` and the latencies of the appends, which show how the work affects
-    another client.
+    Returns the result of `work` and the latencies of the appends. The latencies show how the work
+    affects another client.
     """
     task = asyncio.ensure_future(work)
     latencies: list[float] = []
     while not task.done() or not latencies:
         latencies += (await send_all(process, post(BACKGROUND, BYTES, SMALL_BODY))).latencies
-        await asyncio.sleep(0.002)  # so that these appends are not a load
+        await asyncio.sleep(0.002)  # so that these appends are not a load themselves
     return await task, latencies
 
 
-# ---- over a blocking socket, which needs the least CPU in the client -----------------------------
+# ---- over a blocking socket, because this needs the least CPU time in the client -----------------
 
 _BUFFER_BYTES: Final = 1 << 20
 _LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: ([0-9]+)")
@@ -230,7 +238,7 @@ _UP_TO_DATE: Final = re.compile(rb"(?i)\r\nstream-up-to-date: true")
 
 
 def exchange(line: socket.socket, request: bytes) -> bytes:
-    """Send a request and return the response. Raises BadResponse if it is not a success."""
+    """Send a request and return the response. Raises BadResponse if the request fails."""
     line.sendall(request)
     return _receive(line, http_response_bytes)
 
@@ -248,9 +256,11 @@ def _receive(line: socket.socket, response_bytes: ResponseBytes) -> bytes:
 def read_all(
     process: Process, name: str, fields: tuple[str, ...] = (), query: str = ""
 ) -> tuple[int, float]:
-    """Read a stream from its head to its tail; return the number of bytes and the seconds.
+    """Read a stream from its head to its tail.
 
-    `fields` and `query` are added to every request. Raises BadResponse if a read does not succeed.
+    Returns the number of bytes read and the duration in seconds. `fields` are additional header
+    lines of every request, and `query` is added to the query of every request. Raises BadResponse
+    if a read does not succeed.
     """
     offset, total, is_over = "-1", 0, False
     buffer = bytearray(_BUFFER_BYTES)
@@ -269,7 +279,7 @@ def read_all(
 
 
 def _read_response(line: socket.socket, buffer: bytearray) -> tuple[bytes, int]:
-    """Read one response and drop its body; return its head and the size of the body."""
+    """Read one response and drop its body. Return the response head and the size of the body."""
     data = _receive(line, http_head_bytes)
     end = http_head_bytes(data)
     head = data[:end]

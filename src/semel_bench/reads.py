@@ -1,7 +1,8 @@
-"""Reads over HTTP, and the cost of idle readers and streams.
+"""Reads over HTTP, and the cost of idle readers and idle streams.
 
-`catchup`: reads from the head of a stream. `sse`: events at the tail of a stream. `idle`: readers
-that wait for events. `memory`: streams without messages.
+`catchup` measures reads from the head of a stream to its tail. `sse` measures the delivery of
+events at the tail of a stream. `idle` measures readers that wait for events. `memory` measures
+streams without messages.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ _SMALL_STREAMS: Final = 50
 
 
 async def measure_catchup(harness: Harness) -> list[Figure]:
-    """Measure reads from head to tail, when the files are in the page cache."""
+    """Measure reads of a stream from its head to its tail. The files are in the page cache."""
     small = f"256 bytes, {_SMALL_STREAMS} streams interleaved"
     frames = f"Accept: {FRAMES}"
     kinds = {
@@ -81,7 +82,10 @@ async def _fill(process: Process, options: Options) -> None:
 
 
 async def _catch_up(process: Process, name: str, *fields: str) -> float:
-    """Read to the tail over a blocking socket, which needs the least client CPU; return MB/s."""
+    """Read a stream to its tail, and return the speed in MB/s.
+
+    The read uses a blocking socket, because this needs the least CPU time in the client.
+    """
     total, seconds = await asyncio.to_thread(read_all, process, name, fields)
     return total / seconds / 1e6
 
@@ -90,9 +94,9 @@ async def _catch_up(process: Process, name: str, *fields: str) -> float:
 
 
 class EventReader(asyncio.Protocol):
-    """A reader of server-sent events that records data with the time of its arrival.
+    """A reader of server-sent events that records the data with the time at which it arrives.
 
-    It does not parse the data, so that the measurement is not disturbed.
+    The data is not parsed while it arrives, because that would disturb the measurement.
     """
 
     __slots__ = ("_began", "_head", "_request", "arrived", "is_lost", "transport")
@@ -110,7 +114,7 @@ class EventReader(asyncio.Protocol):
         self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Record the data; before `arrived` is set, only wait for the event at the tail."""
+        """Record the data if `arrived` is set. Before that, only check if the tail is reached."""
         if self.arrived is not None:
             self.arrived.append((time.perf_counter(), data))
         elif not self._began.done():
@@ -125,13 +129,17 @@ class EventReader(asyncio.Protocol):
             self._began.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Record that the server closed the connection."""
+        """Record that the connection was closed."""
         self.is_lost = True
         if not self._began.done():
             self._began.set_exception(exc or ConnectionError(CLOSED))
 
     async def began(self) -> None:
-        """Wait until the reader is at the tail. Raises if the server does not accept it."""
+        """Wait until the reader is at the tail.
+
+        Raises BadResponse if the server refuses the request, ConnectionError if the server closes
+        the connection, and TimeoutError after a minute.
+        """
         await asyncio.wait_for(self._began, 60.0)
 
 
@@ -167,7 +175,7 @@ _NUMBER: Final = re.compile(rb'"n": ?([0-9]+)')
 
 
 async def measure_sse(harness: Harness) -> list[Figure]:
-    """Measure the time from an append to its arrival at 1,000 readers of the stream."""
+    """Measure the time from an append until each of 1,000 readers has received its message."""
     options = harness.options
     count = options.scaled(1_000)
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -185,14 +193,17 @@ async def measure_sse(harness: Harness) -> list[Figure]:
 
 
 async def _deliver(process: Process, options: Options, count: int) -> tuple[Round, int]:
-    """Return the latency of each event at each reader, and the number of missing events."""
+    """Connect `count` readers and append events for the length of one round.
+
+    Returns the latency of each event at each reader, and the number of events that did not arrive.
+    """
     readers = await connect_readers(process, _STREAM, count)
     for reader in readers:
         reader.arrived = []
     watch = Stopwatch(process)
     sent = await _send_events(process, round(_EVENTS_PER_SECOND * options.round_seconds))
     used = watch.stop()
-    await asyncio.sleep(1.0)  # until the last events arrive
+    await asyncio.sleep(1.0)  # long enough for the last events to arrive
     latencies = [
         at - sent[int(number)]
         for reader in readers
@@ -205,7 +216,10 @@ async def _deliver(process: Process, options: Options, count: int) -> tuple[Roun
 
 
 async def _send_events(process: Process, count: int) -> list[float]:
-    """Append events at a fixed rate, without waiting for responses; return the time of each."""
+    """Append events at a fixed rate, without waiting for the responses.
+
+    Returns the time at which each event was sent.
+    """
     responses, line = await asyncio.open_connection(HOST, process.port)
     reading = asyncio.create_task(responses.read())
     sent: list[float] = []
@@ -228,9 +242,10 @@ _HOLD_SECONDS: Final = 3.0
 
 
 async def measure_idle(harness: Harness) -> list[Figure]:
-    """Measure how many of 10,000 waiting readers stay connected, and their memory and CPU."""
+    """Measure how many of 10,000 waiting readers stay connected, and what they cost the server."""
     target = harness.options.scaled(10_000)
-    # A server uses at most 80 % of its files for connections. This process also needs some files.
+    # The server uses at most 80 % of its allowed open files for connections. This process has the
+    # same limit, and it needs some files for other purposes.
     count = min(target, int(_raise_file_limit() * 0.8) - 200)
     if count < target:
         harness.skipped.append(f"idle: the limit on open files allows {count} of {target} readers")
@@ -253,7 +268,10 @@ async def measure_idle(harness: Harness) -> list[Figure]:
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit on open files for this process and its children; return the new limit."""
+    """Increase the limit on open files as far as possible, and return the new limit.
+
+    The limit applies to this process and to its child processes.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -264,7 +282,7 @@ def _raise_file_limit() -> int:
 
 
 async def measure_memory(harness: Harness) -> list[Figure]:
-    """Measure the memory of 200,000 streams after their creation and after a restart."""
+    """Measure the memory that 200,000 streams need, after their creation and after a restart."""
     count = harness.options.scaled(200_000)
     with harness.scratch() as folder:
         with semel_server(folder) as semel:

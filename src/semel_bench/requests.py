@@ -15,7 +15,7 @@ FRAMES: Final = "application/vnd.semel.frames"
 SMALL_BODY: Final = bytes(range(256))
 LARGE_BODY: Final = SMALL_BODY * (MIB // 256)
 
-Source = Callable[[], bytes | None]  # returns the next request; None if there are no more
+Source = Callable[[], bytes | None]  # returns the next request; None if there are no more requests
 
 _MESSAGE_BYTES: Final = 100
 _HEAD_END: Final = b"\r\n\r\n"
@@ -28,13 +28,16 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def large_json() -> bytes:
-    """Return a JSON array of 100-byte messages: at most 1 MiB, within the limits of an append."""
+    """Return a JSON array of 100-byte messages.
+
+    It has as many messages as one append can contain, but is not larger than 1 MiB.
+    """
     messages = min(BATCH_MESSAGES_MAX, MIB // (_MESSAGE_BYTES + 1))
     return b"[" + b",".join(map(_message, range(messages))) + b"]"
 
 
 def small_values(number: int) -> list[Any]:
-    """Return values that are 100 bytes long when they are encoded as JSON."""
+    """Return `number` values that are 100 bytes long when they are encoded as JSON."""
     return [msgspec.json.decode(_message(index)) for index in range(number)]
 
 
@@ -47,7 +50,7 @@ def _message(number: int) -> bytes:
 
 
 class BadResponse(Exception):
-    """The server's response was not a success, or the connection was closed without one."""
+    """Raised if the server's response is not a success, or if the connection is closed early."""
 
 
 def http_response_bytes(data: bytes) -> int:
@@ -73,7 +76,7 @@ def _body_bytes(data: bytes, end: int) -> int:
     length = _LENGTH.search(data, 0, end)
     if length is not None:
         return int(length[1])
-    last = data.find(_LAST_CHUNK, end)  # sufficient for the short responses that are chunked
+    last = data.find(_LAST_CHUNK, end)  # good enough, because chunked responses are short here
     return last + len(_LAST_CHUNK) - (end + 4) if last >= 0 else len(data)
 
 
@@ -100,23 +103,23 @@ def redis_response_bytes(data: bytes) -> int:
 
 
 def stream_url(name: str) -> str:
-    """Return the path of the URL of a stream."""
+    """Return the URL of a stream, without the scheme and the host."""
     return f"/v1/stream/{name}"
 
 
 def bare_request(method: str, path: str, *fields: str) -> bytes:
-    """Return a request without a body."""
+    """Return a request without a body. `fields` are additional header lines."""
     return _head(method, path, *fields) + b"\r\n"
 
 
 def _head(method: str, path: str, *fields: str) -> bytes:
-    """Return the head of a request, without the empty line that ends it."""
+    """Return a request head, without the empty line at its end."""
     lines = (f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *fields)
     return "".join(f"{line}\r\n" for line in lines).encode()
 
 
 def _body_head(path: str, content_type: str, size: int, *fields: str) -> bytes:
-    """Return the head of a POST of `size` bytes, without the empty line that ends it."""
+    """Return the request head of a POST with `size` bytes, without the empty line at its end."""
     return _head("POST", path, f"Content-Type: {content_type}", f"Content-Length: {size}", *fields)
 
 
@@ -132,12 +135,12 @@ def post(name: str, content_type: str, body: bytes, *fields: str) -> bytes:
 
 
 def plain_appends(names: list[str], body: bytes, content_type: str = BYTES) -> Source:
-    """Return an endless source of appends to each stream in turn."""
+    """Return an endless source of appends that go to each stream in turn."""
     return cycle([post(name, content_type, body) for name in names]).__next__
 
 
 def produced_appends(names: list[str], producer: str, body: bytes) -> Source:
-    """Return an endless source of appends to each stream in turn, by a dense producer."""
+    """Return an endless source of appends by a dense producer that go to each stream in turn."""
     fields = (f"Producer-Id: {producer}", "Producer-Epoch: 0")
     heads = [_body_head(stream_url(name), BYTES, len(body), *fields) for name in names]
     starts = [head + b"Producer-Seq: " for head in heads]
@@ -146,7 +149,7 @@ def produced_appends(names: list[str], producer: str, body: bytes) -> Source:
 
 
 def xadd_appends(names: list[str], body: bytes) -> Source:
-    """Return an endless source of appends to each Redis stream in turn."""
+    """Return an endless source of Redis appends (XADD) that go to each stream in turn."""
     commands = [(b"XADD", name.encode(), b"*", b"d", body) for name in names]
     return cycle([_redis_command(*words) for words in commands]).__next__
 
@@ -156,7 +159,7 @@ def _redis_command(*words: bytes) -> bytes:
 
 
 def limited(requests: Iterator[bytes]) -> Source:
-    """Return a source of the requests, which ends after the last one."""
+    """Return a source that returns each of the requests once, and then None."""
     return lambda: next(requests, None)
 
 
@@ -169,14 +172,17 @@ def _call(path: str, document: object) -> bytes:
 
 
 def commits(producer: str, streams: list[str], message: object) -> Iterator[bytes]:
-    """Return an endless iterator of one-shot commits that append a message to each stream."""
+    """Return an endless iterator of one-shot commits. Each appends `message` to every stream."""
     appends = [{"stream": stream, "messages": [message]} for stream in streams]
     fixed = {"appends": appends, "producer_id": producer, "producer_epoch": 0}
     return (_call("/v1/commits", {**fixed, "producer_seq": seq}) for seq in count())
 
 
 class TransactionRequests:
-    """The requests of transactions that use one id. Their transaction epochs are 1, 2, ..."""
+    """Requests for successive transactions with the same id.
+
+    The transaction epochs are 1, 2 and so on.
+    """
 
     def __init__(self, name: str, stream: str) -> None:
         self._id = name
@@ -190,12 +196,12 @@ class TransactionRequests:
         return _call("/v1/transactions", {**named, **self._owner})
 
     def publish(self, epoch: int, body: bytes) -> bytes:
-        """Return the request that appends to an inline transaction."""
+        """Return the request that appends `body` to an inline transaction."""
         fields = (f"Producer-Id: {self._producer}", "Producer-Epoch: 0", "Producer-Seq: 0")
         return self._post(epoch, body, *fields)
 
     def stage(self, epoch: int, seq: int, body: bytes) -> bytes:
-        """Return the request that sends a chunk of a staged transaction."""
+        """Return the request that sends the chunk `seq` of a staged transaction."""
         return self._post(epoch, body, f"Transaction-Seq: {seq}")
 
     def end(self, epoch: int, action: str) -> bytes:

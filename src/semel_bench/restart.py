@@ -1,8 +1,9 @@
-"""The time to open a directory with a long history and many streams, after a kill and a close.
+"""The time to open a directory with a long history and many streams, after a kill or a close.
 
-The first process builds the history and ends while appends are in flight. Then the page cache is
-dropped. The second process opens the directory, which is timed, reads and checks a sample of the
-streams, and closes the directory. The third process does the same after this close.
+The first process builds the history and ends abruptly while appends are in flight. Then the files
+are dropped from the page cache. The second process opens the directory, and the time of this is
+measured. It then reads and checks a sample of the streams, and closes the directory. The third
+process does the same as the second, but opens a directory that was closed normally.
 """
 
 import asyncio
@@ -35,8 +36,8 @@ from semel_bench.requests import BYTES
 from semel_bench.servers import Memory, memory_of
 
 _NEVER_MS: Final = 10**9
-# Share of a segment to fill after the last checkpoint. Each new segment starts a checkpoint, so a
-# replay is never longer than about one segment.
+# The share of a segment that is filled after the last checkpoint. Each new segment starts a
+# checkpoint, so a replay is never longer than about one segment.
 _TAIL_SHARE: Final = 0.8
 _PHASES: Final[dict[str, tuple[object, str]]] = {
     "checkpoint": (recovery, "load"),
@@ -51,7 +52,8 @@ Step = Callable[..., Coroutine[Any, Any, Any]]
 class Extent(Struct, frozen=True):
     """The size of the history.
 
-    `submitted` appends went to the streams in turn, and the first `acknowledged` were confirmed.
+    `submitted` is the number of appends that were submitted. They went to the streams in turn.
+    `acknowledged` is the number of them that were acknowledged, counted from the first append.
     """
 
     streams: int
@@ -59,16 +61,19 @@ class Extent(Struct, frozen=True):
     submitted: int
 
     def confirmed(self, stream: int) -> int:
-        """Return the number of confirmed messages of a stream."""
+        """Return the number of acknowledged messages in a stream."""
         return -(-max(self.acknowledged - stream, 0) // self.streams)
 
     def sampled(self, sample: int) -> list[int]:
-        """Return a random sample of the streams, which is the same in every process."""
+        """Return a random sample of `sample` streams. It is the same in every process."""
         return Random(2).sample(range(self.streams), min(sample, self.streams))
 
 
 class Reopened(Struct, frozen=True, kw_only=True):
-    """The measurements of a process that has opened the directory."""
+    """What a process measured while it opened and read the directory.
+
+    `before` and `after` are the memory before and after the directory was opened.
+    """
 
     open_s: float
     phases_s: dict[str, float]
@@ -127,7 +132,7 @@ def _figures(name: str, opened: Reopened, streams: int) -> list[Figure]:
 
 
 def _drop_from_cache(directory: str) -> None:
-    """Drop the files from the page cache, so that the next process reads from the disk."""
+    """Drop the files from the page cache, so that the next process reads them from the disk."""
     for entry in os.scandir(directory):
         fd = os.open(entry.path, os.O_RDONLY)
         os.fdatasync(fd)
@@ -136,10 +141,10 @@ def _drop_from_cache(directory: str) -> None:
 
 
 def in_child(step: Step, *args: object, is_killed: bool = False) -> Any:
-    """Run a coroutine function in a new process and return its result.
+    """Run the coroutine function `step` in a new process and return its result.
 
-    With `is_killed`, the process ends right after it has sent the result, and nothing is closed or
-    flushed. Raises RuntimeError if the function fails.
+    With `is_killed`, the process exits immediately after it has sent the result. It closes and
+    flushes nothing. Raises RuntimeError if the function fails.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -164,9 +169,9 @@ def _run(pipe: Connection, step: Step, args: tuple[object, ...], is_killed: bool
         runner.run(main())
 
 
-# ---- the messages, which are computed again for the check ----------------------------------------
+# ---- the messages: computed from their numbers, so that the check can compute them again ---------
 
-# Sizes of messages, each with the percentage of messages that have it.
+# The sizes of messages. After each size comes the percentage of messages that have it.
 _SIZES: Final = ((256, 70), (1 * KIB, 20), (4 * KIB, 8), (64 * KIB, 2))
 _PRODUCER_EVERY: Final = 10  # every tenth stream is written by a producer
 _SALT: Final = 0x9E3779B1
@@ -194,7 +199,7 @@ def _append_of(number: int, streams: int, now_ms: int) -> Append:
 
 
 async def build(data: str, options: Options) -> Extent:
-    """Write the history and return its extent. Each new segment starts a checkpoint."""
+    """Write the history and return its size. Each new segment starts a checkpoint."""
     settings = options.pick(
         Settings(checkpoint_interval_ms=_NEVER_MS), Settings(4 * MIB, 0, _NEVER_MS)
     )
@@ -205,14 +210,15 @@ async def build(data: str, options: Options) -> Extent:
     tail_bytes = settings.segment_bytes * _TAIL_SHARE
     while engine.broker.end < history_bytes or builder.tail_bytes(data) < tail_bytes:
         await builder.append_some()
-    # The last checkpoint is done. The appends after it are in flight when the process ends.
+    # After `settle`, the last checkpoint is complete. The appends submitted from here on are in
+    # flight when the process ends.
     await engine.settle()
     await builder.begin_last()
     return builder.extent
 
 
 class _Builder:
-    """Submits appends to the engine, with a bounded number in flight."""
+    """Submits appends to the engine. The number of appends in flight is limited."""
 
     def __init__(self, engine: Engine, options: Options) -> None:
         self._engine = engine
@@ -227,7 +233,7 @@ class _Builder:
 
     @property
     def extent(self) -> Extent:
-        """The extent of the history so far."""
+        """The size of the history so far."""
         return Extent(self._streams, self._acknowledged, self._submitted)
 
     def tail_bytes(self, data: str) -> int:
@@ -236,7 +242,7 @@ class _Builder:
         return self._engine.broker.end - max(first for first in firsts if first is not None)
 
     async def append_some(self) -> None:
-        """Submit appends, and wait until all earlier appends are durable."""
+        """Submit more appends, and wait until all appends before them are durable."""
         await self._submit_and_wait()
         if time.monotonic() - self._shown_at > 5:
             self._shown_at = time.monotonic()
@@ -273,7 +279,10 @@ class _Builder:
 
 
 async def reopen(data: str, extent: Extent, sample: int) -> Reopened:
-    """Open the directory, read and check a sample of its streams, close it; return the times."""
+    """Open the directory, read and check a sample of its streams, and close the directory.
+
+    Returns the measurements.
+    """
     before = memory_of(os.getpid())
     began = time.perf_counter()
     with timed(_PHASES) as phases:
@@ -303,10 +312,10 @@ def _timed_read(engine: Engine, stream: int) -> float:
 
 
 async def _check(engine: Engine, extent: Extent, sample: int) -> int:
-    """Read a sample of streams and return the number of their messages.
+    """Read and check a sample of the streams. Return the number of messages in them.
 
-    Asserts that no confirmed message is missing or changed, and that the last message of each
-    producer, sent again, is recognised as a duplicate.
+    Asserts that no acknowledged message is missing or changed. Also sends the last message of each
+    producer again, and asserts that the engine recognises it as a duplicate.
     """
     checked = 0
     for stream in extent.sampled(sample):

@@ -1,7 +1,8 @@
-"""The servers to measure. Each runs in a separate process, which this module starts and observes.
+"""The servers to measure. Each runs in its own process. This module starts and observes it.
 
-It also has the bare limits: files that are written and synced like the journal, and a server that
-does nothing else, started as `python -m semel_bench.servers [DIRECTORY]`. Works on Linux only.
+This module also contains the bare limits: files that are written and synced like the journal, and a
+server that only writes to such files. `python -m semel_bench.servers [DIRECTORY]` starts this
+server. The module works on Linux only.
 """
 
 import asyncio
@@ -54,7 +55,11 @@ process.stdout.write(`listening on ${url}\\n`)
 
 
 class Memory(Struct, frozen=True):
-    """The memory of a process in KiB: resident, the anonymous part of it, and the resident peak."""
+    """The memory of a process, in KiB.
+
+    These are its resident memory, the anonymous part of this memory, and the peak of the resident
+    memory.
+    """
 
     resident_kib: int
     anonymous_kib: int
@@ -62,25 +67,28 @@ class Memory(Struct, frozen=True):
 
 
 def memory_of(pid: int) -> Memory:
-    """Return the memory of a process."""
+    """Return how much memory the process `pid` uses."""
     lines = map(str.split, Path(f"/proc/{pid}/status").read_text().splitlines())
     kib = {words[0]: int(words[1]) for words in lines if words[-1:] == ["kB"]}
     return Memory(kib["VmRSS:"], kib["RssAnon:"], kib["VmHWM:"])
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Return the user and kernel CPU time of a process so far, over all its threads."""
+    """Return the CPU time (user and kernel) that all threads of a process have used so far."""
     return sum(map(int, _stat(pid)[11:13])) / _TICKS
 
 
 def cpu_seconds_below(pid: int, command: bytes) -> float:
-    """Return the CPU time so far of the children that run `command`, with their descendants."""
+    """Return the CPU time that some children of the process `pid` have used so far, in seconds.
+
+    These are the children whose command line contains `command`, with all their descendants.
+    """
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for child in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
             fields = _stat(child)
-            ticks[child] = sum(map(int, fields[11:15]))  # includes its reaped children
+            ticks[child] = sum(map(int, fields[11:15]))  # includes its children that have ended
             parent = int(fields[1])
             if parent != pid or command in Path(f"/proc/{child}/cmdline").read_bytes():
                 children.setdefault(parent, []).append(child)
@@ -99,29 +107,29 @@ def _stat(pid: int) -> list[str]:
 
 
 class Process(Struct, frozen=True):
-    """A running server."""
+    """A running server: its process id and its port."""
 
     pid: int
     port: int
 
     @property
     def url(self) -> str:
-        """The address of the server."""
+        """The base URL of the server."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def cpu_seconds(self) -> float:
-        """The user and kernel CPU time of the server so far, over all its threads."""
+        """The CPU time (user and kernel) that all threads of the server have used so far."""
         return cpu_seconds_of(self.pid)
 
     @property
     def memory_kib(self) -> int:
-        """The anonymous memory of the server, which no file backs."""
+        """The anonymous memory of the server, in KiB. This is memory that no file backs."""
         return memory_of(self.pid).anonymous_kib
 
 
 class Usage(Struct, frozen=True):
-    """The resources used: wall time, and CPU time of the server and of this process."""
+    """The resources that a load used: wall time, and CPU time of the server and of this process."""
 
     wall_s: float
     server_cpu_s: float
@@ -129,17 +137,17 @@ class Usage(Struct, frozen=True):
 
     @property
     def server_share(self) -> float:
-        """The share of one core that the server used."""
+        """The number of cores that the server used on average."""
         return self.server_cpu_s / self.wall_s
 
     @property
     def client_share(self) -> float:
-        """The share of one core that this process used."""
+        """The number of cores that this process used on average."""
         return self.client_cpu_s / self.wall_s
 
 
 class Stopwatch:
-    """Reads the three clocks of `Usage` when it is created and when it is stopped."""
+    """Measures a `Usage`, from the creation of this object until `stop` is called."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -149,7 +157,7 @@ class Stopwatch:
         return time.perf_counter(), self._process.cpu_seconds, time.process_time()
 
     def stop(self) -> Usage:
-        """Return the usage since the creation."""
+        """Return the usage since this object was created."""
         return Usage(*(now - then for now, then in zip(self._read(), self._began, strict=True)))
 
 
@@ -165,9 +173,9 @@ def _running(
     environment: Mapping[str, str] | None = None,
     directory: str | None = None,
 ) -> Iterator[Process]:
-    """Run a server during the block. Raises Unavailable if it does not start.
+    """Run a server during the block. Raises Unavailable if the server does not start.
 
-    Without `port`, the server chooses a port, and its first line of output names it.
+    If `port` is 0, the server chooses a port and names it in the first line of its output.
     """
     with subprocess.Popen(  # noqa: S603 - our own command
         command,
@@ -217,19 +225,22 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 
 def semel_server(folder: str) -> AbstractContextManager[Process]:
-    """Run `semel serve` with the data directory `semel` in a folder."""
+    """Return a context manager that runs `semel serve`. Its data is in `semel` below `folder`."""
     serve = [sys.executable, "-m", "semel", "serve", "--data", f"{folder}/semel", "--port", "0"]
     return _running("semel", [*serve, "--reserve-bytes", "0", "--long-poll-timeout", "30"])
 
 
 def bare_server(directory: str | None) -> AbstractContextManager[Process]:
-    """Run a `BareServer`. Without a directory, it writes nothing."""
+    """Return a context manager that runs a `BareServer`. Without a directory, it writes nothing."""
     arguments = [] if directory is None else [directory]
     return _running("bare", [sys.executable, "-m", "semel_bench.servers", *arguments])
 
 
 def node_server(directory: str, node_modules: str) -> AbstractContextManager[Process]:
-    """Run the protocol's reference server, with files. Raises Unavailable if not installed."""
+    """Return a context manager that runs the protocol's reference server, which is in Node.
+
+    The server stores its streams in files. Raises Unavailable if it is not installed.
+    """
     node = shutil.which("node")
     if node is None:
         raise Unavailable("Node reference server: there is no node on the PATH")
@@ -245,7 +256,10 @@ def node_server(directory: str, node_modules: str) -> AbstractContextManager[Pro
 
 
 def redis_server(directory: str) -> AbstractContextManager[Process]:
-    """Run Redis, which syncs after every command. Raises Unavailable if it is not installed."""
+    """Return a context manager that runs Redis. It is configured to sync after every command.
+
+    Raises Unavailable if Redis is not installed.
+    """
     redis = shutil.which("redis-server")
     if redis is None:
         raise Unavailable("Redis Streams: there is no redis-server on the PATH")
@@ -262,7 +276,7 @@ def redis_server(directory: str) -> AbstractContextManager[Process]:
 
 # ---- the bare limit ------------------------------------------------------------------------------
 
-# The bytes that the journal adds to the payload of an append.
+# As many bytes as the journal adds to the payload of an append.
 FRAME_EXTRA: Final = bytes(
     frame_bytes(encode_meta(StreamAppended(1_000)), (Section(1_000, 1_000, 1, b"", b"", False),))
 )
@@ -271,7 +285,8 @@ FRAME_EXTRA: Final = bytes(
 class BareFiles:
     """Files that are written and synced like the journal.
 
-    Each file has `file_bytes`, allocated in advance. If that is 0, there is one file that grows.
+    Each file has a size of `file_bytes`, which is allocated in advance. If `file_bytes` is 0, there
+    is only one file, and it grows.
     """
 
     def __init__(self, directory: str, file_bytes: int = SEGMENT_BYTES_DEFAULT) -> None:
@@ -287,7 +302,7 @@ class BareFiles:
         return self._disk.create(f"bare-{self._count:06d}", self._file_bytes)
 
     def write(self, buffers: Sequence[bytes]) -> None:
-        """Write and sync. If the current file is full, create the next file first."""
+        """Write the buffers and sync. If the current file is full, create the next file first."""
         size = sum(map(len, buffers))
         if self._file_bytes and self._position + size > self._file_bytes:
             self._file.close()
@@ -297,7 +312,7 @@ class BareFiles:
         self._position += size
 
     def write_seconds(self, buffers: Sequence[bytes], times: int) -> list[float]:
-        """Write the same bytes `times` times; return the seconds of each write."""
+        """Write the same buffers `times` times. Return the duration of each write in seconds."""
         seconds = []
         for _ in range(times):
             began = time.perf_counter()
@@ -312,10 +327,11 @@ class BareFiles:
 
 
 class BareServer:
-    """A server that responds when the body of a request is durable, or at once without files.
+    """A server that only makes each request's body durable and sends a constant response.
 
-    It uses semel's HTTP listener and groups its writes, but its response is constant. It does
-    nothing else, so it is the upper limit for a server with this HTTP listener.
+    Without files, it writes nothing and responds immediately. It uses semel's HTTP listener and
+    writes waiting bodies together. Because it does nothing else, no server with this HTTP listener
+    can be faster.
     """
 
     def __init__(self, files: BareFiles | None) -> None:
@@ -329,7 +345,7 @@ class BareServer:
         self._is_busy = False
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Respond to a request when its body is durable."""
+        """Respond to a request when its body is durable; immediately if there are no files."""
         if self._files is None:
             responder.send(self._response)
             return
@@ -353,7 +369,7 @@ class BareServer:
             if self._waiting:
                 self._write_soon(files)
 
-        if len(waiting) == 1:  # as in the engine: faster than waking up a thread
+        if len(waiting) == 1:  # like the engine, because this is faster than waking up a thread
             files.write(bodies)
             respond()
         else:
@@ -365,7 +381,7 @@ def _exit(error: BaseException) -> None:
 
 
 async def serve(directory: str | None) -> None:
-    """Serve until SIGTERM."""
+    """Run a `BareServer` until the process receives SIGTERM."""
     server = BareServer(None if directory is None else BareFiles(directory))
     listener = Listener()
     port = await listener.bind(HOST, 0)

@@ -1,9 +1,11 @@
 """The rates at which Spark reads and writes streams, compared with Spark's own text source.
 
-Every query is a streaming query that processes the rows stored when it starts. Its rate is computed
-from the duration of its only batch as Spark reports it, which includes planning and the Spark
-checkpoint. CPU time is measured over the whole query with its start, for the JVM, the Python
-workers and the server.
+Every query is a streaming query that processes the rows that are stored when it starts. The rate is
+computed from the duration of the query's only batch. Spark reports this duration, and it includes
+planning and the Spark checkpoint.
+
+The CPU time of the JVM, of the Python workers and of the server is measured over the whole query,
+including its start.
 """
 
 import asyncio
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
 _SMALL_ROWS: Final = 100
 _STREAM: Final = "rows"
 _SMALL: Final = "few-rows"
-# The command of the workers, which run until the session ends. The process that reads offsets ends
-# with its query, so it is not counted.
+# The command line of Spark's Python workers contains this. The workers run until the Spark session
+# ends. The process that reads offsets is not counted, because it ends with its query.
 _WORKERS: Final = b"pyspark.daemon"
 
 _TEXT: Final = "text file to noop"
@@ -59,7 +61,10 @@ Query = Callable[["SparkQueries"], list[float]]
 
 
 class Run(Struct, frozen=True):
-    """The cost of one query: the seconds of its batches, and the CPU time of each process."""
+    """The cost of one query: the duration of each batch, and the CPU time of each process.
+
+    All times are in seconds.
+    """
 
     batches: list[float]
     java_s: float
@@ -68,12 +73,15 @@ class Run(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """The duration of all batches."""
+        """The total duration of all batches, in seconds."""
         return sum(self.batches)
 
 
 async def measure_spark(harness: Harness) -> list[Figure]:
-    """Measure Spark on two cores with a million rows of 200 bytes. Skipped without Spark."""
+    """Measure Spark on two cores with a million rows of 200 bytes.
+
+    The benchmark is skipped if Spark is not installed.
+    """
     figures: list[Figure] = []
     with harness.optional():
         if find_spec("pyspark") is None or find_spec("pyarrow") is None:
@@ -102,7 +110,7 @@ async def _measure(harness: Harness) -> list[Figure]:
                     _COPY: spark.side(_copy),
                 },
                 rounds,
-                warm_rounds=options.pick(4, 1),  # the JVM compiles code while it runs
+                warm_rounds=options.pick(4, 1),  # the JVM gets faster, as it compiles code
             )
             small = await interleave(
                 {
@@ -138,7 +146,7 @@ def _copy(queries: "SparkQueries") -> list[float]:
 
 
 def _rows(count: int) -> Iterator[list[bytes]]:
-    """Yield rows of seven fields, in lists that fit into one append."""
+    """Yield `count` rows of seven fields each, in lists that each fit into one append."""
     for first in range(0, count, BATCH_MESSAGES_MAX):
         yield list(map(_row, range(first, min(first + BATCH_MESSAGES_MAX, count))))
 
@@ -156,7 +164,7 @@ def _row(number: int) -> bytes:
 
 
 def _write_file(directory: str, count: int) -> None:
-    """Write the rows as lines to a file in a new directory."""
+    """Write the rows to a file in a new directory, one row per line."""
     os.mkdir(directory)
     with open(f"{directory}/rows.json", "wb") as file:
         for lines in _rows(count):
@@ -164,7 +172,7 @@ def _write_file(directory: str, count: int) -> None:
 
 
 async def _append_rows(process: Process, name: str, count: int) -> None:
-    """Append the rows to a new JSON stream."""
+    """Create a JSON stream and append the rows to it."""
     await create_streams(process, [name], JSON)
     bodies = (b"[" + b",".join(lines) + b"]" for lines in _rows(count))
     await drive(process, [limited(post(name, JSON, body) for body in bodies)])
@@ -174,7 +182,7 @@ async def _append_rows(process: Process, name: str, count: int) -> None:
 
 
 class _Spark(Struct, frozen=True):
-    """Runs queries in a separate thread, and measures the CPU time of each."""
+    """Runs queries in a separate thread, and measures the CPU time of each query."""
 
     semel: Process
     queries: "SparkQueries"
@@ -200,7 +208,11 @@ class _Spark(Struct, frozen=True):
 
 @asynccontextmanager
 async def _spark(semel: Process, folder: str) -> AsyncIterator[_Spark]:
-    """Start Spark in a thread, because a session can be used only in the thread that created it."""
+    """Run Spark during the block.
+
+    Spark has its own thread, because a Spark session can be used only in the thread that created
+    it.
+    """
     from semel_bench.spark_queries import start
 
     loop = asyncio.get_running_loop()
@@ -241,7 +253,10 @@ def _small_batches(runs: dict[str, list[Run]]) -> list[Figure]:
 
 
 def _batch_ms(runs: Sequence[Run]) -> float:
-    """Return the median batch in ms, without the first quarter of each run, which is slower."""
+    """Return the median duration of a batch, in milliseconds.
+
+    The first quarter of each run's batches is not counted, because these batches are slower.
+    """
     counted = (each.batches[len(each.batches) // 4 :] for each in runs)
     return median([seconds for batches in counted for seconds in batches]) * 1e3
 

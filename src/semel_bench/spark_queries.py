@@ -1,8 +1,8 @@
-"""The queries of the benchmark `spark`, and the duration of their batches.
+"""The queries that the benchmark `spark` runs.
 
-This is the only module of the benchmarks that imports Spark. Spark's workers also import it, for
-its source. It imports semel only when a session starts, because otherwise the import would add time
-to every batch.
+This is the only benchmark module that imports Spark when it is imported. Spark's Python workers
+also import it, because it defines `EmptySource`. It imports semel only when a Spark session starts,
+because the import would otherwise add time to every batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,8 +34,8 @@ _VALUE: Final = b"x" * 200
 class SparkQueries:
     """A Spark session and the queries that run in it.
 
-    Each query processes the rows stored when it starts, and returns the seconds of its batches as
-    Spark reports them.
+    Each query processes the rows that are stored when it starts. It returns the duration of each
+    batch in seconds, as Spark reports it.
     """
 
     def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
@@ -48,29 +48,29 @@ class SparkQueries:
         self.java_pid: int = gateway.proc.pid
 
     def stop(self) -> None:
-        """End the session."""
+        """Stop the Spark session."""
         self._spark.stop()
 
     def text_to_noop(self, directory: str) -> list[float]:
-        """Read lines with Spark's own text source, and drop them."""
+        """Read the lines of text files with Spark's own text source, and drop them."""
         return self._run(self._spark.readStream.text(directory), _NOOP)
 
     def read_to_noop(self, stream: str) -> list[float]:
-        """Read messages without decoding them, and drop them."""
+        """Read the messages of a stream without decoding them, and drop them."""
         return self._run(self._read(stream), _NOOP)
 
     def decode_to_noop(self, stream: str) -> list[float]:
-        """Read messages as seven columns, and drop them."""
+        """Read the messages of a stream, decode each into seven columns, and drop them."""
         return self._run(self._read(stream, _SCHEMA), _NOOP)
 
     def copy(self, stream: str, rows_per_batch: int | None = None) -> list[float]:
-        """Copy messages to a new stream."""
+        """Copy the messages of a stream to a new stream."""
         frame = self._read(stream, rows_per_batch=rows_per_batch).select("value")
         target = f"copy-{self._runs}"
         return self._run(frame, _SEMEL, url=self._url, stream=target, retryTimeout="60s")
 
     def empty(self, rows: int, batches: int) -> list[float]:
-        """Run batches from a source that does no work to a sink that does no work."""
+        """Run `batches` batches of `rows` rows. The source and the sink do no work."""
         reader = self._spark.readStream.format(_EMPTY)
         return self._run(reader.options(rows=rows, batches=batches).load(), _EMPTY)
 
@@ -96,7 +96,10 @@ class SparkQueries:
 
 
 def start(url: str, folder: Path) -> SparkQueries:
-    """Start Spark on two cores and return its queries. Only the calling thread may run them."""
+    """Start Spark on two cores and return its queries.
+
+    The queries can be run only in the thread that called this function.
+    """
     from semel.spark import session
 
     spark = session("semel bench", "local[2,4]", sql_shuffle_partitions=2)
@@ -108,24 +111,27 @@ def start(url: str, folder: Path) -> SparkQueries:
 
 
 class EmptySource(DataSource):
-    """A source of `batches` batches with `rows` constant rows each, and a sink that drops rows."""
+    """A source of constant rows, and a sink that drops all rows.
+
+    The option `batches` is the number of batches, and `rows` is the number of rows in each batch.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `.format(...)`."""
+        """Return the name under which `.format(...)` finds this source."""
         return _EMPTY
 
     def schema(self) -> str:
-        """Return the schema, which has one column."""
+        """Return the schema: one column of bytes."""
         return "value binary"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader, which generates the rows."""
+        """Return the reader. It generates the rows."""
         del schema
         return _Reader(int(self.options["rows"]), int(self.options["batches"]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the writer, which drops the rows."""
+        """Return the writer. It drops all rows."""
         del schema, overwrite
         return _Writer()
 
@@ -139,7 +145,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Do nothing: the number of batches is fixed."""
+        """Do nothing, because the number of batches is fixed."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         del limit
@@ -162,7 +168,7 @@ class _Writer(DataSourceStreamArrowWriter):
         return WriterCommitMessage()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: nothing was written."""
+        """Do nothing, because nothing was written."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: nothing was written."""
+        """Do nothing, because nothing was written."""

@@ -1,12 +1,14 @@
-"""The delay that a checkpoint causes on the event loop, measured by a ticker under a steady load.
+"""How long a checkpoint delays the event loop, measured by a ticker under a steady load.
 
-Every stream is written to before each checkpoint, so that the tail and an index block of every
-stream are dirty. During every second checkpoint, the appends come one by one, because the engine
-may write single appends on the loop.
+Before each checkpoint, every stream is written to. So every stream has a changed tail and a changed
+index block that the checkpoint must store. During every second checkpoint, the appends are sent one
+at a time. The engine sometimes writes a single append on the event loop itself, and this measures
+that case.
 
-A gap is the time by which a tick is late. It includes the bursts of the load. The net gap excludes
-the time that any thread of this process waited for a core. On a busy machine, the delay that the
-engine causes is between the gap and the net gap.
+A gap is the time by which a tick of the ticker is late. The gap includes the time that the load
+itself needs on the event loop. The net gap is the gap without the time that any thread of this
+process waited for a core. On a busy machine, the delay that the engine causes is between the net
+gap and the gap.
 """
 
 import asyncio
@@ -36,19 +38,25 @@ _THREADS: Final = Path("/proc/self/task")
 
 
 class Gaps(Struct):
-    """The gaps in seconds: as observed, and net of the time that threads waited for a core."""
+    """Gaps in seconds. `seen` has the observed gaps, and `net` has the net gaps.
+
+    A net gap does not include the time that threads waited for a core.
+    """
 
     seen: list[float] = field(default_factory=list)
     net: list[float] = field(default_factory=list)
 
     def add(self, gap_s: float, waited_s: float) -> None:
-        """Add the gap of one tick, and the time that threads waited for a core."""
+        """Add the gap of one tick. `waited_s` is the time that threads waited for a core in it."""
         self.seen.append(max(gap_s, 0.0))
         self.net.append(max(gap_s - waited_s, 0.0))
 
 
 async def measure_stall(harness: Harness) -> list[Figure]:
-    """Measure the gaps with and without checkpoints, and the parts of a checkpoint on the loop."""
+    """Measure the gaps during checkpoints and at other times.
+
+    Also measure the parts of a checkpoint that run on the event loop.
+    """
     checkpoints, per_second = harness.options.pick((6, 10_000), (2, 2_000))
     with harness.scratch() as folder:
         figures = await _stall(folder, harness.options.stream_count, checkpoints, per_second)
@@ -57,7 +65,8 @@ async def measure_stall(harness: Harness) -> list[Figure]:
 
 
 async def _stall(path: str, streams: int, checkpoints: int, per_second: int) -> list[Figure]:
-    # The segment never becomes full, so there are no checkpoints except the requested ones.
+    # The segment is so large that it never becomes full. So the only checkpoints are those that
+    # this function requests.
     segment_bytes = 16 * MIB + (checkpoints + 1) * streams * 4 * _APPEND_BYTES
     engine = await Engine.open(path, Settings(segment_bytes, 0, _NEVER_MS))
     await create_engine_streams(engine, streams)
@@ -70,7 +79,7 @@ async def _stall(path: str, streams: int, checkpoints: int, per_second: int) -> 
             await pump.until(pump.submitted + streams)
             pump.is_trickling = index % 2 == 1
             durations.append(await _checkpoint(engine, parts))
-            # The ticker counts the half second after a checkpoint as part of the checkpoint.
+            # Wait, because the ticker counts the half second after a checkpoint as part of it.
             await asyncio.sleep(_AFTER_S)
             pump.is_trickling = False
         for task in tasks:
@@ -98,7 +107,11 @@ def _gap_figures(name: str, gaps: Gaps, target: Target | None = None) -> list[Fi
 
 
 def _parts(engine: Engine) -> dict[str, tuple[object, str]]:
-    """Return the methods that run on the loop for a checkpoint, and others that may delay it."""
+    """Return the methods to measure, keyed by label.
+
+    They are the methods that a checkpoint runs on the event loop, and other methods that can delay
+    the event loop.
+    """
     return {
         "cut()": (engine.broker, "cut"),
         "cut_done()": (engine.broker, "cut_done"),
@@ -113,7 +126,7 @@ def _is_in_checkpoint(parts: Times) -> bool:
 
 
 async def _checkpoint(engine: Engine, parts: Times) -> float:
-    """Request a checkpoint and wait for its end; return the seconds."""
+    """Request a checkpoint and wait until it is complete. Return its duration in seconds."""
     began = time.perf_counter()
     engine.checkpoint()
     while _is_in_checkpoint(parts):  # noqa: ASYNC110 - the engine does not report the end
@@ -123,7 +136,10 @@ async def _checkpoint(engine: Engine, parts: Times) -> float:
 
 @contextmanager
 def _timed_collections(parts: Times) -> Iterator[None]:
-    """Time the full garbage collections, each of which stops all threads."""
+    """Measure the full garbage collections during the block, because each stops all threads.
+
+    Their durations are added to `parts`.
+    """
     parts["full collection"] = []
     began = 0.0
 
@@ -140,7 +156,10 @@ def _timed_collections(parts: Times) -> Iterator[None]:
 
 
 class Pump:
-    """A steady load of appends or, if `is_trickling`, single appends at intervals."""
+    """Submits a steady load of `per_second` appends.
+
+    With `is_trickling`, it instead submits one append at a time, at short intervals.
+    """
 
     def __init__(self, engine: Engine, work: Workload, per_second: int) -> None:
         self._engine = engine
@@ -154,7 +173,8 @@ class Pump:
         while True:
             began = time.perf_counter()
             await asyncio.sleep(_PUMP_S)
-            # Appends missed during a stall are not submitted later: a burst would delay the loop.
+            # Appends that were missed during a stall are not submitted later, because a burst of
+            # appends would delay the event loop again.
             elapsed_s = min(time.perf_counter() - began, 5 * _PUMP_S)
             count = 1 if self.is_trickling else int(elapsed_s * self._per_second)
             for command in self._work(self.submitted, count):
@@ -162,7 +182,7 @@ class Pump:
                 self.submitted += 1
 
     async def until(self, submitted: int) -> None:
-        """Wait until this many appends are submitted."""
+        """Wait until the total number of submitted appends is at least `submitted`."""
         while self.submitted < submitted:  # noqa: ASYNC110 - nothing signals this
             await asyncio.sleep(0.01)
 
@@ -172,7 +192,11 @@ def _check(outcome: Outcome) -> None:
 
 
 class Ticker:
-    """Wakes up every millisecond and records by how much it is late."""
+    """Wakes up every millisecond and records how late each wake-up is.
+
+    `quiet` has the gaps without a checkpoint. `steady` and `trickle` have the gaps during a
+    checkpoint: `trickle` if the pump submits one append at a time, otherwise `steady`.
+    """
 
     def __init__(self, is_in_checkpoint: Callable[[], bool], pump: Pump) -> None:
         self.quiet = Gaps()
@@ -182,7 +206,7 @@ class Ticker:
         self._pump = pump
 
     async def run(self) -> None:
-        """Tick until cancelled."""
+        """Record gaps until cancelled."""
         last = seen_in = time.perf_counter()
         waits = CoreWaits()
         while True:
@@ -201,10 +225,10 @@ class Ticker:
 
 
 class CoreWaits:
-    """The time that the threads of this process were ready to run but waited for a core.
+    """Measures how long the threads of this process were ready to run but waited for a core.
 
-    It is the sum over the threads that exist at the creation of this object. It is 0 if the kernel
-    does not measure it. Works on Linux only.
+    The result is the sum over the threads that exist when this object is created. It is 0 if the
+    kernel does not measure these waits. This class works on Linux only.
     """
 
     def __init__(self) -> None:
@@ -213,11 +237,15 @@ class CoreWaits:
         self._last_ns = self._total_ns()
 
     def _total_ns(self) -> int:
-        # The file has three numbers: time on a core, time waiting for a core, and time slices.
+        # The file has three numbers: the time that the thread ran on a core, the time that it
+        # waited for a core, and the number of its time slices.
         return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._fds)
 
     def since_last(self) -> float:
-        """Return the seconds of waiting since the last call."""
+        """Return the time that threads waited since the previous call, in seconds.
+
+        The first call counts from the creation of this object.
+        """
         last_ns, self._last_ns = self._last_ns, self._total_ns()
         return (self._last_ns - last_ns) / 1e9
 

@@ -1,7 +1,7 @@
-"""The benchmarks of transactions.
+"""Benchmarks for transactions.
 
-`commit`: a one-shot commit over four streams. `staged`: a staged transaction of 2 GiB. `aborted`: a
-stream with 100,000 aborted transactions.
+`commit` measures one-shot commits that append to four streams. `staged` measures a staged
+transaction of 2 GiB. `aborted` measures a stream with 100,000 aborted transactions.
 """
 
 import asyncio
@@ -65,12 +65,16 @@ _STREAMS_EACH: Final = 4
 
 
 async def measure_commit(harness: Harness) -> list[Figure]:
-    """Measure a commit over four streams, compared with four plain appends of the same messages."""
+    """Measure one-shot commits that append to four streams.
+
+    Each commit is compared with four plain appends of the same messages.
+    """
     options = harness.options
     with harness.scratch() as folder, semel_server(folder) as semel:
         names = [name for writer in range(_CONNECTIONS + 1) for name in _names(writer)]
         await create_streams(semel, names, JSON)
-        # This comes first: later a segment may become full, which takes additional syncs.
+        # The syncs are counted first, while the segment is nearly empty. Later the segment can
+        # become full, and the next segment needs additional syncs.
         syncs = await _syncs_each(semel, options.scaled(500))
         body = msgspec.json.encode(_VALUE)
         writers = range(_CONNECTIONS)
@@ -105,9 +109,10 @@ def _commits(writer: int) -> Iterator[bytes]:
 
 
 async def _syncs_each(process: Process, count: int) -> float:
-    """Commit one at a time; return the number of journal syncs per commit."""
+    """Send `count` commits, one at a time. Return the number of journal syncs per commit."""
     before = await asyncio.to_thread(_count_syncs, process)
-    await drive(process, [limited(islice(_commits(_CONNECTIONS), count))])  # an additional writer
+    # These commits come from an additional writer, which the timed rounds do not use.
+    await drive(process, [limited(islice(_commits(_CONNECTIONS), count))])
     return (await asyncio.to_thread(_count_syncs, process) - before) / count
 
 
@@ -123,7 +128,7 @@ _STAGED: Final = "staged"
 
 
 class MemoryGrowth:
-    """The maximum growth of a server's memory since the creation of this object."""
+    """Measures the maximum growth of a server's memory since this object was created."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -131,11 +136,11 @@ class MemoryGrowth:
 
     @property
     def mb(self) -> float:
-        """The maximum growth so far, in MB."""
+        """The maximum growth that was measured so far, in MB."""
         return (self._most - self._before) * 1024 / 1e6
 
     async def watch(self, work: Awaitable[T]) -> T:
-        """Measure the memory repeatedly until `work` is done; return its result."""
+        """Measure the memory repeatedly until `work` is done. Return the result of `work`."""
         task = asyncio.ensure_future(work)
         is_done = False
         while not is_done:
@@ -145,7 +150,10 @@ class MemoryGrowth:
 
 
 async def measure_staged(harness: Harness) -> list[Figure]:
-    """Measure a staged transaction: its memory and time, and the appends of another client."""
+    """Measure the memory and the time that a large staged transaction needs.
+
+    Also measure how it affects the appends of another client.
+    """
     options = harness.options
     chunks = options.scaled(2 * GIB // MIB)
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -188,9 +196,10 @@ _READ: Final = "read at the tail"
 
 
 async def measure_aborted(harness: Harness) -> list[Figure]:
-    """Measure a stream with many aborted transactions: memory, start of the server, and reads.
+    """Measure a stream with very many aborted transactions: memory, server start and reads.
 
-    The time to find the tail is compared with a stream that has few aborted transactions.
+    The time to find the stream's tail is compared with the time for a stream that has few aborted
+    transactions.
     """
     options = harness.options
     many = max(options.scaled(100_000), 2 * _FEW)
@@ -221,7 +230,10 @@ async def measure_aborted(harness: Harness) -> list[Figure]:
 
 
 async def _fill(process: Process, stream: str, count: int) -> float:
-    """Append a message, `count` aborted transactions, and a message; return the seconds."""
+    """Append a message, run about `count` transactions that abort, and append another message.
+
+    Returns the duration in seconds.
+    """
     plain = post(stream, BYTES, _BODY)
     began = time.perf_counter()
     await send_all(process, plain)
@@ -239,7 +251,7 @@ def _aborts(requests: TransactionRequests, count: int) -> Iterator[bytes]:
 
 
 async def _read_committed(process: Process) -> float:
-    """Read the committed messages, of which there are two; return the seconds."""
+    """Read the two committed messages of the long stream. Return the duration in seconds."""
     query = f"&{_COMMITTED}"
     total, seconds = await asyncio.to_thread(read_all, process, _LONG, query=query)
     if total != 2 * len(_BODY):
@@ -248,7 +260,10 @@ async def _read_committed(process: Process) -> float:
 
 
 async def _find_tails(process: Process, options: Options) -> dict[str, list[Round]]:
-    """Find the tail of both streams with HEAD and with a read; return the rounds of each side."""
+    """Find the tail of each stream, once with HEAD and once with a read at the tail.
+
+    Returns a mapping from each side to its rounds.
+    """
     sides: dict[str, Side[Round]] = {}
     for stream in (_LONG, _SHORT):
         url = stream_url(stream)

@@ -1,4 +1,4 @@
-"""Requests and responses of `/v1/groups`: positions, and the pinned step."""
+"""Requests and responses of `/v1/groups`: a group's positions and its pinned step."""
 
 from msgspec import UNSET, Struct
 
@@ -26,7 +26,12 @@ from semel.wire.schema.transactions import (
 
 
 class GroupQuery(Struct, frozen=True):
-    """The positions of a group to return. Pending moves of `transaction` are left out."""
+    """Which positions of a group to return.
+
+    With `is_stable`, the query is refused while a pending transaction moves one of the positions.
+    `stream` restricts the result to one stream. Moves of the pending transaction with the id
+    `transaction` are ignored.
+    """
 
     is_stable: bool = False
     stream: str | None = None
@@ -38,14 +43,17 @@ class GroupQuery(Struct, frozen=True):
 
 @parser
 def parse_positions(group: str, headers: Headers, body: bytes, *, now_ms: int) -> SetPositions:
-    """Parse a request that moves a group."""
+    """Parse a request that moves positions of a group."""
     request = read_document(headers, body, SetPositionsRequest)
     moves = [read_move(group, path, target) for path, target in request.offsets.items()]
     return SetPositions(now_ms, tuple(moves))
 
 
 def read_move(group: str, path: str, target: Target) -> PositionMove:
-    """Return the move of a group to a target. Raises MalformedRequest."""
+    """Return the move of the group's position in the stream `path` to `target`.
+
+    Raises MalformedRequest if an offset in `target` is invalid.
+    """
     if not isinstance(target, MoveRequest):
         return PositionMove(group, path, read_offset(target, "offsets"))
     return PositionMove(
@@ -76,7 +84,7 @@ def parse_snapshot(group: str, headers: Headers, body: bytes, *, now_ms: int) ->
 
 @parser
 def parse_group_query(query: str) -> GroupQuery:
-    """Parse `?stable=true&stream=...&transaction=...`."""
+    """Parse the query of a request for positions: `?stable=true&stream=...&transaction=...`."""
     parameters = parse_query(query, ("stable", "stream", "transaction"))
     stable = read_choice(parameters, "stable", ("true", "false"), "false")
     return GroupQuery(stable == "true", parameters.get("stream"), parameters.get("transaction"))
@@ -86,10 +94,10 @@ def parse_group_query(query: str) -> GroupQuery:
 
 
 def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
-    """Return the positions of a group, which are none if it was never moved.
+    """Return the response with the positions of a group.
 
-    The response is 409 if the query is for stable positions and a pending transaction may still
-    move one of them.
+    A group that was never moved has no positions. The response is 409 if the query is for stable
+    positions and a pending transaction moves one of them.
     """
     pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
     if query.is_stable and pending:
@@ -122,7 +130,7 @@ def _pending_move(move: PendingView, now_ms: int) -> PendingMove:
 
 @responds_to(PositionsSet)
 def moved_response(outcome: PositionsSet, command: SetPositions, group: str) -> Response:
-    """Return the new positions of a group in the streams of the request."""
+    """Return the response with the group's new position in each stream that `command` names."""
     offsets = {move.path: print_offset(move.to) for move in command.positions}
     versions = dict(zip(offsets, outcome.versions, strict=True))
     return json_response(200, MovedPositions(group, offsets, versions))
@@ -130,12 +138,15 @@ def moved_response(outcome: PositionsSet, command: SetPositions, group: str) -> 
 
 @responds_to(Pinned)
 def pinned_response(outcome: Pinned, group: str) -> Response:
-    """Return the pinned step: 201 if this request pinned it, 200 if it was pinned before."""
+    """Return the response with the pinned step.
+
+    The status is 201 if this request pinned the step, and 200 if the step was pinned before.
+    """
     return json_response(201 if outcome.is_new else 200, _snapshot(group, outcome))
 
 
 def snapshot_response(view: SnapshotView | None) -> Response:
-    """Return the step a group has pinned; 404 without one."""
+    """Return the response with the pinned step of a group; 404 if the group has no pinned step."""
     if view is None:
         return problem_response(Problem(404, "snapshot_not_found", "the group has pinned no step"))
     return json_response(200, _snapshot(view.group, view))

@@ -1,6 +1,6 @@
-"""Parsing of header values. It is strict: a malformed value is refused, never guessed.
+"""Parsing of header values. The parser is strict: it refuses a malformed value and never guesses.
 
-The functions raise MalformedRequest. For a malformed value its problem names the header.
+The functions raise MalformedRequest. If a value is malformed, the problem names the header.
 """
 
 import re
@@ -20,14 +20,15 @@ from semel.model.limits import (
 from semel.model.offsets import parse_offset
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request
 
-# Names are in lower case. The values of a repeated header are joined with ", ". Bytes are read as
-# Latin-1.
+# Maps header names in lower case to values. The values of a repeated header are joined with ", ".
+# Bytes are decoded as Latin-1.
 Headers = Mapping[str, str]
 
-# With this header, a repeat whose payload differs from the stored one is refused.
+# If this header is `true`, a repeat is refused if its payload differs from the stored payload.
 STRICT: Final = "producer-strict"
 
-# Headers with a single value. They are refused if repeated: all values but one would be ignored.
+# Headers with a single value. A request that repeats one of them is refused, because the server
+# would have to ignore all its values except one.
 SINGLE: Final = frozenset(
     {
         "content-type",
@@ -73,21 +74,21 @@ _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 
 def refuse_repeated(repeated: Set[str]) -> None:
-    """Raise MalformedRequest if a header of SINGLE is repeated."""
+    """Raise MalformedRequest if one of the repeated headers is in SINGLE."""
     for name in sorted(SINGLE.intersection(repeated)):
         raise bad_header(name, "was sent more than once")
 
 
 def read_text(headers: Headers, name: str, bytes_max: int) -> str | None:
-    """Return the value of a header as `check_text` does; None if it is absent."""
+    """Return the value of a header, checked by `check_text`; None if the header is absent."""
     value = headers.get(name)
     return None if value is None else check_text(value, name, bytes_max)
 
 
 def check_text(value: str, name: str, bytes_max: int) -> str:
-    """Return `value` if it is printable ASCII, neither empty nor too long.
+    """Return `value` if it has 1 to `bytes_max` characters, all of them printable ASCII.
 
-    Otherwise raises MalformedRequest.
+    Otherwise raises MalformedRequest, with `name` as the header's name.
     """
     if not 0 < len(value) <= bytes_max:
         raise bad_header(name, f"must have 1 to {bytes_max} characters")
@@ -97,9 +98,9 @@ def check_text(value: str, name: str, bytes_max: int) -> str:
 
 
 def to_number(value: str) -> int | None:
-    """Return the integer that a string of digits has; None for any other string.
+    """Return the integer that a string of decimal digits represents; None for any other string.
 
-    The maximum is 2^53-1. Leading zeros are allowed.
+    Leading zeros are allowed. The result is also None if the integer is greater than 2^53-1.
     """
     if len(value) > _NUMBER_DIGITS:
         value = value.lstrip("0")
@@ -110,7 +111,10 @@ def to_number(value: str) -> int | None:
 
 
 def read_number(headers: Headers, name: str) -> int | None:
-    """Return the integer in a header, which must have digits only; None if it is absent."""
+    """Return the integer in a header; None if the header is absent.
+
+    Raises MalformedRequest if the value has other characters than digits, or is too large.
+    """
     value = headers.get(name)
     number = None if value is None else to_number(value)
     if number is None and value is not None:
@@ -119,7 +123,11 @@ def read_number(headers: Headers, name: str) -> int | None:
 
 
 def read_canonical(headers: Headers, name: str, maximum: int = NUMBER_MAX) -> int | None:
-    """Return the integer in a header, which must have no leading zeros; None if it is absent."""
+    """Return the integer in a header; None if the header is absent.
+
+    Raises MalformedRequest if the value has leading zeros, has other characters than digits, or is
+    greater than `maximum`.
+    """
     value = headers.get(name)
     if value is None:
         return None
@@ -130,7 +138,10 @@ def read_canonical(headers: Headers, name: str, maximum: int = NUMBER_MAX) -> in
 
 
 def read_range(headers: Headers, name: str) -> tuple[int, int] | None:
-    """Return `(first, last)` for `first-last`, and `(n, n)` for `n`; None if it is absent."""
+    """Return the range of integers in a header; None if the header is absent.
+
+    The value `3-7` gives `(3, 7)`, and the value `3` gives `(3, 3)`.
+    """
     value = headers.get(name)
     if value is None:
         return None
@@ -143,9 +154,9 @@ def read_range(headers: Headers, name: str) -> tuple[int, int] | None:
 
 
 def read_flag(headers: Headers, name: str) -> bool:
-    """Return whether a header is `true`, in upper or lower case.
+    """Return True if the value of a header is `true`, in upper or lower case.
 
-    Any other value counts as absent (protocol 1.1).
+    A header with any other value is treated as if it were absent (protocol 1.1).
     """
     value = headers.get(name)
     return value is not None and value.lower() == "true"
@@ -160,7 +171,10 @@ def read_switch(headers: Headers, name: str) -> bool | None:
 
 
 def read_instant(headers: Headers, name: str) -> int | None:
-    """Return the RFC 3339 time in a header as milliseconds since 1970; None if it is absent."""
+    """Return the RFC 3339 time in a header, in milliseconds since 1970.
+
+    Returns None if the header is absent.
+    """
     value = headers.get(name)
     if value is None:
         return None
@@ -179,17 +193,17 @@ def read_instant(headers: Headers, name: str) -> int | None:
 
 
 def print_instant(instant_ms: int) -> str:
-    """Return milliseconds since 1970 as an RFC 3339 time, always with three decimals."""
+    """Return a time in milliseconds since 1970 as an RFC 3339 string with three decimals."""
     return to_datetime(instant_ms).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def to_datetime(instant_ms: int) -> datetime:
-    """Return milliseconds since 1970 as a datetime in UTC."""
+    """Return a time in milliseconds since 1970 as a datetime in UTC."""
     return EPOCH + instant_ms * MILLISECOND
 
 
 def read_content_type(headers: Headers) -> str | None:
-    """Return the media type in Content-Type, unchanged; None if it is absent or empty."""
+    """Return the media type in Content-Type, unchanged; None if the header is absent or empty."""
     value = headers.get("content-type")
     if not value:
         return None
@@ -201,7 +215,7 @@ def read_content_type(headers: Headers) -> str | None:
 
 
 def refuse_encoding(headers: Headers) -> None:
-    """Raise MalformedRequest for a compressed body: it could be huge when decompressed."""
+    """Raise MalformedRequest if the body is compressed, because it could decompress to any size."""
     value = headers.get("content-encoding")
     if value is not None and value.lower() != "identity":
         message = "the body must be sent without Content-Encoding"
@@ -209,12 +223,15 @@ def refuse_encoding(headers: Headers) -> None:
 
 
 def to_position(text: str) -> int | None:
-    """Return the ordinal of a printed offset or of an integer; None for any other string."""
+    """Return the ordinal for a printed offset, or for an ordinal without leading zeros.
+
+    Returns None for any other string.
+    """
     return to_number(text) if _CANONICAL.fullmatch(text) else parse_offset(text)
 
 
 def read_if_match(headers: Headers) -> int | None:
-    """Return the ordinal in If-Match, which may be quoted; None if it is absent."""
+    """Return the ordinal in If-Match; None if the header is absent. The value can be quoted."""
     value = headers.get("if-match")
     if value is None:
         return None
@@ -226,7 +243,10 @@ def read_if_match(headers: Headers) -> int | None:
 
 
 def _qualities(value: str) -> dict[str, float]:
-    """Return the q-value of each entry of a list; a malformed q-value counts as 0."""
+    """Return the q-value of each entry in the list of an Accept or Accept-Encoding header.
+
+    An entry without a q-value has the q-value 1. A malformed q-value counts as 0.
+    """
     qualities: dict[str, float] = {}
     for entry in value.lower().split(","):
         name, _, parameters = entry.partition(";")
@@ -240,7 +260,11 @@ def _qualities(value: str) -> dict[str, float]:
 
 
 def accepts_gzip(headers: Headers) -> bool:
-    """Return whether Accept-Encoding ranks gzip at least as high as plain bytes."""
+    """Return True if the client accepts gzip and does not prefer an uncompressed body.
+
+    The q-value of gzip in Accept-Encoding must be greater than 0 and must not be lower than the
+    q-value of `identity`. If `identity` is not in the list, its q-value counts as 0.
+    """
     value = headers.get("accept-encoding")
     if value is None or "gzip" not in value.lower():
         return False
@@ -250,7 +274,10 @@ def accepts_gzip(headers: Headers) -> bool:
 
 
 def accepts_type(headers: Headers, media_type: str) -> bool:
-    """Return whether Accept contains this media type; a wildcard does not count."""
+    """Return True if Accept names this media type with a q-value above 0.
+
+    A wildcard such as `*/*` does not count.
+    """
     value = headers.get("accept")
     return value is not None and _qualities(value).get(media_type, 0.0) > 0
 
@@ -264,10 +291,11 @@ EVENTS: Final = "text/event-stream"
 
 
 # ---- producer headers ----------------------------------------------------------------------------
-# There are two dialects; both result in a ProducerTag. The first one needs `Producer-Id`,
-# `Producer-Seq` and at least one of `Producer-Epoch`, `Producer-Session` and
-# `Producer-Mode: sparse`. A sparse producer may omit the id, so that the server chooses it. The
-# older dialect needs `X-Producer-Id` and `X-Producer-Seq`; `X-Producer-Epoch` is optional.
+# There are two dialects, and each is parsed into a ProducerTag.
+# - The present dialect requires `Producer-Id`, `Producer-Seq` and at least one of `Producer-Epoch`,
+#   `Producer-Session` and `Producer-Mode: sparse`. A sparse producer is allowed to omit
+#   `Producer-Id`. Then the server chooses the id.
+# - The older dialect requires `X-Producer-Id` and `X-Producer-Seq`. `X-Producer-Epoch` is optional.
 
 _ID: Final = "producer-id"
 _EPOCH: Final = "producer-epoch"
@@ -282,16 +310,20 @@ _ANY: Final = _OURS | _X
 
 
 def speaks_x(headers: Headers) -> bool:
-    """Return whether a request uses the X-Producer-* dialect; its response does the same."""
+    """Return True if a request uses the X-Producer-* dialect.
+
+    The response must then use the same dialect.
+    """
     return not _X.isdisjoint(headers)
 
 
 def parse_producer(
     headers: Headers, *, is_strict: bool, fresh_id: Callable[[], str] | None = None
 ) -> ProducerTag | None:
-    """Return the producer tag of an append; None if it has no producer headers.
+    """Return the producer tag of an append; None if the append has no producer headers.
 
-    `fresh_id` returns a new id for a sparse producer that sends none.
+    `fresh_id` is called for a new producer id if a sparse producer sends no id. If `fresh_id` is
+    None, such a request is refused. `is_strict` has the same effect as `Producer-Strict: true`.
     """
     if _ANY.isdisjoint(headers):
         return None
@@ -351,14 +383,14 @@ def _incomplete(message: str) -> Exception:
 
 
 # ---- transaction headers -------------------------------------------------------------------------
-# An append of a transaction has `Transaction-Id` and `Transaction-Epoch`. If the transaction is
-# staged, it also has `Transaction-Seq`.
+# An append to a transaction has `Transaction-Id` and `Transaction-Epoch`. An append to a staged
+# transaction also has `Transaction-Seq`.
 
 _TXN: Final = frozenset({"transaction-id", "transaction-epoch", "transaction-seq"})
 
 
 def parse_transaction(headers: Headers, *, is_strict: bool = False) -> TxnTag | None:
-    """Return the transaction tag of an append; None if it has no transaction headers."""
+    """Return the transaction tag of an append; None if the append has no transaction headers."""
     if _TXN.isdisjoint(headers):
         return None
     name = read_text(headers, "transaction-id", TXN_ID_BYTES_MAX)

@@ -1,9 +1,10 @@
-"""JSON bodies: appends, which are split into their messages, and documents.
+"""Two kinds of JSON bodies: appends and documents.
 
-An append is split without building objects. Each message stays as it was sent, with its spaces,
-duplicate keys and large integers. Only the brackets, commas and spaces around the elements of the
-top-level array are dropped. Documents are the bodies of all other requests; `semel.wire.schema` has
-their structs.
+The body of an append is split into messages without building objects. Each message stays as it was
+sent, with its spaces, duplicate keys and large integers. Only the brackets, commas and spaces
+around the elements of the top-level array are dropped.
+
+All other JSON request bodies are documents. Their structs are in `semel.wire.schema`.
 """
 
 import re
@@ -28,13 +29,15 @@ JSON_DEPTH_MAX: Final = 64
 EMPTY_ARRAY: Final = "an empty array contains no message"
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON is nested deeper than {JSON_DEPTH_MAX}"
-# The minimum length of JSON that is nested too deep: one bracket more on each side than is allowed.
-# Nested objects are longer, because each one but the innermost also has a name and a colon: `{"":`.
+# The length of the shortest JSON that is nested too deep. For arrays, it is one opening and one
+# closing bracket more than the allowed depth. For objects, it is longer, because every object
+# except the innermost also contains a name and a colon: `{"":`.
 _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 _DEEP_OBJECTS_BYTES_MIN: Final = 5 * JSON_DEPTH_MAX + 2
 _TOGETHER_MAX: Final = 32
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_TO_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # 1 and, signed, -1
+# Translates an opening bracket into the signed byte 1, and a closing bracket into -1.
+_TO_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _STAND_IN: Final = rb"\\u0041"
@@ -44,11 +47,13 @@ _value: Final = msgspec.json.Decoder(Raw)
 
 
 def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
-    """Return the batch of a body, the reason why it is invalid, or None for an empty array.
+    """Return the batch in a body, the reason why the body is invalid, or None for an empty array.
 
-    The escape of a lone surrogate is valid JSON, but the parser refuses it. Then `parsed` is parsed
-    instead of the body: it has the escape of a letter in place of the escape of each surrogate, so
-    all messages have the same position and length in both.
+    The escape of a lone surrogate is valid JSON, but the parser refuses it. In that case the
+    function calls itself with `parsed`. This is a copy of the body in which the escape of a letter
+    replaces the escape of each surrogate. The copy is parsed to find the position and the length of
+    each message. The messages are then taken from `body`, where they have the same positions and
+    lengths.
     """
     if not body.isascii():
         try:
@@ -67,7 +72,10 @@ def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
 
 
 def _without_surrogates(body: bytes) -> bytes:
-    """Return a body of the same length, with the escapes of surrogates replaced by a letter's."""
+    """Return a copy of the body in which a letter's escape replaces each surrogate's escape.
+
+    The copy has the same length, because all these escapes have the same length.
+    """
     return _SURROGATE.sub(_STAND_IN, body)
 
 
@@ -85,11 +93,15 @@ def _split(body: bytes, parsed: bytes) -> Batch | str | None:
 
 
 def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
-    """Return the messages in the body that have the positions of the messages in `parsed`."""
+    """Return the messages of `body`.
+
+    They have the same positions and lengths in `body` as the messages `raws` have in `parsed`.
+    """
     at = parsed.index(b"[") + 1
     messages = []
     for raw in raws:
-        # Only spaces and a comma are between two messages, and no message begins with these.
+        # `index` finds the message itself, because only spaces and a comma precede it, and no
+        # message begins with a space or a comma.
         at = parsed.index(raw, at)
         messages.append(body[at : at + len(raw)])
         at += len(raw)
@@ -99,7 +111,7 @@ def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
 def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch | str:
     count = len(messages)
     sizes = list(map(len, messages))
-    # Without spaces between the messages, the body without its brackets is the payload.
+    # If there are no spaces around the messages, the payload is the body without its two brackets.
     is_join = len(body) == sum(sizes) + count + 1
     payload = body[1:-1] if is_join else b",".join(messages)
     if _has_too_deep(payload, sizes):
@@ -108,9 +120,10 @@ def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch |
 
 
 def _has_too_deep(payload: bytes, sizes: Sequence[int]) -> bool:
-    """Return whether any message is nested too deep.
+    """Return True if any message is nested too deep.
 
-    Messages with few brackets are checked together, which is faster.
+    Messages are first checked in groups, because this is faster. If a group has few brackets, none
+    of its messages can be nested too deep. Otherwise the check continues with smaller groups.
     """
     kinds = [kind for kind in (b"[", b"{") if kind in payload]
     if max(sizes) < (_DEEP_BYTES_MIN if b"[" in kinds else _DEEP_OBJECTS_BYTES_MIN):
@@ -132,9 +145,10 @@ def _has_too_deep(payload: bytes, sizes: Sequence[int]) -> bool:
 
 
 def is_too_deep(message: bytes) -> bool:
-    """Return whether valid JSON is nested too deep.
+    """Return True if `message`, which must be valid JSON, is nested too deep.
 
-    The depth is counted only if there are enough brackets.
+    To save time, the depth is computed only if the message has more than JSON_DEPTH_MAX opening
+    brackets.
     """
     if message.count(b"[") + message.count(b"{") <= JSON_DEPTH_MAX:
         return False
@@ -146,7 +160,10 @@ def is_too_deep(message: bytes) -> bool:
 
 
 def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
-    """Return the document in a body; an empty body counts as `{}`. Raises MalformedRequest."""
+    """Return the document in a body, as an instance of `kind`.
+
+    An empty body counts as `{}`. Raises MalformedRequest if the body is not such a document.
+    """
     refuse_encoding(headers)
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
@@ -170,7 +187,10 @@ def _is_json_without_surrogates(body: bytes) -> bool:
 
 
 def read_offset(value: Offset, field: str) -> int:
-    """Return the ordinal of an offset in a document. Raises MalformedRequest."""
+    """Return the ordinal of an offset in a document.
+
+    `field` is the member that contains the offset. Raises MalformedRequest if it is invalid.
+    """
     ordinal = parse_offset(value) if isinstance(value, str) else value
     if ordinal is None or not 0 <= ordinal <= NUMBER_MAX:
         message = f"{field} must be an offset or its integer"
@@ -179,9 +199,10 @@ def read_offset(value: Offset, field: str) -> int:
 
 
 def check_name(value: str, field: str, bytes_max: int) -> str:
-    """Return `value` if it is printable ASCII and not too long, so that headers can contain it.
+    """Return `value` if it has 1 to `bytes_max` characters, all of them printable ASCII.
 
-    Otherwise raises MalformedRequest.
+    Otherwise raises MalformedRequest. Names are restricted to printable ASCII because headers must
+    be able to contain them.
     """
     if not (0 < len(value) <= bytes_max and value.isascii() and value.isprintable()):
         message = f"{field} must have 1 to {bytes_max} printable ASCII characters"

@@ -1,8 +1,8 @@
-"""The addresses of the server: the paths of streams, and queries.
+"""The server's URLs: stream paths and query strings.
 
-The path of a stream follows `/v1/stream/` and is percent-decoded. It is UTF-8 without control
-characters and backslashes, and has at most 512 bytes and 16 segments. No segment is empty, `.` or
-`..`. Paths are not normalised: different bytes are different paths.
+A stream's path is the part of the URL after `/v1/stream/`, percent-decoded. It is UTF-8 and
+contains no control characters or backslashes. It has at most 512 bytes and 16 segments. No segment
+is empty, `.` or `..`. Paths are not normalised: two paths are different if their bytes differ.
 """
 
 import re
@@ -37,13 +37,13 @@ _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _STRAY_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ENCODED_SLASH: Final = re.compile(r"%2[Ff]")
 _NEVER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
-# All bytes except those that a path may contain unescaped (RFC 3986).
+# All bytes except those that a URL path is allowed to contain unescaped (RFC 3986).
 _TO_ESCAPE: Final = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
 def percent_decode(raw: bytes) -> bytes | None:
-    """Return percent-decoded bytes; None if a `%` is not followed by two hexadecimal digits."""
+    """Return `raw`, percent-decoded; None if a `%` is not followed by two hexadecimal digits."""
     if b"%" not in raw:
         return raw
     if _STRAY_PERCENT.search(raw):
@@ -53,9 +53,9 @@ def percent_decode(raw: bytes) -> bytes | None:
 
 @lru_cache(maxsize=4096)
 def stream_path(raw: str) -> str | Problem:
-    """Return the path of a stream from the path of a URL, or a problem if it is invalid.
+    """Return the stream's path that the URL path `raw` contains, or a problem if it is invalid.
 
-    `raw` is still percent-encoded; its bytes are read as Latin-1.
+    `raw` is still percent-encoded, and its bytes were decoded as Latin-1.
     """
     plain = _PLAIN.fullmatch(raw)
     if plain is not None and len(raw) <= PATH_BYTES_MAX:
@@ -97,7 +97,7 @@ def _bad_path(reason: str) -> Problem:
 
 
 def names_in(raw: str) -> tuple[str, ...] | Problem:
-    """Return the percent-decoded segments of the path of a URL, or a problem."""
+    """Return the percent-decoded segments of the URL path `raw`, or a problem if one is invalid."""
     names = []
     for part in raw.split("/"):
         decoded = percent_decode(part.encode("latin-1"))
@@ -111,13 +111,16 @@ def names_in(raw: str) -> tuple[str, ...] | Problem:
 
 
 def stream_url(origin: str, path: str) -> str:
-    """Return the absolute URL of a stream. An example of `origin` is `http://127.0.0.1:4437`."""
+    """Return the absolute URL of a stream. `origin` is for example `http://127.0.0.1:4437`."""
     escaped = _TO_ESCAPE.sub(lambda byte: b"%%%02X" % ord(byte[0]), path.encode())
     return f"{origin}{STREAM_PREFIX}{escaped.decode()}"
 
 
 def origin_of(host: str | None, scheme: str = "http") -> str | None:
-    """Return the origin from a Host header; None if the header is absent or malformed."""
+    """Return the origin, such as `http://127.0.0.1:4437`, for the value of a Host header.
+
+    Returns None if the header is absent or malformed.
+    """
     if host is None or _HOST.fullmatch(host) is None:
         return None
     return f"{scheme}://{host}"
@@ -132,9 +135,10 @@ LIMIT_MAX: Final = 1_000
 def parse_query(
     query: str, names: Collection[str], required: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the parameters in `names`; others are ignored.
+    """Return the query parameters whose names are in `names`. All other parameters are ignored.
 
-    Raises MalformedRequest if one is repeated, or if one of `required` is missing.
+    Raises MalformedRequest if a parameter in `names` is repeated, or if a parameter in `required`
+    is missing.
     """
     parameters: dict[str, str] = {}
     for part in query.split("&"):
@@ -152,7 +156,10 @@ def parse_query(
 
 
 def _decode(raw: str) -> str:
-    """Return a decoded name or value; for a malformed one, a string that no parameter accepts."""
+    """Return a name or a value, percent-decoded.
+
+    If the text is malformed, the result contains U+FFFD. The later checks then ignore or refuse it.
+    """
     decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
     return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")
 
@@ -160,7 +167,10 @@ def _decode(raw: str) -> str:
 def read_choice(
     parameters: Mapping[str, str], name: str, choices: Collection[str], default: str
 ) -> str:
-    """Return a parameter, or `default`. Raises MalformedRequest if it is not in `choices`."""
+    """Return the value of a parameter, or `default` if the parameter is absent.
+
+    Raises MalformedRequest if the value is not in `choices`.
+    """
     value = parameters.get(name, default)
     if value not in choices:
         raise bad_request("invalid_query", f"{name} must be {' or '.join(choices)}", field=name)
@@ -168,7 +178,10 @@ def read_choice(
 
 
 def read_limit(text: str | None) -> int:
-    """Return the maximum number of rows of a page. Raises MalformedRequest."""
+    """Return the maximum number of rows on a page, from the parameter `limit`.
+
+    Raises MalformedRequest if `text` is not an integer from 1 to LIMIT_MAX.
+    """
     if text is None:
         return LIMIT_DEFAULT
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):

@@ -1,4 +1,4 @@
-"""Problems, which are the JSON documents of HTTP errors, and the entries of the refusal table."""
+"""Problems, which are the JSON bodies of HTTP errors, and the type of a refusal table entry."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -13,11 +13,11 @@ Facts = Mapping[str, object]
 
 
 class Problem(Struct, frozen=True):
-    """An HTTP error, whose body is `application/problem+json`.
+    """An HTTP error response with a body of the type `application/problem+json`.
 
-    `code` is stable; `message` is for people. `facts` are more members of the body, and `headers`
-    are more headers of the response. `applied` is "no", or "unknown" if the request may have had an
-    effect.
+    `code` never changes, so programs can test it. `message` is for people. `facts` are additional
+    members of the body, and `headers` are additional response headers. `applied` is "no" if the
+    request had no effect, and "unknown" if it is possible that the request had an effect.
     """
 
     status: int
@@ -29,7 +29,10 @@ class Problem(Struct, frozen=True):
 
 
 class MalformedRequest(Exception):
-    """Raised if a request is malformed; a function decorated with `parser` returns `problem`."""
+    """Raised if a request is malformed. The attribute `problem` is the response to send.
+
+    A function decorated with `parser` returns `problem` instead of raising this exception.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -37,7 +40,7 @@ class MalformedRequest(Exception):
 
 
 def parser(function: Callable[P, T]) -> Callable[P, T | Problem]:
-    """Return a function that returns the problem where `function` raises MalformedRequest."""
+    """Decorate `function` so that it returns the problem instead of raising MalformedRequest."""
 
     @wraps(function)
     def parse(*arguments: P.args, **options: P.kwargs) -> T | Problem:
@@ -50,12 +53,18 @@ def parser(function: Callable[P, T]) -> Callable[P, T | Problem]:
 
 
 def bad_request(code: str, message: str, **facts: object) -> MalformedRequest:
-    """Return the exception for a request that is refused with 400."""
+    """Return the exception for a request that is refused with the status 400.
+
+    `facts` are additional members of the problem.
+    """
     return MalformedRequest(Problem(400, code, message, facts))
 
 
 def bad_header(name: str, message: str) -> MalformedRequest:
-    """Return the exception for a malformed header; its message is the name, then `message`."""
+    """Return the exception for a malformed header.
+
+    The message for people is the header's name followed by `message`.
+    """
     title = name.title().replace("Ttl", "TTL")
     return bad_request("invalid_header", f"{title} {message}", header=title)
 
@@ -63,11 +72,14 @@ def bad_header(name: str, message: str) -> MalformedRequest:
 class Entry(NamedTuple):
     """An entry of the refusal table.
 
-    `outcome` is the name of the outcome class. `message` is a format for the outcome, or a function
-    of it. `names` maps fields of the outcome to members of the problem that have another name.
-    `error` is the name of the class that the client raises; without it, the status decides.
-    `advice` says what a caller of the client can do; at most one entry of an error class has it.
-    `cli` and `spark` say the same for the command line and for Spark.
+    `outcome` is the name of the outcome class. `message` is a format string for the outcome, or a
+    function that takes the outcome and returns the message. `names` maps a field of the outcome to
+    the member of the problem if the two have different names.
+
+    `error` is the name of the error class that the client raises. If it is empty, the client
+    chooses the class by the status. `advice` says what the caller of the client can do. Of the
+    entries with the same error class, at most one has advice. `cli` and `spark` are the advice for
+    users of the command line and of Spark.
     """
 
     code: str

@@ -39,13 +39,17 @@ from semel.wire.schema.producers import (
 
 T = TypeVar("T")
 
-# The first epoch of a producer in the older dialect; `/v1/producers` counts from 0.
+# The first epoch of a producer in the older dialect. In `/v1/producers` the first epoch is 0.
 FIRST_EPOCH_X: Final = 1
 _MODES: Final = (DENSE, SPARSE)
 
 
 class ProducerQuery(Struct, frozen=True):
-    """The producers to show: all of a stream, one of a stream, or the registration of an id."""
+    """Which producers to show.
+
+    With `stream` only, all producers of the stream. With `stream` and `id`, one producer of the
+    stream. With `id` only, the registration of the producer id.
+    """
 
     stream: str | None
     id: str | None
@@ -54,7 +58,7 @@ class ProducerQuery(Struct, frozen=True):
 
 
 class ExplainQuery(Struct, frozen=True):
-    """The append whose outcome to explain: its stream and producer tag."""
+    """The append to explain, given by its stream and its producer tag."""
 
     stream: str
     tag: ProducerTag
@@ -65,7 +69,7 @@ class ExplainQuery(Struct, frozen=True):
 
 @parser
 def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register:
-    """Parse a registration; with an empty body the server chooses the id."""
+    """Parse a request to register a producer. If the body is empty, the server chooses the id."""
     expected = '{} or {"producer_id": "..."}'
     producer_id = _read_body(headers, body or b"{}", RegisterRequest, expected).producer_id
     if producer_id is not None:
@@ -75,7 +79,7 @@ def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register:
 
 @parser
 def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer:
-    """Parse a claim: the stream, the producer and the session that takes it over."""
+    """Parse a claim: the stream, the producer, and the session that takes over the producer."""
     claim = _read_body(headers, body, ClaimRequest, '{"stream", "producer_id", "session"}')
     if claim.mode not in _MODES:
         raise bad_request("bad_body", "mode must be dense or sparse", field="mode")
@@ -94,7 +98,7 @@ def _read_body(headers: Headers, body: bytes, kind: type[T], expected: str) -> T
 
 @parser
 def parse_producer_query(query: str) -> ProducerQuery:
-    """Parse the query for the producers to show."""
+    """Parse the query that selects which producers to show."""
     parameters = parse_query(query, ("stream", "id", "after", "limit"))
     if "stream" not in parameters and "id" not in parameters:
         raise bad_request("invalid_query", "stream or id is required", field="stream")
@@ -108,14 +112,17 @@ def parse_producer_query(query: str) -> ProducerQuery:
 
 @parser
 def parse_forget(query: str, *, now_ms: int) -> ForgetProducer:
-    """Parse a request to forget one producer of one stream."""
+    """Parse a request to forget a producer in one stream."""
     parameters = parse_query(query, ("stream", "id"), required=("id", "stream"))
     return ForgetProducer(parameters["stream"], now_ms, parameters["id"])
 
 
 @parser
 def parse_explain_query(query: str) -> ExplainQuery:
-    """Parse the append to explain; parameters are checked like the headers of an append."""
+    """Parse the query that describes the append to explain.
+
+    The parameters are checked like the producer headers of an append.
+    """
     names = ("stream", "id", "epoch", "session", "seq", "mode")
     parameters = parse_query(query, names, required=("id", "seq", "stream"))
     mode = read_choice(parameters, "mode", _MODES, DENSE)
@@ -134,7 +141,7 @@ def parse_explain_query(query: str) -> ExplainQuery:
 
 @responds_to(Registered)
 def register_response(outcome: Registered) -> Response:
-    """Return the response to a registration: 201 for a new id, 200 for a raised epoch."""
+    """Return the response to a registration: 201 for a new producer id, 200 for a new epoch."""
     response = Registration(outcome.producer_id, outcome.epoch)
     return json_response(200 if outcome.epoch else 201, response)
 
@@ -148,7 +155,7 @@ def assigned_response(outcome: Outcome) -> Response:
 
 @responds_to(Claimed)
 def claim_response(outcome: Claimed, *, path: str) -> Response:
-    """Return the response to a claim: its epoch, and what earlier instances stored last."""
+    """Return the response to a claim: the new epoch, and what earlier instances stored last."""
     response = ProducerClaim(
         stream=path,
         producer_id=outcome.producer_id,
@@ -166,10 +173,10 @@ def claim_response(outcome: Claimed, *, path: str) -> Response:
 def explain_outcome(
     outcome: Outcome, tag: ProducerTag, *, epoch: int | None, last_seq: int | None
 ) -> Explanation:
-    """Return the explanation of the outcome that an append would have.
+    """Return an explanation of the outcome that an append with `tag` would have.
 
-    `epoch` and `last_seq` are those of the producer in the stream; both are None if the stream has
-    no row of the producer.
+    `epoch` and `last_seq` are the epoch and the last sequence of the producer in the stream. They
+    are None if the stream has no row for the producer.
     """
     if isinstance(outcome, Appended):
         reason = _why_stored(outcome, tag, epoch, last_seq)

@@ -1,9 +1,10 @@
-"""The refusal table: the response of the server, the error of the client, and advice.
+"""The refusal table: for each refusal, the server's response, the client's error, and advice.
 
-A new refusal of the engine needs an outcome class in `semel.model` and an entry here. It also needs
-an error class in `semel.client.errors` if callers should be able to catch it separately. Entries
-have the names of outcomes and errors and do not import them: the client imports this module and
-does not need the outcomes. `docs/reference/errors.md` has a row for each entry; tests compare them.
+A new refusal in the engine needs an outcome class in `semel.model` and an entry in this table. If
+callers should be able to catch the refusal separately, it also needs an error class in
+`semel.client.errors`. An entry refers to outcome and error classes by name and does not import
+them, because the client imports this module and does not need the outcomes.
+`docs/reference/errors.md` has a row for each entry. Tests compare the rows with the entries.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any, Final
 from semel.wire.problems import Entry
 from semel.wire.refusal_table_txn import TXN_REFUSALS
 
-# The messages for invalid fields, where the default message is not specific enough.
+# Messages for the invalid fields for which the default message is not specific enough.
 _WRONG_FIELDS: Final = {
     "kind": "kind must be inline or staged; a transaction of a sink must be staged",
     "close": "an append of a transaction cannot close the stream",
@@ -323,7 +324,7 @@ REFUSALS: Final = (
         message="too much is waiting for the disk; send the same request again",
     ),
     *TXN_REFUSALS,
-    # These requests are refused before they reach the engine, so there is no outcome.
+    # Requests with these codes are refused before they reach the engine, so they have no outcome.
     Entry("malformed_request", 400),
     Entry("invalid_path", 400),
     Entry("invalid_query", 400),
@@ -353,7 +354,7 @@ REFUSALS: Final = (
     Entry("version_not_supported", 505),
 )
 
-# If several entries have a code, the first one counts.
+# If several entries have the same code, this maps the code to the first of them.
 BY_CODE: Final[Mapping[str, Entry]] = {entry.code: entry for entry in reversed(REFUSALS)}
-# The advice by the name of the client's error class.
+# Maps the name of each of the client's error classes to its advice.
 ADVICE: Final[Mapping[str, str]] = {entry.error: entry.advice for entry in REFUSALS if entry.advice}

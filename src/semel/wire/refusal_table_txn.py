@@ -1,10 +1,11 @@
-"""The entries of the refusal table that are about transactions, groups and sinks."""
+"""The refusal table's entries for transactions, groups and sinks."""
 
 from typing import Any, Final
 
 from semel.wire.problems import Entry
 
-# The field `state` of an outcome may have a kind of transaction instead of a state.
+# The outcome's field `state` sometimes contains one of these words instead of a transaction state.
+# The word means that this kind of transaction cannot be committed in this way.
 _WRONG_KINDS: Final = {
     "sink": "a transaction of a sink can only be committed by POST /v1/commits",
     "inline": "POST /v1/commits accepts staged transactions only",
@@ -17,7 +18,7 @@ def _wrong_state(outcome: Any) -> str:
     return _WRONG_KINDS.get(outcome.state, message)
 
 
-# The messages by the reason of the conflict.
+# Maps the reason for a position conflict to the message.
 _POSITION_CONFLICTS: Final = {
     "incarnation": ("the stream {0.path} was deleted and created again; read it from its start"),
     "pending": (

@@ -1,4 +1,4 @@
-"""Responses as values, the headers of every response, and the problem of a refusal."""
+"""The type of a response, the headers that every response has, and the problem for a refusal."""
 
 import zlib
 from collections.abc import Mapping
@@ -81,17 +81,18 @@ _RESPONSE_HEADERS: Final = (
 
 METHODS: Final = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 GZIP_BYTES_MIN: Final = 1024
-_GZIP_LEVEL: Final = 1  # fast, so that other requests do not wait for long
-_GZIP_WINDOW: Final = 31  # zlib's code for the gzip format
+_GZIP_LEVEL: Final = 1  # the fastest level, so that other requests do not wait long
+_GZIP_WINDOW: Final = 31  # the value of `wbits` with which zlib writes the gzip format
 
-# On every response, including errors (protocol 1.10).
+# These headers are on every response, including errors (protocol 1.10).
 CONSTANT_HEADERS: Final[Fields] = [
     ("X-Content-Type-Options", "nosniff"),
     ("Cross-Origin-Resource-Policy", "cross-origin"),
     ("Access-Control-Allow-Origin", "*"),
 ]
-# Only scripts in browsers need this header. A cache may send a stored response to any client, so
-# every response that can be cached has it. A response to a write goes to its sender only.
+# Only scripts in browsers need this header. The response to a write goes only to the client that
+# sent the request, so it has the header only if that client sent Origin. Every other response has
+# the header, because a cache can store the response and send it to a browser later.
 EXPOSED_HEADER: Final = ("Access-Control-Expose-Headers", ", ".join(_RESPONSE_HEADERS))
 PREFLIGHT_HEADERS: Final[Fields] = [
     ("Access-Control-Allow-Methods", METHODS),
@@ -104,10 +105,10 @@ EXPOSED_LINE: Final = f"{EXPOSED_HEADER[0]}: {EXPOSED_HEADER[1]}\r\n"
 
 
 class Response(Struct, frozen=True, gc=False):
-    """A response without the constant headers and the headers of the connection.
+    """A response without the constant headers and without the headers about the connection.
 
-    `is_streamed`: the body is sent later, as body chunks. `is_to_gzip`: the headers state gzip, but
-    the body must still be compressed with `compress`.
+    With `is_streamed`, the body is sent later, as body chunks. With `is_to_gzip`, the headers
+    already announce gzip, but the body is not compressed yet. Call `compress` before sending it.
     """
 
     status: int
@@ -118,7 +119,7 @@ class Response(Struct, frozen=True, gc=False):
 
 
 def compress(response: Response) -> Response:
-    """Return the response with its body compressed. May be called from any thread."""
+    """Return the response with its body compressed. This function can be called in any thread."""
     body = zlib.compress(response.body, _GZIP_LEVEL, _GZIP_WINDOW)
     return replace(response, body=body, is_to_gzip=False)
 
@@ -156,9 +157,9 @@ STATUS: Final[Mapping[type[out.Outcome], int]] = {
     **{refusal: entry.status for refusal, entry in REFUSED.items()},
 }
 
-_NOTHING_YET: Final = -1  # the last sequence of a producer that was claimed and has not written
+_NOTHING_YET: Final = -1  # the last sequence of a producer that has appended nothing since a claim
 _OFFSETS: Final = frozenset({"next_offset", "head", "stable", "offset"})
-_OPTIONAL: Final = ("incarnation", "mover", "reason")  # omitted if they are None
+_OPTIONAL: Final = ("incarnation", "mover", "reason")  # fields that are omitted if they are None
 _WORTH_A_RETRY: Final = (
     out.DiskReadFailed,
     out.DiskFull,
@@ -168,7 +169,10 @@ _WORTH_A_RETRY: Final = (
 
 
 def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
-    """Return the problem of a refusal. `is_x`: the request used the X-Producer-* dialect."""
+    """Return the problem for a refusal.
+
+    `is_x` means that the request used the X-Producer-* dialect.
+    """
     if isinstance(outcome, txn_out.StreamRefused):
         return _of_stream(outcome)
     entry = REFUSED[type(outcome)]
@@ -203,7 +207,7 @@ def _facts_of(outcome: out.Outcome, entry: Entry) -> dict[str, object]:
 
 
 def _of_stream(outcome: txn_out.StreamRefused) -> Problem:
-    """Return the problem of the cause, with the path of the stream that refuses."""
+    """Return the problem for the refusal's cause, with the path of the stream that caused it."""
     cause = problem_of(outcome.cause)
     return Problem(
         cause.status,

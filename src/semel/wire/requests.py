@@ -1,8 +1,10 @@
-"""Requests on streams: query, headers and body become a command, or a problem.
+"""Requests on streams: the query, headers and body are parsed into a command or a problem.
 
-The checks of POST have a fixed order: 1 syntax of headers, 2 empty body, 3 no Content-Type, 4 size.
-Errors inside a JSON body are not refused here. The command contains the error, and the engine
-refuses it after the checks that need the stream (14).
+A POST is checked in a fixed order: 1 the syntax of the headers, 2 an empty body, 3 a missing
+Content-Type, 4 the size of the body. These numbers are in the comments below.
+
+An error inside a JSON body is not refused here. The command contains the error, and the engine
+refuses the command after the checks that need the stream. In the fixed order, this is check 14.
 """
 
 from collections.abc import Callable, Set
@@ -60,17 +62,17 @@ _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
 
 
 class AppendPlan(Struct, frozen=True, gc=False):
-    """The parsed headers of an append, without its body and the sequence of its producer.
+    """The parsed headers of an append. Requests that differ only in body and sequence share a plan.
 
-    Requests that differ only in body and sequence share a plan. If the media type is malformed,
-    `media_type` is the problem, which is sent only if there is a body. Not `is_named`: the server
-    has chosen the producer id, so the plan is for one append only. `is_common`:
-    if the append is stored, `append_response_lines` can make the response.
+    If the media type is malformed, `media_type` is the problem. It is sent only if the request has
+    a body. If `is_named` is False, the server has chosen the producer id, so the plan can be used
+    for one append only. With `is_common`, `append_response_lines` can build the response if the
+    append is stored and the stream recognises duplicates.
     """
 
     path: str
     media_type: str | Problem | None
-    is_opaque: bool  # the body is one message and is not parsed
+    is_opaque: bool  # the whole body is one message and is not parsed
     is_closing: bool
     producer: ProducerTag | None
     stream_seq: str | None
@@ -91,9 +93,10 @@ def plan_post(
     is_strict: bool = False,
     fresh_id: Callable[[], str] | None = None,
 ) -> AppendPlan:
-    """Parse the headers of an append, a close, or both.
+    """Parse the headers of a POST, which appends to a stream, closes it, or does both.
 
-    `fresh_id` returns a new id for a producer that sends none.
+    `fresh_id` is called for a new producer id if a sparse producer sends no id. `is_strict` has the
+    same effect as `Producer-Strict: true`.
     """
     refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
@@ -133,10 +136,10 @@ def plan_post(
 
 
 def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -> Append | Problem:
-    """Return the append of a plan and a body, or a problem.
+    """Return the append command for a plan and a body, or a problem if the body is refused.
 
-    `seq`, if not empty, replaces the sequence of the plan. It must have digits only, and not more
-    than a sequence can have.
+    If `seq` is not empty, it replaces the producer's sequence in the plan. It must contain only
+    digits, and no more of them than a sequence can have.
     """
     media_type: str | None = None
     batch, error = None, None
@@ -148,7 +151,7 @@ def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -
     elif not plan.is_closing:
         message = "an append needs a body, or Stream-Closed: true"
         return bad_request("empty_body", message).problem  # 2
-    return Append(  # positional: this runs once per append, and keywords cost time
+    return Append(  # positional arguments, because this runs for every append and keywords are slow
         plan.path,
         now_ms,
         media_type,
@@ -170,7 +173,10 @@ def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
 
 
 def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | None]:
-    """Return the media type of the messages, and the batch or the reason why it is invalid."""
+    """Return the messages' media type, the batch, and the reason why the batch is invalid.
+
+    The reason is None if the batch is valid. The batch is None if it is invalid.
+    """
     media_type = plan.media_type
     if media_type is None:
         raise bad_request("missing_content_type", "a body needs a Content-Type")  # 3
@@ -187,7 +193,7 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
     try:
         decoded = decode_batch(body)
     except BadFormat as error:
-        # Refused before the checks of the engine: these need a media type, which is unknown.
+        # The engine's checks need a media type. It is unknown here, so the body is refused now.
         raise bad_request("bad_body", str(error)) from None
     return decoded.content_type, decoded.batch, decoded.error
 
@@ -216,7 +222,11 @@ def parse_put(
     source_type: Callable[[str], str | None] | None = None,
     dedup_default: bool = True,
 ) -> Create:
-    """Parse a creation. `source_type` returns the media type of the source of a fork."""
+    """Parse a request to create a stream.
+
+    `source_type` takes a path and returns the media type of that stream. It is called for the
+    source of a fork.
+    """
     refuse_repeated(repeated)
     dedup = read_switch(headers, "stream-dedup")
     refuse_encoding(headers)
@@ -224,7 +234,7 @@ def parse_put(
     fork = parse_fork(headers)
     content_type = _read_stream_type(headers)
     if content_type is None and body and fork is not None and source_type is not None:
-        # The body follows the messages of the source, so it has the same media type.
+        # The fork continues the messages of its source, so the body has the same media type.
         content_type = source_type(fork.source)
     batch, error = _read_first_content(content_type, body)
     return Create(
@@ -245,7 +255,7 @@ def parse_put(
 
 @parser
 def parse_patch(path: str, headers: Headers, repeated: Set[str], *, now_ms: int) -> SwitchDedup:
-    """Parse a change of a stream's configuration. Only Stream-Dedup can be changed."""
+    """Parse a request to change a stream's configuration. Only Stream-Dedup can be changed."""
     refuse_repeated(repeated)
     dedup = read_switch(headers, "stream-dedup")
     if dedup is None:
@@ -283,7 +293,10 @@ def _read_first_content(content_type: str | None, body: bytes) -> tuple[Batch | 
 
 
 def parse_fork(headers: Headers) -> ForkRequest | None:
-    """Return the fork that the headers request; None if none. Raises MalformedRequest."""
+    """Return the fork that the headers request; None if they request no fork.
+
+    Raises MalformedRequest if a header about the fork is malformed.
+    """
     source = headers.get("stream-forked-from")
     at = headers.get("stream-fork-offset")
     offset = None if at is None else parse_offset(at)
@@ -313,7 +326,11 @@ _ISOLATIONS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 
 
 class ReadRequest(Struct, frozen=True, gc=False):
-    """A read from `offset` on: from the head if that is None, from the tail if `is_now`."""
+    """A read that starts at `offset`.
+
+    With `is_now`, the read starts at the tail. If `offset` is None and `is_now` is False, the read
+    starts at the head.
+    """
 
     offset: int | None = None
     is_now: bool = False
@@ -327,7 +344,7 @@ class ReadRequest(Struct, frozen=True, gc=False):
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
-    """Parse a read. Its headers are lists, so they may be repeated."""
+    """Parse a read. The headers that it uses are lists, so they can be repeated."""
     parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
@@ -360,7 +377,7 @@ def _read_offset(text: str | None) -> tuple[int | None, bool]:
 
 @parser
 def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
-    """Parse a deletion, or a trim if the query has `before`."""
+    """Parse a DELETE: a trim if the query has the parameter `before`, otherwise a deletion."""
     text = parse_query(query, ("before",)).get("before")
     if text is None:
         return Delete(path, now_ms)
@@ -371,8 +388,9 @@ def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
 
 
 # ---- read cursors --------------------------------------------------------------------------------
-# A read cursor is the number of an interval of time. It changes the URL of a live read, so that a
-# cache does not send the same stored response forever (protocol 1.9).
+# Time is divided into numbered intervals, and a read cursor is the number of one of them. The
+# client sends the read cursor in the URL of its next live read. So the URL changes with time, and a
+# cache cannot send the same stored response forever (protocol 1.9).
 
 _EPOCH_MS: Final = 1_728_432_000_000  # 2024-10-09T00:00:00Z
 _INTERVAL_MS: Final = 20_000
@@ -381,17 +399,18 @@ JITTER_S_MAX: Final = 3600
 
 
 def parse_cursor(text: str | None) -> int | None:
-    """Return the read cursor that a client sends; None if it is absent or not a cursor."""
+    """Return the read cursor that a client sent; None if it is absent or malformed."""
     if text is None or len(text) > 16 or not (text.isascii() and text.isdigit()):
         return None
     return min(int(text), NUMBER_MAX)
 
 
 def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
-    """Return the read cursor for a response: the current interval, or a later one.
+    """Return the read cursor for a response. `previous` is the read cursor of the request.
 
-    It is later if the cursor of the client is not older than the current interval, because cursors
-    must increase. Then `jitter_s`, a random number of seconds from 1 to 3600, is added.
+    The result is normally the number of the current interval. But read cursors must increase. So if
+    `previous` is not below that number, the result is `previous` plus the number of intervals in
+    `jitter_s`, rounded up. `jitter_s` is a random number of seconds from 1 to JITTER_S_MAX.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:

@@ -1,6 +1,6 @@
-"""The responses to requests on streams, and those that all resources use.
+"""The responses to requests on streams, and the responses that all resources share.
 
-The problems of refusals are the same for all requests; they are in `semel.wire.rendering`.
+The problem for a refusal does not depend on the request. `semel.wire.rendering` builds it.
 """
 
 import re
@@ -37,28 +37,29 @@ Respond = Callable[Concatenate[K, P], Response]
 
 _NO_STORE: Final = ("Cache-Control", "no-store")
 _REVALIDATE: Final = ("Cache-Control", "no-cache")
-# Messages before the tail do not change during the lifetime of the stream.
+# A response can be cached, because messages before the tail do not change while the stream exists.
 _CACHE: Final = ("Cache-Control", "public, max-age=60, stale-while-revalidate=300")
 _VARY: Final = ("Vary", "Accept, Accept-Encoding")
 _CLOSED: Final = ("Stream-Closed", "true")
 _UP_TO_DATE: Final = ("Stream-Up-To-Date", "true")
-# The retention of idempotency keys: in seconds, and their number.
+# How long idempotency keys are retained, in seconds, and how many of them are retained.
 _WINDOW: Final = f"{IDEMPOTENCY_WINDOW_MS // 1000}; keys={IDEMPOTENCY_KEYS_MAX}"
 _NO_WINDOW: Final = "0; keys=0"
 
 
 class Blocker(Struct, frozen=True, gc=False):
-    """The transaction that readers at `read_committed` wait for, and when it began."""
+    """The pending transaction that readers at `read_committed` wait for, and when it began."""
 
     transaction: str
     since_ms: int
 
 
 class StreamFacts(Struct, frozen=True, gc=False):
-    """The durable state of a stream, as far as responses contain it.
+    """The parts of a stream's durable state that responses contain.
 
-    Messages before `stable` are committed or aborted; None means that this is the tail. `blocker`
-    is the transaction that a reader at `stable` waits for, if it was looked up.
+    `stable` is the stable offset: every message before it is committed or aborted. None means that
+    the stable offset is the tail. `blocker` is the transaction that a reader at the stable offset
+    waits for. It is None if it was not looked up.
     """
 
     incarnation: str
@@ -73,7 +74,7 @@ class StreamFacts(Struct, frozen=True, gc=False):
 
     @property
     def stable_offset(self) -> int:
-        """The offset before which every message is committed or aborted."""
+        """The stable offset: every message before it is committed or aborted."""
         return self.tail if self.stable is None else self.stable
 
 
@@ -81,7 +82,7 @@ class StreamFacts(Struct, frozen=True, gc=False):
 
 
 def problem_response(problem: Problem) -> Response:
-    """Return the response whose body is a problem."""
+    """Return the HTTP response for a problem. Its body contains the problem as JSON."""
     body = {
         "code": problem.code,
         "message": problem.message,
@@ -93,7 +94,10 @@ def problem_response(problem: Problem) -> Response:
 
 
 def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
-    """Return the response to an outcome: a problem for a refusal, else a status without a body."""
+    """Return the response for an outcome.
+
+    The response for a refusal is a problem. The response for any other outcome has no body.
+    """
     if isinstance(outcome, Refusal):
         return problem_response(problem_of(outcome, is_x=is_x))
     if isinstance(outcome, Staged):
@@ -102,10 +106,10 @@ def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
 
 
 def responds_to(kind: type[K]) -> Callable[[Respond[K, P]], Respond[Outcome, P]]:
-    """Return a decorator for a function that responds to one type of outcome.
+    """Return a decorator for a function that builds the response for outcomes of the type `kind`.
 
-    The decorated function accepts any outcome. For other types, which are refusals, it returns the
-    result of `outcome_response`.
+    The decorated function accepts any outcome. If the outcome has a different type, it is a
+    refusal, and the decorated function returns the result of `outcome_response`.
     """
 
     def decorate(respond: Respond[K, P]) -> Respond[Outcome, P]:
@@ -121,7 +125,7 @@ def responds_to(kind: type[K]) -> Callable[[Respond[K, P]], Respond[Outcome, P]]
 
 
 def json_response(status: int, value: object, more: Sequence[tuple[str, str]] = ()) -> Response:
-    """Return a response whose body is a JSON document, made from a struct."""
+    """Return a response whose body is `value` as JSON. `more` are additional headers."""
     headers = [("Content-Type", JSON_MEDIA_TYPE), _NO_STORE, *more]
     return Response(status, headers, msgspec.json.encode(value))
 
@@ -132,7 +136,10 @@ def options_response() -> Response:
 
 
 def method_response(allowed: str = METHODS) -> Response:
-    """Return the response to a method that an address does not support."""
+    """Return the response to a request whose method the URL does not support.
+
+    `allowed` lists the methods that the URL supports.
+    """
     return problem_response(
         Problem(405, "method_not_allowed", f"use {allowed}", {}, [("Allow", allowed)])
     )
@@ -143,7 +150,10 @@ def method_response(allowed: str = METHODS) -> Response:
 
 @responds_to(Created)
 def put_response(outcome: Created, *, location: str) -> Response:
-    """Return the response to a creation; `location` is the stream's absolute URL."""
+    """Return the response to a request that creates a stream.
+
+    `location` is the stream's absolute URL.
+    """
     headers: Fields = [
         ("Content-Type", outcome.content_type),
         ("Stream-Next-Offset", print_offset(outcome.next_offset)),
@@ -164,8 +174,8 @@ def post_response(
 ) -> Response:
     """Return the response to an append.
 
-    `is_x`: the request used the X-Producer-* dialect. Not `is_named`: the server has chosen the
-    producer id, so the response contains it.
+    `is_x` means that the request used the X-Producer-* dialect. If `is_named` is False, the server
+    has chosen the producer id, so the response contains the id.
     """
     if isinstance(outcome, Appended):
         status = 204
@@ -195,7 +205,8 @@ def post_response(
 def append_response_lines(outcome: Appended) -> tuple[int, bytes]:
     """Return the status and the encoded header lines of the response to a stored append.
 
-    For plans with `is_common` this gives the same response as `post_response`, in less time.
+    The response is the same as that of `post_response`, but takes less time to build. The function
+    can be used only if the plan has `is_common` and the outcome does not have `is_unguarded`.
     """
     lines = f"Stream-Next-Offset: {print_offset(outcome.next_offset)}\r\n"
     if outcome.epoch is None:
@@ -224,14 +235,14 @@ def _producer_headers(outcome: Appended | Duplicate, *, is_x: bool) -> Fields:
     first = outcome.first_offset
     if not is_x:
         headers.append(("Producer-Seq", str(outcome.seq)))
-    elif first is not None and first != outcome.next_offset:  # equal for a lone close
+    elif first is not None and first != outcome.next_offset:  # equal if the request only closes
         headers.append(("X-Stream-Offset", f"{first:08d}"))
     return headers
 
 
 @responds_to(Switched)
 def patch_response(outcome: Switched) -> Response:
-    """Return the response to a request that switches the recognition of duplicates."""
+    """Return the response to a request that turns the recognition of duplicates on or off."""
     headers: Fields = [
         ("Stream-Dedup", "off" if outcome.dedup_from is None else "on"),
         ("Stream-Next-Offset", print_offset(outcome.next_offset)),
@@ -275,7 +286,10 @@ def read_response(
     next_offset: int,
     cursor: int | None = None,
 ) -> Response:
-    """Return the messages from `start` up to `next_offset`; 304 if If-None-Match matches."""
+    """Return the response to a read: the messages from `start` up to `next_offset`.
+
+    The status is 304, without a body, if the request's If-None-Match contains the response's ETag.
+    """
     is_at_tail = next_offset >= facts.tail
     is_closed = facts.is_closed and is_at_tail
     is_gzip = request.accepts_gzip and sum([len(each.payload) for each in slices]) >= GZIP_BYTES_MIN
@@ -323,9 +337,10 @@ def _body(
 def _state_headers(
     facts: StreamFacts, next_offset: int, cursor: int | None, *, is_committed: bool
 ) -> Fields:
-    """Return the headers about the reader: its next offset, and whether it is at the tail.
+    """Return the headers about the state of the stream and of the reader.
 
-    They also name the transaction that blocks it.
+    They contain the reader's next offset and whether the reader is at the tail. If a transaction
+    blocks the reader, they also name this transaction.
     """
     headers: Fields = [
         ("Stream-Next-Offset", print_offset(next_offset)),
@@ -345,11 +360,12 @@ def _state_headers(
 
 
 def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
-    """Return the header that states how long a cache may store a response.
+    """Return the Cache-Control header of a response to a read.
 
-    `is_at_end`: the response ends at the last offset that can be read now. Later there may be more
-    messages, so a cache must revalidate it before each use. This is not needed for a long-poll: its
-    reader sends the next request with the next offset, and gets the new messages then.
+    `is_at_end` means that the response ends at the last offset that can be read now. A cache must
+    revalidate such a response before each use, because messages can be appended later. The response
+    to a long-poll need not be revalidated. Its reader sends the next request with the next offset,
+    and the response to that request contains the new messages.
     """
     if request.is_now:
         return _NO_STORE
@@ -365,13 +381,16 @@ def empty_poll_response(
     cursor: int | None = None,
     is_committed: bool = False,
 ) -> Response:
-    """Return the response to a long-poll without messages: a timeout, or the end of the stream."""
+    """Return the response to a long-poll that has no messages to return.
+
+    Either the wait has timed out, or the stream is closed and the reader is at its tail.
+    """
     headers = _state_headers(facts, next_offset, cursor, is_committed=is_committed)
     return Response(204, [*headers, _NO_STORE])
 
 
 def sse_response(facts: StreamFacts) -> Response:
-    """Return the head of the response of an event stream; events follow as body chunks."""
+    """Return the status and headers of an event stream. The events follow as body chunks."""
     headers: Fields = [
         ("Content-Type", EVENTS),
         ("Cache-Control", "no-cache"),
@@ -384,7 +403,7 @@ def sse_response(facts: StreamFacts) -> Response:
 
 
 # ---- etags ---------------------------------------------------------------------------------------
-# Responses with equal tags are equal.
+# Two responses with the same ETag are equal.
 
 _TAG: Final = re.compile(r'[ \t,]*(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")[ \t]*(?:,|$)')
 
@@ -402,7 +421,7 @@ def etag_of(
 ) -> str:
     """Return the ETag of a response with the messages from `start` up to `end`.
 
-    The flags are part of it, because they change the body or the headers.
+    The ETag includes the flags, because each flag changes the body or the headers.
     """
     marks = (
         (is_up_to_date, "u"),
@@ -415,9 +434,10 @@ def etag_of(
 
 
 def is_match(etag: str, if_none_match: str) -> bool:
-    """Return whether If-None-Match is `*`, or a list that contains the tag, compared weakly.
+    """Return True if If-None-Match is `*` or a list that contains `etag`.
 
-    Of a malformed list, only the part before the error counts.
+    The comparison is weak: it ignores the prefix `W/`. In a malformed list, only the tags before
+    the error count.
     """
     if if_none_match.strip() == "*":
         return True

@@ -1,7 +1,7 @@
-"""Server-sent events: a data event for each read, and a control event after it.
+"""Server-sent events. Each read is sent as a data event, followed by a control event.
 
 Each line of a payload becomes a `data:` line. CRLF, CR and LF end a line. A reader removes one
-space after the colon, so a line that begins with a space gets another one.
+space after the colon, so a second space is added to a line that begins with a space.
 """
 
 import codecs
@@ -23,9 +23,9 @@ _decoder_of: Final = codecs.getincrementaldecoder("utf-8")
 
 
 def data_event(payload: bytes) -> bytes:
-    """Return a payload as a data event.
+    """Return a data event that contains `payload`.
 
-    A payload may be long, so this makes few copies and no object for each line.
+    Payloads can be long, so the function makes few copies and does not create an object per line.
     """
     if b"\r" in payload:
         payload = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -43,9 +43,9 @@ def control_event(
     is_closed: bool = False,
     blocked_by: str | None = None,
 ) -> bytes:
-    """Return the control event: next offset and state of the reader.
+    """Return a control event with the reader's next offset and state.
 
-    At the tail of a closed stream it has no read cursor.
+    With `is_closed`, the event has no read cursor, because there will be no further read.
     """
     event = ControlEvent(
         print_offset(next_offset),
@@ -60,9 +60,10 @@ def control_event(
 class SseEncoder:
     """Encodes the reads of one connection as data events.
 
-    Text is UTF-8, and a character may be split between two appends. A message that ends inside a
-    character is held back until the next message completes the character. So `next_offset`, from
-    which a reader continues after it reconnects, is never inside a character.
+    Text is UTF-8, and a character can be split between two appends. A message that ends inside a
+    character is held back until a later message completes the character. A reader that reconnects
+    continues at `next_offset`. Because messages are held back, this offset is not inside a
+    character, unless more than HELD_BYTES_MAX bytes would have to be held back.
     """
 
     def __init__(self, content_type: str, start: int) -> None:
@@ -72,9 +73,9 @@ class SseEncoder:
         self._held: list[tuple[int, bytes]] = []
 
     def data(self, slices: Sequence[Slice], *, next_offset: int, is_final: bool = False) -> bytes:
-        """Return a data event for a read; empty if there is nothing to send.
+        """Return the data event for a read; empty if there is nothing to send.
 
-        `is_final`: no more messages will follow, so no message is held back.
+        With `is_final`, no message is held back, because no more messages will follow.
         """
         self.next_offset = next_offset
         if self._is_text:
@@ -99,9 +100,9 @@ class SseEncoder:
         return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
 
     def _hold_back(self, payload: bytes) -> int:
-        """Hold back the last messages, from the one with the start of the unfinished character.
+        """Hold back the message in which the unfinished character starts, and all later messages.
 
-        Returns the length of the payload that can be sent.
+        Returns the length of the part of `payload` that can be sent.
         """
         messages, first, end = self._held, len(self._held), len(payload)
         while pending := _unfinished_bytes(payload[max(0, end - 3) : end]):
@@ -110,8 +111,8 @@ class SseEncoder:
                 first -= 1
                 end -= len(messages[first][1])
         if len(payload) - end > HELD_BYTES_MAX:
-            # Too many bytes to hold back: split a message instead. A reader that reconnects at this
-            # offset loses a character.
+            # There are too many bytes to hold back, so the unfinished character is held back alone.
+            # A reader that reconnects at this offset loses the character.
             end = len(payload) - _unfinished_bytes(payload)
             messages, first = [(self.next_offset, payload[end:])], 0
         self._held = messages[first:]
@@ -120,7 +121,7 @@ class SseEncoder:
 
 
 def _unfinished_bytes(payload: bytes) -> int:
-    """Return the number of bytes of an incomplete character at the end of a payload."""
+    """Return the size of the incomplete character at the end of `payload`; 0 if there is none."""
     decoder = _decoder_of("replace")
     decoder.decode(payload[-3:])
     return len(decoder.getstate()[0])

@@ -1,4 +1,4 @@
-"""Requests and responses of `/v1/transactions`: begin, extend, end, list and show."""
+"""Requests and responses of `/v1/transactions`: begin, extend, end, list and show transactions."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -62,7 +62,7 @@ OPEN: Final = "open"
 PREPARED: Final = "prepared"
 STUCK: Final = "stuck"
 _STATES: Final = (OPEN, PREPARED, STUCK)
-# Kafka's names of the states.
+# Maps each state to Kafka's name for it.
 _PHASES: Final[Mapping[str, str]] = {
     OPEN: "Ongoing",
     PREPARED: "Prepared",
@@ -73,7 +73,10 @@ _TIMED_OUT_PHASE: Final = "Dead"
 
 
 class TxnQuery(Struct, frozen=True):
-    """The transactions to list; `after` is the number after which the page begins."""
+    """Which pending transactions to list, by state and by stream.
+
+    `after` is the transaction number after which the page begins.
+    """
 
     state: str | None
     stream: str | None
@@ -86,14 +89,15 @@ class TxnQuery(Struct, frozen=True):
 
 @parser
 def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin:
-    """Parse a begin, of a producer or of a task of a sink."""
+    """Parse a request of a producer or a sink task to begin a transaction."""
     request = read_document(headers, body, BeginRequest)
     name = check_name(request.transaction_id, "transaction_id", TXN_ID_BYTES_MAX)
     owner = _read_owner(request)
     is_sink = isinstance(owner, SinkOwner)
     kind = request.kind or (TXN_STAGED if is_sink else TXN_INLINE)
     streams = () if request.streams is UNSET else tuple(dict.fromkeys(request.streams))
-    # The rows of a task determine the streams it writes to, so it cannot list them when it begins.
+    # A sink task writes to the streams that its rows name. The rows come after the begin, so the
+    # task cannot list its streams now. They are added implicitly.
     is_implicit = is_sink if request.implicit is None else request.implicit
     return Begin(now_ms, name, owner, kind, request.timeout_ms, streams, is_implicit)
 
@@ -131,7 +135,10 @@ ACTIONS: Final[Mapping[str, tuple[type[TxnAction], type[TxnRequest]]]] = {
 
 @parser
 def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms: int) -> TxnAction:
-    """Parse a request that changes the transaction `name`; `action` is one of ACTIONS."""
+    """Parse a request that changes the transaction with the id `name`.
+
+    `action` is a key of ACTIONS.
+    """
     command, kind = ACTIONS[action]
     request = read_document(headers, body, kind)
     if command is FenceTxn and not request.operator:
@@ -143,7 +150,7 @@ def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms:
 
 
 def _own_fields(request: TxnRequest) -> dict[str, Any]:
-    """Return the fields of a command that only one kind of request has."""
+    """Return the command's additional fields, which depend on the type of the request."""
     match request:
         case AddStreamsRequest(streams=streams):
             return {"streams": tuple(dict.fromkeys(streams))}
@@ -158,7 +165,7 @@ def _own_fields(request: TxnRequest) -> dict[str, Any]:
 
 @parser
 def parse_txn_query(query: str) -> TxnQuery:
-    """Parse the query for the transactions to list."""
+    """Parse the query that selects which transactions to list."""
     parameters = parse_query(query, ("state", "stream", "after", "limit"))
     state = parameters.get("state")
     if state is not None and state not in _STATES:
@@ -171,7 +178,10 @@ def parse_txn_query(query: str) -> TxnQuery:
 
 @parser
 def parse_txn_epoch(query: str) -> int | None:
-    """Return the epoch of the transaction to show; None for the newest one of the id."""
+    """Return the transaction epoch of the transaction to show; None if the query has no epoch.
+
+    Without an epoch, the newest transaction with the id is shown.
+    """
     return _read_number(parse_query(query, ("epoch",)), "epoch")
 
 
@@ -188,7 +198,7 @@ def _read_number(parameters: Mapping[str, str], name: str) -> int | None:
 
 @responds_to(Begun)
 def begin_response(outcome: Begun) -> Response:
-    """Return the response to a begin: 201, or 200 if the transaction was open already."""
+    """Return the response to a begin: 201, or 200 if the transaction was already open."""
     response = BeginResponse(
         transaction_id=outcome.id,
         transaction_epoch=outcome.epoch,
@@ -199,7 +209,7 @@ def begin_response(outcome: Begun) -> Response:
 
 
 def call_response(outcome: Outcome, command: TxnAction) -> Response:
-    """Return the response to a request of ACTIONS."""
+    """Return the response to a request that changes a transaction, one of ACTIONS."""
     name, epoch = command.id, command.epoch
     response: ExtendResponse | PrepareResponse | AbortResponse | TxnCommitResponse
     match outcome:
@@ -224,9 +234,10 @@ def call_response(outcome: Outcome, command: TxnAction) -> Response:
 def results_of(
     result: TxnResult | None,
 ) -> tuple[StreamResults | None, GroupOffsets | None, list[str] | None]:
-    """Return the result of a commit: results by stream, offsets by group, and deleted streams.
+    """Return three parts of a commit's result, for use in a response.
 
-    All three are None if the result is no longer retained.
+    These are the results in each stream, the new positions of each group, and the paths of deleted
+    streams. All three are None if the result is no longer retained.
     """
     if result is None:
         return None, None, None
@@ -240,7 +251,7 @@ def results_of(
 
 
 def group_offsets(positions: Iterable[PositionResult | PositionView]) -> GroupOffsets:
-    """Return offsets by group and stream."""
+    """Return a mapping from each group to its positions: printed offsets, keyed by path."""
     groups: GroupOffsets = {}
     for position in positions:
         groups.setdefault(position.group, {})[position.path] = print_offset(position.offset)
@@ -248,7 +259,7 @@ def group_offsets(positions: Iterable[PositionResult | PositionView]) -> GroupOf
 
 
 def ended_transaction(outcome: TxnOutcome) -> EndedTransaction:
-    """Return the document of a transaction that has ended."""
+    """Return the JSON document that describes a transaction that has ended."""
     state = outcome.decision
     is_timed_out = state == ABORTED and outcome.reason == BY_TIMEOUT
     return EndedTransaction(
@@ -263,7 +274,7 @@ def ended_transaction(outcome: TxnOutcome) -> EndedTransaction:
 
 
 def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
-    """Return the document of a transaction that is open or prepared."""
+    """Return the JSON document that describes an open or prepared transaction."""
     owner = view.owner
     by_owner: dict[str, Any] = (
         {"sink": TaskOwner(owner.app, owner.version, owner.partition)}
@@ -300,5 +311,5 @@ def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
 
 
 def is_stuck(view: TxnView, now_ms: int) -> bool:
-    """Return whether a transaction was idle for longer than any deadline allows."""
+    """Return True if a transaction has been idle for at least the longest allowed timeout."""
     return now_ms - view.touched_ms >= TXN_TIMEOUT_MS_MAX

@@ -1,21 +1,22 @@
-"""The JSON bodies of requests and responses, as structs for the server and the client.
+"""The JSON bodies of requests and responses, as structs that the server and the client share.
 
-Requests are strict: most refuse an unknown member, so that a misspelt option is not ignored. Most
-omit members that have their default value. Responses are tolerant: a client ignores members that a
-newer server adds. Members without a value are sent as null. Members whose default is UNSET are in
-some responses only.
+Requests are strict. Most of them refuse an unknown member, so that a misspelt option is not
+ignored. Most of them omit members that have their default value.
 
-Members are sent in the order of the fields. Offsets are strings, as `semel.model.offsets` prints
-them. Times are RFC 3339, except those whose names end in `_ms`.
+Responses are tolerant. A client ignores members that a newer server adds. A member without a value
+is sent as null. A member whose default is UNSET is present in some responses only.
 
-This module has the bodies about streams and about the server.
+Members are sent in the order of the fields. Offsets are strings in the format of
+`semel.model.offsets`. Times are RFC 3339 strings, except those whose names end in `_ms`.
+
+This module contains the bodies about streams and about the server.
 """
 
 from msgspec import Struct
 
 
 class StrictRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The base of the JSON bodies of requests."""
+    """Base class for JSON request bodies."""
 
 
 class StreamEntry(Struct, frozen=True):
@@ -32,21 +33,27 @@ class StreamEntry(Struct, frozen=True):
 
 
 class StreamsPage(Struct, frozen=True):
-    """A page of a listing; `next` is the path after which the next page begins, if there is one."""
+    """A page of the list of streams.
+
+    `next` is the path after which the next page begins. It is None on the last page.
+    """
 
     streams: list[StreamEntry]
     next: str | None = None
 
 
 class Health(Struct, frozen=True):
-    """`GET /health`; `durable` is the LSN below which everything is durable."""
+    """The response to `GET /health`. `durable` is the LSN below which everything is durable."""
 
     status: str
     durable: int
 
 
 class ControlEvent(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The event after each data event of an event stream: next offset and state of the reader."""
+    """A control event of an event stream: the reader's next offset and state.
+
+    The server sends a control event after each data event.
+    """
 
     stream_next_offset: str
     stream_closed: bool = False

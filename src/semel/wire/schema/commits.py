@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 class StreamAppend(StrictRequest, frozen=True):
-    """Messages that a one-shot commit appends to a stream: a JSON array, kept byte for byte.
+    """The messages that a one-shot commit appends to one stream.
 
-    The server's digest of a commit covers these bytes.
+    `messages` is a JSON array. Its bytes are kept exactly as they were sent, because the server
+    computes the digest of the commit from them.
     """
 
     stream: str
@@ -23,22 +24,23 @@ class StreamAppend(StrictRequest, frozen=True):
 
 
 class Base64Message(StrictRequest, frozen=True):
-    """A message of bytes, for streams that are not JSON."""
+    """A message as base64, for streams whose messages are not JSON."""
 
     base64: str
 
 
 class ListedTransaction(StrictRequest, frozen=True):
-    """A staged transaction that a one-shot commit commits, too."""
+    """A staged transaction that a one-shot commit also commits."""
 
     id: str
     epoch: int
 
 
 class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
-    """The version of a sink that a one-shot commit commits, and the digests of its input.
+    """The sink version that a one-shot commit commits.
 
-    `previous` is the digest of the input of the previous version.
+    `input` is the digest of the version's input. `previous` is the digest of the previous version's
+    input.
     """
 
     app: str
@@ -49,7 +51,10 @@ class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
 
 
 class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
-    """`POST /v1/commits`, by a producer or a sink. `expects` maps streams to expected tails."""
+    """The body of `POST /v1/commits`, sent by a producer or a sink.
+
+    `expects` maps a stream's path to the tail that the stream must have.
+    """
 
     producer_id: str | None = None
     producer_epoch: int | None = None
@@ -62,14 +67,14 @@ class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
 
 
 class CommittedSink(Struct, frozen=True):
-    """The version of a sink that was committed."""
+    """The sink version that was committed."""
 
     app: str
     version: int
 
 
 class CommitResponse(Struct, frozen=True):
-    """The response to a one-shot commit of a sink or of a producer."""
+    """The response to a one-shot commit, sent by a sink or a producer."""
 
     duplicate: bool
     streams: StreamResults | None
@@ -83,13 +88,15 @@ class CommitResponse(Struct, frozen=True):
 
 
 class CommitResult(Struct, frozen=True):
-    """The result of a one-shot commit or of a transaction, for the caller of the client.
+    """The result of a one-shot commit or a transaction, as the client returns it to its caller.
 
-    `duplicate`: it was committed before, and this is the result of that commit. `streams` has the
-    results by path, `offsets` the positions by group and stream. `deleted` lists the streams of the
-    commit that do not exist any more. All three are None if the server no longer retains them.
-    `warning` is set if this is a repeat, and the server could not compare it with the stored
-    commit, or found a difference.
+    `streams` maps each path to the result in that stream. `offsets` maps each group to its new
+    position in each stream. `deleted` lists the streams in the commit that no longer exist. All
+    three are None if the server no longer retains them.
+
+    `duplicate` is True if the request was a repeat. The result is then that of the first commit.
+    `warning` is set if a repeat differs from the stored commit, or if the server could not compare
+    the two.
     """
 
     streams: StreamResults | None = None
@@ -103,14 +110,18 @@ class CommitResult(Struct, frozen=True):
 
 
 class RebindRequest(StrictRequest, frozen=True):
-    """`POST /v1/sinks/{app}/rebind`."""
+    """The body of `POST /v1/sinks/{app}/rebind`."""
 
     query_id: str
     last_version: int
 
 
 class SinkVersion(Struct, frozen=True):
-    """A committed version: the digest of its input, and its results by stream."""
+    """A committed version of a sink.
+
+    `input` is the digest of the version's input. `streams` maps each path to the result in that
+    stream.
+    """
 
     version: int
     input: str | None = None
@@ -118,14 +129,18 @@ class SinkVersion(Struct, frozen=True):
 
 
 class SinkVersionResult(SinkVersion, frozen=True):
-    """A committed version with the positions it moved and the streams that are deleted."""
+    """A committed version of a sink, with more detail.
+
+    `offsets` are the positions that the version moved. `deleted` lists the version's streams that
+    no longer exist.
+    """
 
     offsets: GroupOffsets | None = None
     deleted: list[str] | None = None
 
 
 class SinkBinding(Struct, frozen=True):
-    """The query a sink belongs to, and its last version."""
+    """A sink: the id of the query that writes to it, and its last committed version."""
 
     app: str
     query_id: str
@@ -133,13 +148,13 @@ class SinkBinding(Struct, frozen=True):
 
 
 class SinkEntry(SinkBinding, frozen=True):
-    """A sink in a listing."""
+    """A sink in the list of all sinks."""
 
     open_transactions: int = 0
 
 
 class SinkInfo(SinkEntry, frozen=True):
-    """A sink with its retained versions, which are sent for a single sink only."""
+    """A sink with its retained versions. The list of all sinks does not contain the versions."""
 
     versions: list[SinkVersion] = []
 

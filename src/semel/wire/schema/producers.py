@@ -11,13 +11,16 @@ T = TypeVar("T")
 
 
 class RegisterRequest(StrictRequest, frozen=True, forbid_unknown_fields=False):
-    """`POST /v1/producers`; without an id the server chooses one. Unknown members are ignored."""
+    """The body of `POST /v1/producers`. Unknown members are ignored.
+
+    If `producer_id` is None, the server chooses the id.
+    """
 
     producer_id: str | None = None
 
 
 class ClaimRequest(StrictRequest, frozen=True, forbid_unknown_fields=False, omit_defaults=False):
-    """`POST /v1/producers/claim`. Unknown members are ignored."""
+    """The body of `POST /v1/producers/claim`. Unknown members are ignored."""
 
     stream: str
     producer_id: str
@@ -26,21 +29,24 @@ class ClaimRequest(StrictRequest, frozen=True, forbid_unknown_fields=False, omit
 
 
 class Registration(Struct, frozen=True):
-    """A registered producer id, and its epoch."""
+    """The response to a registration: the producer id and its epoch."""
 
     producer_id: str
     producer_epoch: int
 
 
 class AssignedProducer(Struct, frozen=True, rename={"producer_id": "producerId"}):
-    """A registration in the older dialect."""
+    """The response to a registration in the older dialect."""
 
     producer_id: str
     epoch: int
 
 
 class ProducerClaim(Struct, frozen=True, kw_only=True):
-    """The epoch that a claim returns, and what an earlier instance stored last."""
+    """The response to a claim: the new epoch, and what earlier instances stored last.
+
+    `last_seq`, `last_offset` or `cursor` is None if the server has no such value for the producer.
+    """
 
     stream: str = ""
     producer_id: str = ""
@@ -51,7 +57,7 @@ class ProducerClaim(Struct, frozen=True, kw_only=True):
 
 
 class ProducerReceipt(Struct, frozen=True):
-    """The receipt of one of a producer's last appends."""
+    """The receipt for one of a producer's most recent appends."""
 
     first_seq: int
     last_seq: int
@@ -61,7 +67,10 @@ class ProducerReceipt(Struct, frozen=True):
 
 
 class RegisteredProducer(Struct, frozen=True):
-    """The registration of a producer, without a stream; the base of entries with a stream."""
+    """The registration of a producer id, and the base class for a producer's state in a stream.
+
+    In a registration, `stream` is None, because a registration does not belong to a stream.
+    """
 
     stream: str | None
     producer_id: str
@@ -75,7 +84,7 @@ class RegisteredProducer(Struct, frozen=True):
 
 
 class ProducerEntry(RegisteredProducer, frozen=True):
-    """A producer in the listing of a stream."""
+    """A producer in the list of a stream's producers."""
 
     session: str | None = None
     expired: bool = False
@@ -84,23 +93,29 @@ class ProducerEntry(RegisteredProducer, frozen=True):
 class ProducerState(ProducerEntry, frozen=True):
     """The state of a producer in a stream.
 
-    `expired`: it was idle for so long that only its epoch and cursor are stored.
-    `registered_epoch` is the epoch of its registration, if it has one. `receipts` are sent for a
-    single producer only.
+    `expired` means that the producer was idle for so long that only its epoch and cursor are still
+    stored. `registered_epoch` is the epoch of its registration; None if it is not registered.
+    `receipts` is None in a list of producers.
     """
 
     receipts: list[ProducerReceipt] | None = None
 
 
 class ProducersPage(Struct, Generic[T], frozen=True):
-    """A page of producers; `next` is the id after which the next page begins, if there is one."""
+    """A page of the list of producers.
+
+    `next` is the producer id after which the next page begins. It is None on the last page.
+    """
 
     producers: list[T]
     next: str | None = None
 
 
 class Explanation(Struct, frozen=True):
-    """The outcome that an append would have: its stable code, and a reason for people."""
+    """The outcome that an append would have.
+
+    `outcome` is a code that never changes. `reason` is an explanation for people.
+    """
 
     outcome: str
     status: int
@@ -109,10 +124,11 @@ class Explanation(Struct, frozen=True):
 
 
 class ExplainResponse(Struct, frozen=True, kw_only=True):
-    """`GET /v1/producers/explain`: an append, and the outcome it would have.
+    """The response to `GET /v1/producers/explain`: an append, and the outcome it would have.
 
-    `other_payload` is the outcome if the payload differs from the stored one; null if it is the
-    same outcome. `known` is the state of the producer in the stream.
+    `other_payload` is the outcome that the append would have if its payload differed from the
+    stored payload. It is null if that outcome is the same. `known` is the state of the producer in
+    the stream; null if the stream has no row for the producer.
     """
 
     stream: str

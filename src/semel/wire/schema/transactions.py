@@ -10,29 +10,30 @@ T = TypeVar("T")
 
 
 class OfTransaction(Struct, frozen=True):
-    """The base of responses about a transaction: its id and its transaction epoch."""
+    """Base class for responses about a transaction: its id and its transaction epoch."""
 
     transaction_id: str
     transaction_epoch: int
 
 
 class TransactionState(OfTransaction, frozen=True):
-    """The base of responses that also have the state of the transaction."""
+    """Base class for responses that also contain the state of the transaction."""
 
     state: str
 
 
 # ---- groups --------------------------------------------------------------------------------------
 
-# An offset in a request: a printed offset, or its ordinal.
+# An offset in a request: either a printed offset or its ordinal.
 Offset = int | str
 
 
 class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "from"}):
-    """The move of a position to `to`, with optional conditions.
+    """A move of a group's position to the offset `to`, with optional conditions.
 
-    The conditions are the expected offset (`from`), the incarnation of the stream, and the version
-    of the position.
+    The position is moved only if all conditions hold. `start`, sent as `from`, is the offset at
+    which the position is expected. `incarnation` is the expected incarnation of the stream.
+    `version` is the expected version of the position.
     """
 
     start: Offset | UnsetType = UNSET
@@ -41,18 +42,18 @@ class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "fr
     version: int | UnsetType = UNSET
 
 
-# The target of a move: an offset, or an offset with conditions.
+# The target of a move: an offset, or a move request, which has an offset and conditions.
 Target = int | str | MoveRequest
 
 
 class SetPositionsRequest(StrictRequest, frozen=True):
-    """`POST /v1/groups/{group}/offsets`."""
+    """The body of `POST /v1/groups/{group}/offsets`."""
 
     offsets: dict[str, Target]
 
 
 class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
-    """The range of offsets of a stream that a step reads."""
+    """The range of a stream that a step reads: from the offset `start` up to the offset `to`."""
 
     incarnation: str
     start: Offset
@@ -60,7 +61,10 @@ class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
 
 
 class PinRequest(StrictRequest, frozen=True):
-    """`POST /v1/groups/{group}/snapshot`. A client sends a `PinnedStep`, with the same members."""
+    """The body of `POST /v1/groups/{group}/snapshot`.
+
+    The Python client sends a `PinnedStep` instead, because it has the same members.
+    """
 
     number: int
     ranges: dict[str, RangeRequest]
@@ -68,9 +72,10 @@ class PinRequest(StrictRequest, frozen=True):
 
 
 class PendingMove(TransactionState, frozen=True):
-    """A move of a position by a pending transaction.
+    """A move that a pending transaction will make if it commits.
 
-    `deadline` and `remaining_ms` are null if the transaction has no deadline.
+    `to` is the offset to which it moves the position. `deadline` and `remaining_ms` are null if the
+    transaction has no deadline.
     """
 
     to: str
@@ -79,7 +84,10 @@ class PendingMove(TransactionState, frozen=True):
 
 
 class MovedPositions(Struct, frozen=True):
-    """The new positions of a group, and their versions, by stream."""
+    """The new positions of a group.
+
+    `offsets` maps each path to the position, and `versions` maps it to the position's version.
+    """
 
     group: str
     offsets: dict[str, str]
@@ -87,13 +95,13 @@ class MovedPositions(Struct, frozen=True):
 
 
 class Positions(MovedPositions, frozen=True):
-    """The positions of a group by stream: offset, version, and pending moves."""
+    """All positions of a group. `pending` maps a path to the pending move of its position."""
 
     pending: dict[str, PendingMove] = {}
 
 
 class PinnedRange(Struct, frozen=True, rename={"start": "from"}):
-    """The range of a stream that a step reads: from the offset `start` up to `to`."""
+    """The range of a stream that a pinned step reads: from the offset `start` up to `to`."""
 
     incarnation: str
     start: str
@@ -101,7 +109,7 @@ class PinnedRange(Struct, frozen=True, rename={"start": "from"}):
 
 
 class PinnedStep(Struct, frozen=True):
-    """The pinned step of a group: its number, the range of each stream, and its hash."""
+    """A group's pinned step: its number, the range to read from each stream, and its hash."""
 
     number: int
     ranges: dict[str, PinnedRange]
@@ -109,7 +117,7 @@ class PinnedStep(Struct, frozen=True):
 
 
 class SnapshotResponse(Struct, frozen=True):
-    """`GET /v1/groups/{group}/snapshot`: a pinned step with the name of its group."""
+    """The response to `GET /v1/groups/{group}/snapshot`: a group and its pinned step."""
 
     group: str
     number: int
@@ -121,7 +129,7 @@ class SnapshotResponse(Struct, frozen=True):
 
 
 class TaskOwner(StrictRequest, frozen=True):
-    """The task of a sink that owns a transaction."""
+    """The sink task that owns a transaction."""
 
     app: str
     version: int
@@ -129,7 +137,7 @@ class TaskOwner(StrictRequest, frozen=True):
 
 
 class BeginRequest(StrictRequest, frozen=True):
-    """`POST /v1/transactions`, by a producer or by a task of a sink."""
+    """The body of `POST /v1/transactions`, sent by a producer or a sink task."""
 
     transaction_id: str
     producer_id: str | None = None
@@ -142,9 +150,9 @@ class BeginRequest(StrictRequest, frozen=True):
 
 
 class TxnRequest(StrictRequest, frozen=True, kw_only=True):
-    """`POST /v1/transactions/{id}/commit`, `abort` and `fence`.
+    """The body of `POST /v1/transactions/{id}/commit`, and of `abort` and `fence`.
 
-    It is also the base of the other requests about a transaction.
+    It is also the base class for the bodies of the other requests about a transaction.
     """
 
     producer_id: str | None = None
@@ -154,20 +162,27 @@ class TxnRequest(StrictRequest, frozen=True, kw_only=True):
 
 
 class AddStreamsRequest(TxnRequest, frozen=True, kw_only=True):
-    """`POST /v1/transactions/{id}/streams`."""
+    """The body of `POST /v1/transactions/{id}/streams`."""
 
     streams: list[str]
 
 
 class AddOffsetsRequest(TxnRequest, frozen=True, kw_only=True):
-    """`POST /v1/transactions/{id}/offsets`: positions of a group, by stream."""
+    """The body of `POST /v1/transactions/{id}/offsets`.
+
+    `offsets` maps each path to the move of the group's position in that stream.
+    """
 
     group: str
     offsets: dict[str, Target]
 
 
 class PrepareRequest(TxnRequest, frozen=True, kw_only=True):
-    """`POST /v1/transactions/{id}/prepare`, with the number of chunks and messages staged."""
+    """The body of `POST /v1/transactions/{id}/prepare`.
+
+    `chunks` is the number of chunks that the client staged. `messages` maps each path to the number
+    of messages that the client staged for that stream.
+    """
 
     chunks: int | None = None
     messages: dict[str, int] | None = None
@@ -177,19 +192,22 @@ class PrepareRequest(TxnRequest, frozen=True, kw_only=True):
 
 
 class StreamResult(Struct, frozen=True):
-    """The offsets and the number of the messages that a commit added to a stream."""
+    """The messages that a commit added to one stream: their offsets and their number."""
 
     first_offset: str
     next_offset: str
     messages: int
 
 
-StreamResults = dict[str, StreamResult]  # by path
-GroupOffsets = dict[str, dict[str, str]]  # by group and path
+StreamResults = dict[str, StreamResult]  # the keys are paths
+GroupOffsets = dict[str, dict[str, str]]  # maps a group to a mapping from paths to offsets
 
 
 class BeginResponse(Struct, frozen=True, kw_only=True):
-    """The response to a begin: the transaction is open, until `deadline` if it has one."""
+    """The response to a begin.
+
+    The transaction is open. If `deadline` is not None, the transaction is aborted at that time.
+    """
 
     transaction_id: str = ""
     transaction_epoch: int
@@ -198,14 +216,17 @@ class BeginResponse(Struct, frozen=True, kw_only=True):
 
 
 class ExtendResponse(OfTransaction, frozen=True):
-    """The number of streams, or of positions, that a transaction has now."""
+    """The response to a request that adds streams or positions to a transaction.
+
+    `stream_count` or `offset_count` is the number of streams or positions that it has now.
+    """
 
     stream_count: int | UnsetType = UNSET
     offset_count: int | UnsetType = UNSET
 
 
 class PrepareResponse(Struct, frozen=True, kw_only=True):
-    """The response to a prepare; `token` contains the id and the transaction epoch."""
+    """The response to a prepare. `token` contains the transaction's id and transaction epoch."""
 
     transaction_id: str = ""
     transaction_epoch: int = 0
@@ -214,7 +235,7 @@ class PrepareResponse(Struct, frozen=True, kw_only=True):
 
 
 class AbortResponse(TransactionState, frozen=True):
-    """The response to an abort."""
+    """The response to an abort. `reason` is why the transaction was aborted."""
 
     reason: str
 
@@ -232,9 +253,10 @@ class TxnCommitResponse(TransactionState, frozen=True):
 
 
 class PendingStream(Struct, frozen=True):
-    """A stream of a pending transaction.
+    """A stream that a pending transaction writes to.
 
-    `first_offset` is null as long as no message of the transaction has an offset in the stream.
+    `first_offset` is the offset of the transaction's first message in the stream. It is null while
+    none of its messages has an offset there.
     """
 
     first_offset: str | None
@@ -243,9 +265,10 @@ class PendingStream(Struct, frozen=True):
 
 
 class PendingTransaction(OfTransaction, frozen=True, kw_only=True):
-    """A transaction that is open or prepared; its owner is a task of a sink or a producer.
+    """A transaction that is open or prepared. Its owner is a producer or a sink task.
 
-    `phase` is Kafka's name for the state. `stuck`: idle for longer than any deadline allows.
+    `phase` is Kafka's name for the state. `stuck` is True if the transaction has been idle for at
+    least the longest timeout that a transaction can have.
     """
 
     number: int
@@ -269,7 +292,7 @@ class PendingTransaction(OfTransaction, frozen=True, kw_only=True):
 
 
 class EndedTransaction(TransactionState, frozen=True):
-    """A transaction that is committed, or aborted for `reason`."""
+    """A transaction that has ended. `reason` is why it was aborted; None if it was committed."""
 
     phase: str
     reason: str | None
@@ -280,10 +303,11 @@ class EndedTransaction(TransactionState, frozen=True):
 
 
 class TransactionStatus(TransactionState, frozen=True):
-    """The status of a transaction, for a caller of the client.
+    """The status of a transaction, as the client returns it to its caller.
 
-    `state` is `open`, `prepared`, `committed` or `aborted`. The values of `streams` have the
-    members of `StreamResult` if the transaction has ended, and of `PendingStream` if it is pending.
+    `state` is `open`, `prepared`, `committed` or `aborted`. The keys of `streams` are paths. Each
+    value has the members of `StreamResult` if the transaction has ended, or the members of
+    `PendingStream` if it is pending.
     """
 
     reason: str | None = None
@@ -298,13 +322,16 @@ class TransactionStatus(TransactionState, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the transaction is open and has no messages, chunks or positions yet."""
+        """True if the transaction is open and has no messages, chunks or positions yet."""
         messages = sum(stream.get("messages", 0) for stream in self.streams.values())
         return self.state == "open" and not (messages or self.next_seq or self.offsets)
 
 
 class TransactionsPage(Struct, Generic[T], frozen=True):
-    """A page of pending transactions; `next` is the number after which the next page begins."""
+    """A page of the list of pending transactions.
+
+    `next` is the transaction number after which the next page begins. It is None on the last page.
+    """
 
     transactions: list[T]
     next: int | None = None
