@@ -371,7 +371,7 @@ class LimitReached(Refusal, frozen=True, gc=False):
 
 
 class BatchTooLarge(Refusal, frozen=True, gc=False):
-    """The append is too large for one frame of the journal."""
+    """The append or commit is too large for one frame of the journal."""
 
     code = "batch_too_large"
     bytes_max: int
