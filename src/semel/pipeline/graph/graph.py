@@ -278,7 +278,7 @@ def _is_texts(value: Any) -> bool:
     return is_several and all(isinstance(text, str) for text in value)
 
 
-# For each key of a processor: the function that checks the value, and a description of valid values.
+# For each key of a processor: the function that checks the value, and what the value should be.
 # Without this check, the user would get a TypeError that does not name the key.
 _SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     **dict.fromkeys(("in", "alts", "out"), (_is_streams, "a stream, or {binding: stream}")),

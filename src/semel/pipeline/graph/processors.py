@@ -250,7 +250,7 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
         return
     hints = [_hint(processor.function, p) for p in parameters if p.name != BINDING]
     if len(set(map(_kind, hints))) > 1:
-        yield "its parameters are annotated with different kinds of input; all must have the same kind"
+        yield "its parameters are annotated with different kinds; all must have the same kind"
 
 
 def _takes(parameters: Parameters, count: int) -> bool:
