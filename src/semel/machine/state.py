@@ -181,10 +181,12 @@ def _load_sink(state: "State", app: str, row: SinkRow) -> None:
 
 
 class Dirty(Struct, eq=False):
-    """The rows changed since the last checkpoint, one field per table; None is a removed row.
+    """The rows changed since the last checkpoint, with one field per table.
 
-    Every field with an `Annotated` type declares a table of the checkpoint (see `rows.py`). To add
-    a table, add a field. The streams in `dropped` and the transactions in `decided` are removed
+    The value None means that the row was removed. Every field with an `Annotated` type declares a
+    table of the checkpoint (see `rows.py`). To add a table, add a field.
+
+    The streams in `dropped` and the transactions in `decided` are removed
     with all their rows. The streams in `pruned` can have messages that are no longer needed.
     `forgotten_sink_cutoffs` maps each forgotten sink to a number. The checkpoint removes the sink's
     outcomes below that number.
@@ -239,7 +241,7 @@ class State:
     `live_producers` is the number of producers in all streams, without tombstones.
     `named[group][stream]` is the set of pending transactions that name this position.
     `forgotten_sink_cutoffs` maps each forgotten sink to the lowest number of an outcome that is
-    still valid. It is not stored, because the next checkpoint removes the older outcomes.
+    still valid. Checkpoints do not contain it, because they remove the older outcomes.
     """
 
     __slots__ = (
@@ -292,7 +294,7 @@ class State:
         return now_ms if now_ms > self.time_ms else self.time_ms
 
     def take_dirty(self) -> Dirty:
-        """Return the rows changed since the last call, and start recording changes again."""
+        """Return the rows changed since the last call, and reset `dirty` to empty."""
         dirty, self.dirty = self.dirty, Dirty()
         return dirty
 
@@ -403,7 +405,7 @@ def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
 
 
 def owner_key(owner: Owner) -> OwnerKey:
-    """Return a key for the owner's producer (without its epoch) or sink (without its task)."""
+    """Return a key for an owner: its producer without the epoch, or its sink without the task."""
     if isinstance(owner, ProducerOwner):
         return True, owner.id
     return False, owner.app

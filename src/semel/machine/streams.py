@@ -304,7 +304,7 @@ OFFSET_MAX: Final = 1 << 63
 
 
 def retained_range(state: State, stream: Stream, starts: dict[int, int]) -> tuple[int, int]:
-    """Return the start and end of the offsets that a stream or any of its forks still needs.
+    """Return the range (start, end) of offsets that a stream or any of its forks still needs.
 
     `starts` is a cache, keyed by stream number, of the results of `retained_from`. It is valid
     until the state changes.
@@ -340,8 +340,8 @@ def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) ->
 
     An expiry date is compared with `now_ms`, the time of the clock. The end of a TTL is compared
     with `time_ms`, the time of the journal. The time of the journal never goes back, even after the
-    clock jumped far ahead and was corrected. If expiry dates were compared with it, such a jump
-    would expire streams before their date.
+    clock jumped far ahead and was corrected. If expiry dates were compared with the time of the
+    journal, such a jump would expire streams before their date.
     """
     row = stream.row
     if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:

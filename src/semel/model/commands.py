@@ -158,7 +158,7 @@ class StoredAppend(Struct, frozen=True, gc=False):
 class ForkRequest(Struct, frozen=True, gc=False):
     """Where to fork the stream `source`: `sub_offset` units after `offset`.
 
-    If `offset` is None, it is the stable offset of the source. `stored` is a lookup.
+    If `offset` is None, the stable offset of the source is used. `stored` is a lookup.
     """
 
     source: str
@@ -203,7 +203,10 @@ class SwitchDedup(StreamCommand, frozen=True, gc=False):
 
 
 class Expire(StreamCommand, frozen=True, gc=False):
-    """Delete a stream if it has expired. `touched_ms` is its last use that the broker recorded."""
+    """Delete a stream if it has expired.
+
+    `touched_ms` is the time of its last use, as the broker recorded it.
+    """
 
     touched_ms: int
 
@@ -321,7 +324,7 @@ class TxnCall(Struct, frozen=True, gc=False):
 
 
 class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
-    """Add streams to the streams that a transaction is allowed to write."""
+    """Allow a transaction to write to more streams."""
 
     streams: tuple[str, ...]
 
@@ -371,7 +374,7 @@ class FenceTxn(TxnCall, frozen=True, gc=False):
 
 
 class ExpireTxn(Struct, frozen=True, gc=False):
-    """Abort a transaction if its deadline has passed or if it is a sink's and has been idle."""
+    """Abort a transaction whose deadline has passed, or a sink's transaction that is idle."""
 
     now_ms: int
     id: str
@@ -417,7 +420,7 @@ class Commit(Struct, frozen=True):
     """A one-shot commit: appends, moves of positions and listed transactions, all or nothing.
 
     `expects` are pairs (path, tail): each stream must have that tail. `digest` is the digest of the
-    request. If the producer repeats a sequence with a different digest, this is not a retry.
+    request. If a producer repeats a sequence with a different digest, that is not a retry.
     """
 
     now_ms: int

@@ -170,9 +170,9 @@ def headers_of(extras: bytes, count: int) -> list[list[Header]]:
 
 
 def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
-    """Return the extras of some of the messages: from index `start` up to `end`, excluded.
+    """Return the extras of the messages from index `start` up to `end`, which is excluded.
 
-    `extras` are the valid extras of all `count` messages.
+    `extras` must be the valid extras of all `count` messages.
     """
     return encode_extras(
         end - start,
@@ -186,7 +186,7 @@ def _columns(extras: bytes, count: int) -> _Columns:
     """Split a block of extras into its columns.
 
     Raises ValueError or `struct.error` if the block is too short, has bytes after the last column,
-    or has no columns or unknown ones.
+    has no columns, or has unknown columns.
     """
     view = memoryview(extras)
     columns: int = _U32.unpack_from(view)[0]
@@ -234,7 +234,7 @@ def normalise(content_type: str) -> str:
 
 
 def same_media_type(media_type: str | None, stored: str) -> bool:
-    """Return True if two media types are the same. If `media_type` is None, it is the default."""
+    """Return True if two media types are the same. None means the default media type."""
     return normalise(media_type or DEFAULT_MEDIA_TYPE) == normalise(stored)
 
 

@@ -118,7 +118,7 @@ class Claimed(Outcome, frozen=True, gc=False):
 
 
 class Forgotten(Outcome, frozen=True, gc=False):
-    """The stream's row for the producer is dropped. An expired producer leaves a tombstone."""
+    """The stream's row for the producer is dropped. If the producer expired, a tombstone stays."""
 
 
 # ---- refused: the request ------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Gone(Refusal, frozen=True, gc=False):
 
 
 class StillAlive(Refusal, frozen=True, gc=False):
-    """The stream, producer or transaction that should expire has not expired yet."""
+    """The stream, producer or transaction has not expired yet."""
 
     code = "still_alive"
 
@@ -174,7 +174,7 @@ class ContentTypeConflict(Refusal, frozen=True, gc=False):
 
 
 class StreamSeqConflict(Refusal, frozen=True, gc=False):
-    """Stream-Seq is not greater than `last`, the last accepted value. The bytes are compared."""
+    """Stream-Seq is not greater than `last`, the last accepted value. Bytes are compared."""
 
     code = "stream_seq_conflict"
     last: str
@@ -238,7 +238,7 @@ class DiskReadFailed(Refusal, frozen=True, gc=False):
 
 
 class StaleEpoch(Refusal, frozen=True, gc=False):
-    """The epoch is too old: a newer instance of the producer, at `current_epoch`, has fenced it."""
+    """The epoch is too old. A newer instance of the producer has the epoch `current_epoch`."""
 
     code = "PRODUCER_FENCED"
     current_epoch: int
@@ -330,7 +330,7 @@ class SequenceHole(Refusal, frozen=True, gc=False):
 
 
 class BatchOverlap(Refusal, frozen=True, gc=False):
-    """The range of sequences overlaps stored appends but is not the range of one stored append."""
+    """The append's range of sequences overlaps a stored range but is not equal to it."""
 
     code = "batch_overlap"
     last_seq: int

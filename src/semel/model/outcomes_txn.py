@@ -46,10 +46,10 @@ class Prepared(Outcome, frozen=True, gc=False):
 
 
 class CommitDone(Outcome, frozen=True):
-    """The commit is applied.
+    """The commit is applied, unless `is_mismatch` is True.
 
-    `is_duplicate` is True if an earlier request applied it. In that case `result` is None if the
-    result is no longer retained.
+    `is_duplicate` is True if an earlier request applied the commit. In that case, `result` is None
+    if the result is no longer retained.
 
     `is_unchecked` is True if the sink's version was already committed, but there are no digests to
     check that the input is the same.
@@ -181,14 +181,14 @@ class PartitionNotInTxn(Refusal, frozen=True, gc=False):
 
 
 class StreamInTransaction(Refusal, frozen=True, gc=False):
-    """The command must wait, because the pending transaction has messages in the stream."""
+    """The command is refused while a pending transaction has messages in the stream."""
 
     code = "stream_in_transaction"
     transaction: str
 
 
 class OffsetUnstable(Refusal, frozen=True, gc=False):
-    """The offset is after the stable offset, `stable`. A pending transaction begins there."""
+    """The offset, plus its sub-offset, is after the stable offset, `stable`."""
 
     code = "offset_unstable"
     stable: int
@@ -252,9 +252,9 @@ class AppBound(Refusal, frozen=True, gc=False):
 
 
 class CheckpointDiverged(Refusal, frozen=True, gc=False):
-    """The sink has committed this version, or the one before it, with a different input.
+    """The sink has committed this version, or the previous version, with a different input.
 
-    An older version is also refused if there are no digests to compare the inputs.
+    A version before the last one is also refused if there are no digests to compare.
     """
 
     code = "checkpoint_diverged"

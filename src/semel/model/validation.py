@@ -89,9 +89,9 @@ def is_number(number: int) -> bool:
 
 
 def is_batch(batch: Batch) -> bool:
-    """Return True if `count` is within its limit and `lengths` has the right size for it.
+    """Return True if the batch has a valid number of messages and a length for each message.
 
-    `lengths` must be empty if there is only one message.
+    If there is only one message, `lengths` must be empty.
     """
     if batch.count == 1:
         return not batch.lengths

@@ -4,9 +4,9 @@ With each commit of rows, Delta can store a version number for an application id
 application is the processor, and the version is the number of the step. A repeated step is
 recognised by its number.
 
-If the server's data is deleted, the steps start at 1 again, and the numbers alone would be
-misleading. The module therefore also stores part of the step's hash, as the version of a second
-application.
+If the server's data is deleted, the steps start at 1 again, and a new step can have the number of
+an old one. To detect that, this module also stores part of the step's hash, as the version of a
+second application.
 """
 
 from typing import Final

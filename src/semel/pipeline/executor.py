@@ -43,7 +43,7 @@ class RunState(StrEnum):
 class Gauge:
     """The progress of one processor.
 
-    Only the processor's own thread changes a gauge. Any thread can read it.
+    Only the processor's own thread changes its gauge. Any thread can read the gauge.
 
     `step` is the number of the last step. `read` and `written` count messages since the start.
     `errors` counts the written messages that went to the error stream. `lag` is the number of

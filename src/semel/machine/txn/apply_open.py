@@ -51,9 +51,9 @@ def _set_stream(state: State, txn: Txn, number: int, row: TxnStreamRow) -> None:
 
 
 def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int) -> Effects:
-    """Begin a transaction. Also end the transactions in the event.
+    """Begin a transaction, and abort the transactions in `event.ended`.
 
-    The event lists the pending transactions of the producer's older instances; they are aborted.
+    These are the pending transactions of the producer's older instances.
     """
     effects = end_transactions(state, event.ended, sections, iter(()), time_ms)
     invariant(event.number == state.next_txn, "transaction numbers are not consecutive")
@@ -89,7 +89,7 @@ def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
 
 
 def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> None:
-    """Add streams to a transaction. In journals of older versions the event can add positions."""
+    """Add streams to a transaction. In old journals, the event can also add positions."""
     txn = state.by_txn[event.txn]
     _add_streams(state, txn, event.streams)
     guards = {(named.group, named.stream): named.guard for named in txn.row.positions}

@@ -72,7 +72,7 @@ def _again(txn: Txn) -> Outcome:
 
 
 def refuse_producer(state: State, producer_id: str, epoch: int) -> Refusal | None:
-    """Refuse a producer if its epoch is below the registered one.
+    """Refuse a producer if `epoch` is below its registered epoch.
 
     Also refuse an id that has the form of an assigned id but was never assigned.
     """
@@ -91,10 +91,11 @@ def _is_older(txn: Txn, command: Begin) -> bool:
 
 
 def _refuse_room(state: State, command: Begin) -> Refusal | None:
-    """Refuse to begin a transaction if a limit on transactions would be exceeded.
+    """Refuse to begin a transaction if one of these limits is reached:
 
-    The limits are: one open inline transaction per instance, a number of pending transactions per
-    instance, a number for all producers, a number for all sinks, and the size of the registry.
+    - one open inline transaction for each instance of a producer
+    - the number of pending transactions of an instance, of all producers, or of all sinks
+    - the number of registered producers
     """
     owner = command.owner
     if not isinstance(owner, ProducerOwner):
@@ -150,7 +151,7 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
 
 
 def decide_add_streams(state: State, command: AddStreams) -> Decision:
-    """Decide to add streams to the streams that a transaction is allowed to write."""
+    """Decide to allow a transaction to write to more streams."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)

@@ -150,7 +150,7 @@ class Draft:
     def end(self, txn: Txn, *, is_committed: bool, reason: str = "") -> None:
         """End a transaction.
 
-        For an inline transaction, add a control record to each stream that has its messages.
+        An inline transaction gets a control record in each stream in which it has messages.
         """
         markers: list[tuple[int, int]] = []
         if txn.row.kind == TXN_INLINE:
@@ -163,10 +163,10 @@ class Draft:
         self.ended.append(Ended(txn.row.number, is_committed, reason, tuple(markers)))
 
     def fence(self, producer_id: str, epoch: int, *, named: int = 0) -> None:
-        """Abort the producer's pending transactions that have an epoch below `epoch`.
+        """Abort the pending transactions of producer instances with an epoch below `epoch`.
 
-        The reason is BY_FENCE. `named` is the number of the transaction that an operator wants to
-        abort, if any. Its reason is BY_OPERATOR.
+        The reason is BY_FENCE. If an operator aborts one of these transactions, `named` is its
+        number, and its reason is BY_OPERATOR.
         """
         for number in sorted(self._state.owned.get((True, producer_id), ())):
             txn = self._state.by_txn[number]

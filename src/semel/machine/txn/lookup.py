@@ -53,7 +53,7 @@ def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
     """Return the transaction that a call names, or its outcome if it has ended.
 
     Return a refusal if neither exists. Also return a refusal if the transaction is pending and the
-    caller is not its owner. Operators are allowed to call without being the owner.
+    caller is not its owner. An operator need not be the owner.
     """
     txn = find_txn(state, call, call.now_ms)
     if call.by_operator or not isinstance(txn, Txn):

@@ -15,7 +15,7 @@ PREPARED = "prepared"
 
 
 class TxnStreamView(Struct, frozen=True):
-    """A stream that a transaction writes.
+    """A stream that a transaction can write to.
 
     `first_offset` is the transaction's first offset in the stream. It is None if the transaction
     has no offsets there yet.
@@ -120,8 +120,9 @@ def transactions(
 ) -> Iterator[TxnView]:
     """Yield pending transactions, oldest first.
 
-    Only transactions with numbers greater than `after` are included. `state_filter` and `stream`
-    restrict them further, to one state and to one stream.
+    Only transactions with numbers greater than `after` are included. If `state_filter` is set, only
+    transactions in that state are included. If `stream` is set, only transactions that can write to
+    that stream or name a position in it are included.
     """
     return (
         _view(state, txn)

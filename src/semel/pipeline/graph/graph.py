@@ -176,7 +176,7 @@ class Graph:
         """Return True if two graphs are equal except for the names of processors and streams.
 
         Roles, bindings, filters, strategies, error streams and `stateful` are compared. Functions
-        are not.
+        are not compared.
         """
         return topology.isomorphic(self, other)
 
@@ -355,7 +355,10 @@ def _processor(graph: str, described: Mapping[str, Any]) -> Processor:
 
 
 def _role(described: Mapping[str, Any]) -> Role:
-    """Return the role that follows from the streams: no inputs is a source, no output a sink."""
+    """Return the role that follows from the declared streams.
+
+    A processor without inputs is a source. A processor without outputs is a sink.
+    """
     if not (described.get("in") or described.get("alts")):
         return Role.SOURCE
     return Role.STREAM if described.get("out") else Role.SINK

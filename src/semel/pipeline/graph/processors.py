@@ -174,7 +174,10 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 
 
 def kind_of(processor: Processor) -> FunctionKind:
-    """Return what the function gets as input, from the annotation of its first parameter."""
+    """Return the kind of input that a processor's function expects.
+
+    The annotation of the first parameter determines the kind.
+    """
     parameters = parameters_of(processor.function)
     if processor.role is Role.SOURCE or not parameters:
         return FunctionKind.MESSAGE
@@ -324,7 +327,7 @@ def is_id(id: object) -> bool:
 
 
 def path_problems(what: str, path: object) -> Iterator[str]:
-    """Yield a complaint if `path` is not a valid stream path. `what` is its subject."""
+    """Yield a complaint if `path` is not a valid stream path. The complaint begins with `what`."""
     if not isinstance(path, str):
         yield f"{what} names the stream {path!r}; expected a string"
         return

@@ -34,7 +34,7 @@ def written(graph: "Graph", processor: Processor) -> list[str]:
 
 
 def upstream(graph: "Graph") -> dict[str, set[str]]:
-    """Return a mapping from each processor to the processors whose messages it reads (all ids)."""
+    """Return, for each processor id, the ids of the processors whose messages it reads."""
     by_stream = writers(graph)
     return {
         processor.id: {id for path in processor.inputs.values() for id in by_stream.get(path, ())}

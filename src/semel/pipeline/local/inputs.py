@@ -126,9 +126,9 @@ class Feed:
 
 
 class EndFeed(Feed):
-    """Reads only the end of a stream, which is its stable offset or the limit.
+    """Reads only the end of a stream: its stable offset or, if lower, the limit.
 
-    It does not read messages. It is used for engines that read the messages themselves.
+    This feed returns no messages. It is used for engines that read the messages themselves.
     """
 
     def __init__(self, client: Client, path: str, stop: Stop, *, limit: int | None = None) -> None:
@@ -138,17 +138,17 @@ class EndFeed(Feed):
 
     @property
     def has_ready(self) -> bool:
-        """True if the last end that was read is after the position."""
+        """True if the stream's end, as last read, is after the position."""
         return self._end > self.position
 
     @property
     def is_at_end(self) -> bool:
-        """True if the position has reached the last end that was read."""
+        """True if the position has reached the stream's end, as last read."""
         return not self.has_ready
 
     @property
     def lag(self) -> int:
-        """The number of offsets from the position to the last end that was read."""
+        """The number of offsets from the position to the stream's end, as last read."""
         return max(self._end - self.position, 0)
 
     def fetch(self) -> None:
@@ -178,7 +178,7 @@ class EndFeed(Feed):
         return _ordinal(page[0].ordinal) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Return an empty list, and a range for a step, with at most `count` readable offsets."""
+        """Return an empty list and the range for a step: at most `count` readable offsets."""
         start = self.position or self._first or 0
         to = self._taken = max(min(self._end, start + count), self.position)
         return [], Range(self.path, self.incarnation, self.position, to)
