@@ -91,7 +91,9 @@ def _is_older(txn: Txn, command: Begin) -> bool:
 
 
 def _refuse_room(state: State, command: Begin) -> Refusal | None:
-    """Refuse to begin a transaction if one of these limits is reached:
+    """Refuse to begin a transaction if a limit is reached.
+
+    These are the limits:
 
     - one open inline transaction for each instance of a producer
     - the number of pending transactions of an instance, of all producers, or of all sinks

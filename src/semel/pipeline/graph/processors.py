@@ -364,12 +364,12 @@ def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
                 yield f"{name}= names {path} {count} times; every binding needs its own stream"
     errors = graph.errors_of(processor)
     if errors is not None and errors in processor.outputs.values():
-        yield f"its error stream {errors} is one of its outputs; choose another with errors="
+        yield f"its error stream {errors} is one of its outputs; choose a different one with errors="
     named = [*processor.inputs.values(), *processor.outputs.values()]
     for path in dict.fromkeys([*named, *([] if errors is None else [errors])]):
         yield from path_problems("it", path)
         if path == trace_stream(graph.id):
-            yield f"{path} is the stream for the trace of the graph; use another stream"
+            yield f"{path} is the stream for the trace of the graph; use a different stream"
 
 
 def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:

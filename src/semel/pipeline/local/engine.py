@@ -81,7 +81,7 @@ class LocalEngine:
         return StepOutput(appends, read=read, written=written)
 
     def query(self, running: ProcessorRun) -> Loop:
-        """Raise AssertionError. `complaints` refuses stateful processors, so this is never called."""
+        """Raise AssertionError. This is never called: `complaints` refuses stateful processors."""
         raise AssertionError(running.processor.id)
 
     def close(self) -> None:
