@@ -105,8 +105,8 @@ class SinkChanged(Outcome, frozen=True, gc=False):
 BY_INCARNATION: Final = "incarnation"  # the stream was deleted and created again
 BY_PENDING: Final = "pending"  # `from` is not the offset to which this transaction moves
 BY_OFFSET: Final = "offset"  # `from` is not the stored offset
-BY_VERSION: Final = "version"  # `version` is not the stored version
-BY_MOVER: Final = "mover"  # `from` is missing, and a different producer moved the position last
+BY_VERSION: Final = "version"  # `version` is not the stored one: the position was moved in between
+BY_MOVER: Final = "mover"  # `from` is missing, and a different producer or sink moved it last
 BY_MOVE: Final = "moved"  # the position was moved after the transaction named it
 BY_DELETION: Final = "deleted"  # the stream was deleted after the transaction named the position
 
@@ -282,7 +282,7 @@ class SnapshotConflict(Refusal, frozen=True, gc=False):
 
 
 class IncarnationConflict(Refusal, frozen=True, gc=False):
-    """The stream was deleted and created again. `incarnation` is its present incarnation."""
+    """The stream was deleted and created again. Its incarnation is now `incarnation`."""
 
     code = "incarnation_conflict"
     path: str

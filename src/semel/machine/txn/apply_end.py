@@ -190,7 +190,7 @@ def _place(
     by_number = state.by_number
     ends: dict[int, int] = {}
     placed: list[PlacedChunkRow] = []
-    # Messages that this frame itself contains are not chunks. LSN 0 marks them.
+    # Messages in this frame itself are not chunks. Here they get LSN 0.
     direct = [
         (0, section.stream, section.base, section.count)
         for section in sections

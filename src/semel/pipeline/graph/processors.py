@@ -26,7 +26,7 @@ OUT: Final = "out"
 
 # One stream, a list of streams (the path is the binding), or a mapping from bindings to streams.
 Streams = str | Sequence[str] | Mapping[str, str]
-# The types or topics that a processor accepts: for all inputs, or a mapping from each binding.
+# The types or topics that a processor accepts, either for all inputs or keyed by binding.
 Words = str | Iterable[str] | Mapping[str, str | Iterable[str]]
 
 
@@ -364,7 +364,7 @@ def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
                 yield f"{name}= names {path} {count} times; every binding needs its own stream"
     errors = graph.errors_of(processor)
     if errors is not None and errors in processor.outputs.values():
-        yield f"its error stream {errors} is one of its outputs; choose a different one with errors="
+        yield f"its error stream {errors} is one of its outputs; set a different one with errors="
     named = [*processor.inputs.values(), *processor.outputs.values()]
     for path in dict.fromkeys([*named, *([] if errors is None else [errors])]):
         yield from path_problems("it", path)

@@ -102,7 +102,7 @@ def _edges(graph: "Graph") -> Iterator[Edge]:
 def isomorphic(graph: "Graph", other: "Graph") -> bool:
     """Return True if the graphs are equal except for the names of processors and streams."""
     left, right = _Shape(graph), _Shape(other)
-    # Isomorphic graphs have the same number of nodes of each colour. Other graphs rarely have.
+    # Isomorphic graphs have the same number of nodes of each colour. Other graphs rarely do.
     if Counter(left.colours.values()) != Counter(right.colours.values()):
         return False
     return _match(left, right, list(left.colours), {})

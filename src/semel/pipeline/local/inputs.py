@@ -272,7 +272,8 @@ class Inputs:
         while not self._running.stop.is_set:
             if self._is_enough():
                 return True
-            # This must come before the read: if it is True, the read gets the last messages.
+            # Call this before the read. If it returns True, no more messages will be written, and
+            # the read gets all that there are.
             is_ending = self._running.is_ending()
             for feed in self.feeds:
                 if not feed.has_ready:
