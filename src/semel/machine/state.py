@@ -1,4 +1,7 @@
-"""The state: the tables into which `apply` folds the journal, and the rows changed recently."""
+"""The state of the engine: tables that `apply` builds from the journal.
+
+The state also records the rows that changed since the last checkpoint.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -38,9 +41,9 @@ from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
 
 
 class MachineLimits(Struct, frozen=True):
-    """The limits that a deployment may set.
+    """The limits that can be set for a deployment.
 
-    They should not change later, because the outcomes of commands depend on them.
+    Do not change them later, because the outcomes of commands depend on them.
     """
 
     receipts: int = default.RECEIPTS_DEFAULT
@@ -60,7 +63,7 @@ class MachineLimits(Struct, frozen=True):
 class Stream(Struct, gc=False, eq=False):
     """The current rows of a stream, and indexes derived from other tables.
 
-    There may be a million streams, so the garbage collector does not track these objects.
+    The garbage collector does not track these objects, because there can be a million of them.
     """
 
     row: StreamRow
@@ -70,8 +73,8 @@ class Stream(Struct, gc=False, eq=False):
     next_key: int = 0
     forks: set[int] | None = None
     positions: dict[str, PositionRow] | None = None
-    open: dict[int, int] | None = None  # inline transaction -> its first offset; oldest first
-    txns: set[int] | None = None  # pending transactions that may write here or name a position
+    open: dict[int, int] | None = None  # inline transaction -> its first offset; lowest first
+    txns: set[int] | None = None  # pending transactions that can write here or name a position
     holds: dict[str, int] | None = None  # group -> the prepared transaction that holds its position
 
 
@@ -86,8 +89,9 @@ class Txn(Struct, gc=False, eq=False):
 class Effects(Struct, frozen=True, gc=False, eq=False):
     """The effects of one frame, as `apply` returns them.
 
-    `streams` are the streams whose tail changed or that were removed; a stream may occur twice. The
-    other fields are rows of tables of the journal that the state does not keep.
+    `streams` contains every stream whose tail changed and every stream that was removed. The same
+    stream can occur twice. The other fields are rows for tables that the journal keeps and the
+    state does not.
     """
 
     streams: Sequence[Stream] = ()
@@ -100,9 +104,9 @@ NO_EFFECTS: Final = Effects()
 
 
 # ---- loading a checkpoint ------------------------------------------------------------------------
-# The rows of a table are loaded in the order of their keys.
+# Each table is loaded in the order of its keys.
 
-# The tail of a stream whose tail row is not loaded yet.
+# A placeholder for the tail of a stream until its tail row is loaded.
 _NO_TAIL: Final = TailRow(0, 0, False, False, None, 0)
 
 
@@ -177,13 +181,15 @@ def _load_sink(state: "State", app: str, row: SinkRow) -> None:
 
 
 class Dirty(Struct, eq=False):
-    """The rows changed since the last checkpoint, by table; None for a removed row.
+    """The rows changed since the last checkpoint, with one field per table.
 
-    Every annotated field declares a table of the checkpoint (see `rows.py`); to add a table, add a
-    field. The streams in `dropped` and the transactions in `decided` are removed with all their
-    rows. The streams in `pruned` may have messages that are no longer needed.
-    `forgotten_sink_cutoffs` is, for each forgotten sink, the number below which its outcomes are
-    removed.
+    The value None means that the row was removed. Every field with an `Annotated` type declares a
+    table of the checkpoint (see `rows.py`). To add a table, add a field.
+
+    The streams in `dropped` and the transactions in `decided` are removed
+    with all their rows. The streams in `pruned` can have messages that are no longer needed.
+    `forgotten_sink_cutoffs` maps each forgotten sink to a number. The checkpoint removes the sink's
+    outcomes below that number.
     """
 
     streams: Annotated[
@@ -221,7 +227,7 @@ class Dirty(Struct, eq=False):
     decided: set[int] = set()
 
     def absorb(self, older: "Dirty") -> None:
-        """Add the changes of an abandoned checkpoint; rows changed since then replace them."""
+        """Add the changes from a checkpoint that was abandoned. Newer changes take precedence."""
         for name in self.__struct_fields__:  # dicts and sets both have `|`
             setattr(self, name, getattr(older, name) | getattr(self, name))
 
@@ -230,12 +236,12 @@ STATE_TABLES: Final = tables_of(Dirty)
 
 
 class State:
-    """The state of the engine, a fold of the journal.
+    """The state of the engine, computed by applying every frame of the journal in order.
 
-    `live_producers` is the number of producers of all streams, without tombstones. `named` maps a
-    group and then a stream to the pending transactions that name this position.
-    `forgotten_sink_cutoffs` is, for each forgotten sink, the lowest number of an outcome that is
-    still valid. It is needed only until the next start, when the older outcomes are removed.
+    `live_producers` is the number of producers in all streams, without tombstones.
+    `named[group][stream]` is the set of pending transactions that name this position.
+    `forgotten_sink_cutoffs` maps each forgotten sink to the lowest number of an outcome that is
+    still valid. Checkpoints do not contain it, because they remove the older outcomes.
     """
 
     __slots__ = (
@@ -284,11 +290,11 @@ class State:
         self.dirty = Dirty()
 
     def frame_time(self, now_ms: int) -> int:
-        """Return the time of a frame that is written now; it is never before the last frame."""
+        """Return the time for a frame written at `now_ms`. Frame times never go backwards."""
         return now_ms if now_ms > self.time_ms else self.time_ms
 
     def take_dirty(self) -> Dirty:
-        """Return the rows changed since the last call, and begin a new set of changes."""
+        """Return the rows changed since the last call, and reset `dirty` to empty."""
         dirty, self.dirty = self.dirty, Dirty()
         return dirty
 
@@ -305,10 +311,10 @@ class State:
         self.next_txn, self.next_outcome = row.next_txn, row.next_outcome
 
     def load_links(self) -> None:
-        """Restore the derived data after all rows are loaded.
+        """Compute the derived data after all rows are loaded.
 
-        These are the forks of each stream, the first offsets of pending inline transactions, and
-        the order of idempotency keys. Raises KeyError if a row refers to a row that is missing.
+        The derived data are: each stream's forks, the first offsets of pending inline transactions,
+        and the order of idempotency keys. Raises KeyError if a row refers to a missing row.
         """
         for txn_number, txn in self.by_txn.items():
             if txn.row.kind == TXN_INLINE:
@@ -337,7 +343,7 @@ def live_producers(stream: Stream) -> int:
 
 
 def find_producer(stream: Stream, producer_id: str) -> ProducerRow | None:
-    """Return the row of a producer in a stream; None if there is none."""
+    """Return the stream's row for a producer, or None if the stream has no such row."""
     return stream.producers.get(producer_id) if stream.producers else None
 
 
@@ -362,7 +368,7 @@ def advance_tail(
 ) -> None:
     """Move the tail of a stream to `tail`, and update the stable offset.
 
-    The arguments are positional, which is faster, because this runs once per append.
+    The arguments are positional because that is faster, and this function runs for every append.
     """
     old = stream.tail
     stream.tail = state.dirty.tails[stream.row.number] = TailRow(
@@ -379,18 +385,18 @@ def advance_tail(
 
 
 def stable_of(stream: Stream, tail: int) -> int:
-    """Return the stable offset of a stream whose tail is `tail`."""
+    """Return the stable offset that a stream has when its tail is `tail`."""
     return next(iter(stream.open.values())) if stream.open else tail
 
 
 def index_stream(stream: Stream, txn_number: int) -> None:
-    """Record that a pending transaction may write a stream or names a position in it."""
+    """Record that a pending transaction can write to `stream` or names a position in it."""
     stream.txns = stream.txns or set()
     stream.txns.add(txn_number)
 
 
 def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
-    """Record that an inline transaction has messages in a stream from `first` on."""
+    """Record that `first` is the first offset of an inline transaction's messages in `stream`."""
     stream.open = stream.open or {}
     stream.open[txn_number] = first
 
@@ -399,14 +405,14 @@ def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
 
 
 def owner_key(owner: Owner) -> OwnerKey:
-    """Return an owner without its details: the producer without epoch, or the sink without task."""
+    """Return a key for an owner: its producer without the epoch, or its sink without the task."""
     if isinstance(owner, ProducerOwner):
         return True, owner.id
     return False, owner.app
 
 
 def add_transaction(state: State, txn: Txn) -> None:
-    """Add a transaction to the state, by id, number and owner."""
+    """Add a transaction to the indexes by id, by number and by owner."""
     row = txn.row
     state.transactions[row.id] = state.by_txn[row.number] = txn
     state.owned.setdefault(owner_key(row.owner), set()).add(row.number)
@@ -414,7 +420,7 @@ def add_transaction(state: State, txn: Txn) -> None:
 
 
 def remove_transaction(state: State, txn: Txn) -> None:
-    """Undo `add_transaction`."""
+    """Remove a transaction from the indexes by id, by number and by owner."""
     row = txn.row
     del state.transactions[row.id]
     del state.by_txn[row.number]
@@ -445,7 +451,8 @@ def add_named_position(state: State, txn_number: int, named: NamedPosition) -> N
 def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
     """Record that a transaction no longer names or holds a position.
 
-    If it held the position, another prepared transaction that names the position holds it now.
+    If the transaction held the position, the oldest other prepared transaction that names the
+    position holds it now.
     """
     streams = state.named[named.group]
     others = streams[named.stream]
@@ -465,8 +472,8 @@ def remove_named_position(state: State, txn_number: int, named: NamedPosition) -
 def hold_positions(state: State, txn: Txn) -> None:
     """Record that a prepared transaction holds the positions it names.
 
-    In a journal of an older version, several prepared transactions may name the same position. The
-    oldest of them holds it.
+    A journal written by an older version can contain several prepared transactions that name the
+    same position. The oldest of these transactions holds the position.
     """
     number = txn.row.number
     for named in txn.row.positions:

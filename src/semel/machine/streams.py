@@ -1,6 +1,6 @@
-"""Decisions on streams, and the ranges of offsets that are retained.
+"""Decisions for commands on streams, and the ranges of offsets that must be retained.
 
-A number in a comment is the row of that check in the table in `docs/reference/machine.md`.
+A number in a comment refers to a row of the table of checks in `docs/reference/machine.md`.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 
 
 def decide_create(state: State, command: Create) -> Decision:
-    """Decide a create; if the stream exists, compare the request with its configuration."""
+    """Decide to create a stream. If it exists, compare its configuration with the request."""
     stream = state.by_path.get(command.path)
     if stream is not None:
         return Decision(_compare(stream, command))  # 1, 2
@@ -181,7 +181,10 @@ def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | 
 
 
 def _units_at(source: Stream, stored: StoredAppend | None, anchor: int) -> int:
-    """Return the units of the append at the anchor; 0 if the lookup is for another offset."""
+    """Return the number of units that the source's append at `anchor` has.
+
+    Return 0 if there is no lookup, or if the lookup is for a different stream or offset.
+    """
     if stored is None or (stored.stream, stored.offset) != (source.row.number, anchor):
         return 0
     return stored.units
@@ -231,7 +234,7 @@ def _accept(
 
 
 def find_stream(state: State, path: str) -> Stream | Refusal:
-    """Return the stream at a path, or the refusal if it does not exist or is soft-deleted."""
+    """Return the stream at `path`, or a refusal if it does not exist or is soft-deleted."""
     stream = state.by_path.get(path)
     if stream is None:
         return NotFound()
@@ -239,12 +242,12 @@ def find_stream(state: State, path: str) -> Stream | Refusal:
 
 
 def decide_delete(_state: State, stream: Stream, _command: Delete) -> Decision:
-    """Decide to delete a stream; it is soft-deleted while forks need its messages."""
+    """Decide to delete a stream. A stream that has forks is only soft-deleted."""
     return Decision(Deleted(is_soft=bool(stream.forks)), StreamDeleted(stream.row.number))
 
 
 def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
-    """Decide to move the head of a stream, never back and never past the stable offset."""
+    """Decide to trim a stream. The head never moves back, and never past the stable offset."""
     tail = stream.tail
     if command.before > tail.tail:
         return Decision(OffsetBeyondTail(tail.tail))
@@ -256,7 +259,10 @@ def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
 
 
 def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decision:
-    """Decide to switch duplicate detection of a stream on or off, if that is a change."""
+    """Decide to switch a stream's duplicate detection on or off.
+
+    There is no event if the setting does not change.
+    """
     since, tail = stream.tail.dedup_from, stream.tail.tail
     if command.dedup == (since is not None):
         return Decision(Switched(since, tail))
@@ -278,7 +284,10 @@ def decide_expire(state: State, stream: Stream, command: Expire) -> Decision:
 
 
 def find_by_path(state: State, paths: Iterable[str]) -> dict[str, Stream] | StreamRefused:
-    """Return the streams at all paths, or the refusal for the first one that does not exist."""
+    """Return a mapping from each path to its stream.
+
+    Return a refusal for the first path whose stream does not exist or is soft-deleted.
+    """
     streams: dict[str, Stream] = {}
     for path in paths:
         stream = find_stream(state, path)
@@ -289,15 +298,16 @@ def find_by_path(state: State, paths: Iterable[str]) -> dict[str, Stream] | Stre
 
 
 # ---- retention -----------------------------------------------------------------------------------
-# Which offsets a stream or its forks still need, and when a stream expires.
+# These functions compute which offsets are still needed, and when a stream expires.
 
 OFFSET_MAX: Final = 1 << 63
 
 
 def retained_range(state: State, stream: Stream, starts: dict[int, int]) -> tuple[int, int]:
-    """Return the range of offsets, as start and end, that a stream or any fork of it still needs.
+    """Return the range (start, end) of offsets that a stream or any of its forks still needs.
 
-    `starts` caches the start of the range of each stream for several calls on the same state.
+    `starts` is a cache, keyed by stream number, of the results of `retained_from`. It is valid
+    until the state changes.
     """
     start = retained_from(state, stream, starts)
     if not stream.tail.is_deleted:
@@ -307,7 +317,7 @@ def retained_range(state: State, stream: Stream, starts: dict[int, int]) -> tupl
 
 
 def retained_from(state: State, stream: Stream, starts: dict[int, int]) -> int:
-    """Return the first offset of a stream that it or any fork of it still needs."""
+    """Return the first offset in `stream` that the stream or any of its forks still needs."""
     if stream.row.number in starts:
         return starts[stream.row.number]
     start = stream.tail.tail if stream.tail.is_deleted else stream.tail.head
@@ -326,11 +336,12 @@ def _fork_start(fork: Stream) -> int:
 
 
 def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) -> bool:
-    """Return whether a stream has expired; `touched_ms` is when it was last used.
+    """Return True if a stream has expired. `touched_ms` is the time of its last use.
 
-    An expiry date is compared with the clock. The end of a TTL is compared with the time of the
-    journal, which never goes back. If dates were compared with that time, a clock that once jumped
-    far ahead would expire streams whose date has not come.
+    An expiry date is compared with `now_ms`, the time of the clock. The end of a TTL is compared
+    with `time_ms`, the time of the journal. The time of the journal never goes back, even after the
+    clock jumped far ahead and was corrected. If expiry dates were compared with the time of the
+    journal, such a jump would expire streams before their date.
     """
     row = stream.row
     if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
@@ -339,6 +350,6 @@ def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) ->
 
 
 def window_end_ms(stream: Stream, touched_ms: int) -> int:
-    """Return when a stream with a TTL expires if it is not used again."""
+    """Return the time at which a stream with a TTL expires if it is not used again."""
     assert stream.row.ttl_ms is not None
     return max(stream.tail.written_ms, touched_ms) + stream.row.ttl_ms

@@ -1,4 +1,4 @@
-"""Values, commands, outcomes, limits and errors: used by every other package.
+"""Values, commands, outcomes, limits and errors. Every other package uses this one.
 
 Nothing here does I/O, reads a clock or draws a random number.
 """

@@ -10,9 +10,9 @@ __all__ = ["crc32c", "digest_of"]
 def digest_of(payload: bytes, extras: bytes = b"") -> int:
     """Return the 64-bit digest of a payload and its extras.
 
-    The upper half is a CRC32C, the lower half a CRC32. Two independent polynomials miss a
-    difference as rarely as one polynomial of degree 64. The digest protects a producer against its
-    own mistakes, not against an attacker.
+    The upper half is a CRC32C and the lower half a CRC32. The two use different polynomials, so
+    together they miss a difference about as rarely as a 64-bit CRC. The digest detects a producer's
+    mistakes. It does not protect against an attacker.
     """
     if extras:
         checks = crc32c(extras, crc32c(payload)), zlib.crc32(extras, zlib.crc32(payload))

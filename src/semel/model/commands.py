@@ -1,7 +1,7 @@
 """The commands of the engine.
 
-A command contains everything its decision needs: the time, random ids, and lookups from the
-journal. The decision is therefore a pure function.
+A command contains everything that its decision needs: the time, random ids, and lookups from the
+journal. Deciding a command is therefore a pure function.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from msgspec import Struct
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 
-# The reasons for which a transaction is aborted.
+# The reasons why a transaction was aborted.
 BY_REQUEST: Final = "abort"
 BY_TIMEOUT: Final = "timeout"
 BY_FENCE: Final = "fenced"
@@ -23,7 +23,7 @@ BY_OPERATOR: Final = "operator"
 
 
 class StreamResult(Struct, frozen=True, gc=False, array_like=True):
-    """The range of offsets that a commit wrote in one stream; `messages` is their number."""
+    """The range of offsets that a commit wrote to one stream, and the number of messages."""
 
     path: str
     first_offset: int
@@ -40,7 +40,10 @@ class PositionResult(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnResult(Struct, frozen=True, array_like=True):
-    """The result of a commit; retained so that a repeated commit returns the same result."""
+    """The result of a commit. It is retained to return the same result to a repeated commit.
+
+    `deleted` are the paths of streams that were deleted before the commit.
+    """
 
     streams: tuple[StreamResult, ...] = ()
     positions: tuple[PositionResult, ...] = ()
@@ -48,7 +51,7 @@ class TxnResult(Struct, frozen=True, array_like=True):
 
 
 class TxnOutcome(Struct, frozen=True, array_like=True):
-    """The outcome of a transaction, as it is stored."""
+    """The stored outcome of a transaction that has ended."""
 
     id: str
     epoch: int
@@ -67,10 +70,10 @@ SPARSE: Final = "sparse"
 class Batch(Struct, frozen=True, gc=False):
     """The messages of one append, stored together or not at all.
 
-    The payload of a single message is the message. The payload of several messages is their
-    concatenation, with commas between them in a JSON stream; `lengths` then contains the length of
-    each as a little-endian u32. `extras` contains their keys, timestamps and headers, encoded as
-    `messages.py` describes.
+    If there is one message, `payload` is that message and `lengths` is empty. If there are several,
+    `payload` is their concatenation, with commas between them in a JSON stream, and `lengths`
+    contains the length of each message as a little-endian u32. `extras` contains the keys,
+    timestamps and headers, encoded as `messages.py` describes.
     """
 
     payload: bytes
@@ -80,11 +83,12 @@ class Batch(Struct, frozen=True, gc=False):
 
 
 class ProducerTag(Struct, frozen=True, gc=False):
-    """The identity that an append carries.
+    """The producer of an append, and the append's sequence.
 
-    A dense producer numbers its appends 0, 1, 2, ..., so `first_seq == last_seq`. A sparse producer
-    chooses growing numbers, and one append may cover a range of them. An append with neither epoch
-    nor session is bare: only the digest of its payload distinguishes a retry from a restart.
+    A dense producer numbers its appends 0, 1, 2, ..., and `first_seq` equals `last_seq`. A sparse
+    producer chooses growing numbers, and one append can cover a range of them. An append with
+    neither epoch nor session is bare. If a bare append repeats a sequence, only the digest of its
+    payload shows whether the producer has retried the append or was restarted.
     """
 
     id: str
@@ -100,9 +104,9 @@ class ProducerTag(Struct, frozen=True, gc=False):
 class TxnTag(Struct, frozen=True, gc=False):
     """The transaction that an append names.
 
-    `seq` numbers the chunks of a staged transaction. With `is_strict`, a chunk is refused if it
-    differs from the chunk stored under the same number. `remembered` and `last_epoch` are lookups:
-    the outcome of this transaction, and the epoch of the newest outcome of its id.
+    `seq` is the number of a chunk in a staged transaction. With `is_strict`, a chunk is refused if
+    a different chunk is stored under the same number. `remembered` and `last_epoch` are lookups:
+    the outcome of this transaction, and the epoch of the newest outcome that has the same id.
     """
 
     id: str
@@ -114,7 +118,7 @@ class TxnTag(Struct, frozen=True, gc=False):
 
 
 class StreamCommand(Struct, frozen=True, gc=False):
-    """The fields of every command on one stream."""
+    """Base class for commands on one stream."""
 
     path: str
     now_ms: int
@@ -123,8 +127,8 @@ class StreamCommand(Struct, frozen=True, gc=False):
 class Append(StreamCommand, frozen=True, gc=False):
     """Append a batch, close the stream, or both.
 
-    `body_error` says what is wrong with the body. The command is decided all the same, because
-    other checks come before that of the body.
+    `body_error` says what is wrong with the body. A command with an invalid body is still decided,
+    because checks that come before the check of the body can refuse it for a different reason.
     """
 
     content_type: str | None = None
@@ -139,9 +143,9 @@ class Append(StreamCommand, frozen=True, gc=False):
 
 
 class StoredAppend(Struct, frozen=True, gc=False):
-    """A lookup for a fork inside an append: the stored append at an offset of a stream.
+    """A lookup for a fork in the middle of an append: the append stored at `offset` in `stream`.
 
-    `units` is the number of units of this append at or after `offset`. A unit is a message in a
+    `units` is the number of units from `offset` to the end of the append. A unit is a message in a
     JSON stream and a byte in any other stream. `payload` is the message at `offset`.
     """
 
@@ -152,7 +156,10 @@ class StoredAppend(Struct, frozen=True, gc=False):
 
 
 class ForkRequest(Struct, frozen=True, gc=False):
-    """Fork another stream at `offset` (default: its stable offset) plus `sub_offset`."""
+    """Where to fork the stream `source`: `sub_offset` units after `offset`.
+
+    If `offset` is None, the stable offset of the source is used. `stored` is a lookup.
+    """
 
     source: str
     offset: int | None = None
@@ -163,7 +170,8 @@ class ForkRequest(Struct, frozen=True, gc=False):
 class Create(StreamCommand, frozen=True, gc=False):
     """Create a stream, or check that it exists with this configuration.
 
-    `dedup` is the setting in the request, None if it has none; `dedup_default` is the server's.
+    `dedup` is the request's setting for duplicate detection, or None if the request has none.
+    `dedup_default` is the server's default.
     """
 
     incarnation: str
@@ -179,31 +187,34 @@ class Create(StreamCommand, frozen=True, gc=False):
 
 
 class Delete(StreamCommand, frozen=True, gc=False):
-    """Delete a stream; while forks need its messages, it is soft-deleted."""
+    """Delete a stream. A stream that has forks is only soft-deleted."""
 
 
 class Trim(StreamCommand, frozen=True, gc=False):
-    """Drop the messages before an offset."""
+    """Drop the messages before the offset `before`."""
 
     before: int
 
 
 class SwitchDedup(StreamCommand, frozen=True, gc=False):
-    """Switch duplicate detection of a stream on or off."""
+    """Switch a stream's duplicate detection on or off."""
 
     dedup: bool
 
 
 class Expire(StreamCommand, frozen=True, gc=False):
-    """Delete an expired stream; `touched_ms` is when it was last used, as the broker recorded."""
+    """Delete a stream if it has expired.
+
+    `touched_ms` is the time of its last use, as the broker recorded it.
+    """
 
     touched_ms: int
 
 
 class Register(Struct, frozen=True, gc=False):
-    """Assign a producer id, or raise the epoch of a registered one.
+    """Assign a new producer id, or increase the epoch of the producer `producer_id`.
 
-    A producer that is not registered begins with `first_epoch`.
+    If `producer_id` is not registered yet, its epoch is `first_epoch`.
     """
 
     now_ms: int
@@ -212,9 +223,9 @@ class Register(Struct, frozen=True, gc=False):
 
 
 class ClaimProducer(StreamCommand, frozen=True, gc=False):
-    """Take over a producer: fence the previous instance, then report how far it came.
+    """Take over a producer: fence the previous instance, then report what it appended last.
 
-    Each instance uses a new `session`. A claim with the same session is a retry.
+    Each instance uses a new `session`. A claim that repeats the current session is a retry.
     """
 
     producer_id: str
@@ -223,13 +234,13 @@ class ClaimProducer(StreamCommand, frozen=True, gc=False):
 
 
 class ForgetProducer(StreamCommand, frozen=True, gc=False):
-    """Drop the row of a producer in a stream, at the request of an operator."""
+    """Drop a stream's row for a producer, at an operator's request."""
 
     producer_id: str
 
 
 class ExpireProducer(StreamCommand, frozen=True, gc=False):
-    """Replace a producer that has been idle for `idle_ms` by a tombstone.
+    """Replace a producer that has been idle for `idle_ms` with a tombstone.
 
     The tombstone keeps old instances of the producer fenced.
     """
@@ -258,8 +269,8 @@ Command = (
 TXN_INLINE: Final = "inline"
 TXN_STAGED: Final = "staged"
 
-# The isolation levels of a read. `read_uncommitted` returns all messages; `read_committed` stops at
-# the stable offset and skips aborted messages.
+# The isolation levels of a read. A `read_uncommitted` read returns all messages. A
+# `read_committed` read stops at the stable offset and skips aborted messages.
 READ_UNCOMMITTED: Final = "read_uncommitted"
 READ_COMMITTED: Final = "read_committed"
 
@@ -272,7 +283,7 @@ class ProducerOwner(Struct, frozen=True, gc=False, tag="producer", array_like=Tr
 
 
 class SinkOwner(Struct, frozen=True, gc=False, tag="sink", array_like=True):
-    """The owner of a transaction: one task of a version of a sink."""
+    """The owner of a transaction: one task (`partition`) of one version of a sink."""
 
     app: str
     version: int
@@ -283,7 +294,7 @@ Owner = ProducerOwner | SinkOwner
 
 
 class Begin(Struct, frozen=True, gc=False):
-    """Begin a transaction, or return the open transaction of the same id."""
+    """Begin a transaction, or return the open transaction that already has this id."""
 
     now_ms: int
     id: str
@@ -292,14 +303,14 @@ class Begin(Struct, frozen=True, gc=False):
     timeout_ms: int | None = None
     streams: tuple[str, ...] = ()
     is_implicit: bool = False
-    last_epoch: int = 0  # a lookup: the epoch of the newest retained outcome of the id
+    last_epoch: int = 0  # a lookup: the epoch of the newest retained outcome with this id
 
 
 class TxnCall(Struct, frozen=True, gc=False):
-    """The fields of every call on a transaction.
+    """Base class for commands on an existing transaction.
 
-    With `by_operator`, the owner is not checked. `remembered` and `last_epoch` are lookups, as in
-    `TxnTag`.
+    With `by_operator`, the caller need not be the owner. `remembered` and `last_epoch` are lookups,
+    as in `TxnTag`.
     """
 
     now_ms: int
@@ -313,16 +324,16 @@ class TxnCall(Struct, frozen=True, gc=False):
 
 
 class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
-    """Add streams that a transaction may write."""
+    """Allow a transaction to write to more streams."""
 
     streams: tuple[str, ...]
 
 
 class PositionMove(Struct, frozen=True, gc=False):
-    """A move of the position of a group in a stream to the offset `to`.
+    """Move the position of a group in a stream to the offset `to`.
 
-    The other fields are optional conditions: `expected` (`from` in HTTP) is the stored position,
-    `version` its version, and `incarnation` the incarnation of the stream.
+    The last three fields are optional conditions. The stored position must be `expected` (`from` in
+    HTTP), its version must be `version`, and the stream's incarnation must be `incarnation`.
     """
 
     group: str
@@ -334,7 +345,7 @@ class PositionMove(Struct, frozen=True, gc=False):
 
 
 class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
-    """Add positions that the commit of a transaction moves."""
+    """Add positions that a transaction will move when it commits."""
 
     positions: tuple[PositionMove, ...]
 
@@ -342,7 +353,8 @@ class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
 class Prepare(TxnCall, frozen=True, gc=False, kw_only=True):
     """Prepare a transaction.
 
-    If `chunks` or `messages` (a count per path) are set, they must match the staged counts.
+    If `chunks` is set, it must be the number of staged chunks. If `messages` is set, it must
+    contain the number of staged messages for each path.
     """
 
     chunks: int | None = None
@@ -358,11 +370,11 @@ class AbortTxn(TxnCall, frozen=True, gc=False):
 
 
 class FenceTxn(TxnCall, frozen=True, gc=False):
-    """Abort a transaction and raise the epoch of its producer, which fences the instance."""
+    """Abort a transaction, and fence its producer by increasing the producer's epoch."""
 
 
 class ExpireTxn(Struct, frozen=True, gc=False):
-    """Abort a transaction whose deadline has passed, or an idle transaction of a sink."""
+    """Abort a transaction whose deadline has passed, or a sink's transaction that is idle."""
 
     now_ms: int
     id: str
@@ -370,7 +382,7 @@ class ExpireTxn(Struct, frozen=True, gc=False):
 
 
 class CommitAppend(Struct, frozen=True, gc=False):
-    """One append of a one-shot commit."""
+    """One of the appends in a one-shot commit."""
 
     path: str
     content_type: str | None = None
@@ -393,7 +405,8 @@ class ListedTxn(Struct, frozen=True, gc=False):
 class SinkTag(Struct, frozen=True, gc=False):
     """The sink and version of a one-shot commit.
 
-    `input` is the digest of this version's input, `previous` that of the version before it.
+    `input` is the digest of this version's input. `previous` is the digest of the input of the
+    version before it.
     """
 
     app: str
@@ -404,10 +417,10 @@ class SinkTag(Struct, frozen=True, gc=False):
 
 
 class Commit(Struct, frozen=True):
-    """Append, move positions and commit staged transactions: all or nothing, in one frame.
+    """A one-shot commit: appends, moves of positions and listed transactions, all or nothing.
 
-    `digest` is the digest of the request. If the producer repeats a sequence with another digest,
-    the request is not a retry.
+    `expects` are pairs (path, tail): each stream must have that tail. `digest` is the digest of the
+    request. If a producer repeats a sequence with a different digest, that is not a retry.
     """
 
     now_ms: int
@@ -423,7 +436,7 @@ class Commit(Struct, frozen=True):
 
 
 class SetPositions(Struct, frozen=True, gc=False):
-    """Move positions of groups outside a transaction."""
+    """Move positions without a transaction."""
 
     now_ms: int
     positions: tuple[PositionMove, ...]
@@ -439,7 +452,7 @@ class SnapshotRange(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PinSnapshot(Struct, frozen=True, gc=False):
-    """Pin the ranges that step `number` of a group reads, unless that step is pinned already."""
+    """Pin step `number` of a group, with its ranges, unless this step is already pinned."""
 
     now_ms: int
     group: str
@@ -449,7 +462,7 @@ class PinSnapshot(Struct, frozen=True, gc=False):
 
 
 class RebindSink(Struct, frozen=True, gc=False):
-    """Bind a sink to another query; the next version is `last_version` + 1, so 0 after -1."""
+    """Bind a sink to a query. The next version is `last_version` + 1; -1 restarts at version 0."""
 
     now_ms: int
     app: str
@@ -458,7 +471,7 @@ class RebindSink(Struct, frozen=True, gc=False):
 
 
 class ForgetSink(Struct, frozen=True, gc=False):
-    """Drop the row of a sink."""
+    """Drop what is stored about a sink."""
 
     now_ms: int
     app: str

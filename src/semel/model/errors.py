@@ -1,30 +1,30 @@
-"""The errors that the environment can cause, and the one that only a bug can cause.
+"""The exceptions of the engine. All but InvariantBroken are caused by the environment.
 
     SemelError
-    ├── EngineError             the engine cannot start, or must stop; has an exit code
+    ├── EngineError             the engine cannot start or continue; sets the exit code
     │   ├── CorruptData         65  data on disk is damaged or missing
     │   ├── DirectoryLocked     73  another process owns the directory
     │   └── DiskFailed          74  the operating system refused a read, write or sync
-    ├── ReadFailed              one stored frame cannot be read; others can
-    │   └── CorruptRead         one stored frame is damaged
-    ├── EngineStopped           the engine had stopped before the call
-    └── InvariantBroken         a bug
+    ├── ReadFailed              a stored frame cannot be read, but other frames can
+    │   └── CorruptRead         a stored frame is damaged
+    ├── EngineStopped           the engine has stopped or failed
+    └── InvariantBroken         a bug in semel
 
-Refusals that a caller must expect (gap, fenced, closed, ...) are values, not errors: see
-`outcomes.py`.
+Refusals that a caller must expect (gap, fenced, closed, ...) are values, not exceptions. They are
+in `outcomes.py`.
 """
 
 from typing import ClassVar
 
 
 class SemelError(Exception):
-    """The base of all errors that semel raises."""
+    """Base class for the exceptions that semel raises."""
 
     code: str = "error"
 
 
 class EngineError(SemelError):
-    """The engine cannot start or continue; the process ends with `exit_code`."""
+    """The engine cannot start or continue. The process ends with `exit_code`."""
 
     exit_code: ClassVar[int] = 70
 
@@ -52,7 +52,7 @@ class DirectoryLocked(EngineError):
 class DiskFailed(EngineError):
     """A system call on the data directory failed.
 
-    The engine must be restarted: only recovery can find out what is on disk.
+    The engine must be restarted, because only recovery can determine what is on disk.
     """
 
     code = "disk_failed"
@@ -60,7 +60,7 @@ class DiskFailed(EngineError):
 
 
 class ReadFailed(SemelError):
-    """The operating system refused to read a stored frame; nothing was changed."""
+    """A stored frame could not be read. Nothing was changed."""
 
     code = "read_failed"
 
@@ -77,7 +77,7 @@ class CorruptRead(ReadFailed):
 
 
 class EngineStopped(SemelError):
-    """The engine has stopped. The caller must open it again."""
+    """The engine has stopped or failed. To continue, open the engine again."""
 
     code = "engine_stopped"
 
@@ -89,6 +89,6 @@ class InvariantBroken(SemelError):
 
 
 def invariant(condition: bool, message: str) -> None:
-    """Raise InvariantBroken if a condition does not hold; `-O` does not disable this check."""
+    """Raise InvariantBroken if `condition` is false. Unlike `assert`, this also works with `-O`."""
     if not condition:
         raise InvariantBroken(message)

@@ -1,6 +1,6 @@
 """Every limit of the engine, with its unit, in one place.
 
-The limits of connections can be set; they are in `semel.server`.
+The limits on connections are in `semel.server`, because they can be configured.
 """
 
 from typing import Final
@@ -9,10 +9,10 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
-# The largest number a client may send. Every JSON parser represents 2^53-1 exactly.
+# The largest number that a client can send. Every JSON parser represents 2^53-1 exactly.
 NUMBER_MAX: Final = 2**53 - 1
 
-# The largest names, batches and bodies a client may send.
+# The largest names, batches and bodies that a client can send.
 PATH_BYTES_MAX: Final = 512
 MEDIA_TYPE_BYTES_MAX: Final = 256
 INCARNATION_BYTES_MAX: Final = 64
@@ -29,14 +29,14 @@ HEADER_NAME_CHARACTERS_MAX: Final = 256
 HEADER_VALUE_BYTES_MAX: Final = 64 * KIB
 SEQUENCE_SPAN_MAX: Final = 2**32 - 1
 
-# Limits of the state. A command that would exceed one of them is refused; nothing is evicted.
+# Limits of the state. A command that would exceed a limit is refused. Old entries are not evicted.
 STREAMS_MAX: Final = 1_000_000
 PRODUCERS_PER_STREAM_MAX: Final = 10_000
 FORK_DEPTH_MAX: Final = 64
 FORKS_PER_STREAM_MAX: Final = 10_000
 REGISTRY_MAX: Final = 1_000_000
 
-# How many receipts and sessions are retained per producer.
+# How many receipts and old sessions are retained for each producer.
 RECEIPTS_DEFAULT: Final = 64
 RECEIPTS_MIN: Final = 5
 SESSIONS_REMEMBERED: Final = 16
@@ -53,7 +53,7 @@ TXN_PENDING_MAX: Final = 5
 TXN_OPEN_MAX: Final = 10_000
 TXN_STREAMS_MAX: Final = 1_000
 TXN_POSITIONS_MAX: Final = 1_000
-TXN_CHUNKS_MAX: Final = 250_000  # and their extents must fit in half a segment
+TXN_CHUNKS_MAX: Final = 250_000  # also, their extents must fit in half a segment
 TXN_LIST_MAX: Final = 1_000
 SINK_TXN_OPEN_MAX: Final = 100_000
 SINK_IDLE_MS: Final = 24 * 60 * 60 * 1000
@@ -71,7 +71,7 @@ DIGEST_BYTES_MAX: Final = 256
 # The journal.
 SEGMENT_BYTES_DEFAULT: Final = 64 * MIB
 SEGMENT_BYTES_MIN: Final = 4 * KIB
-SEGMENT_BYTES_MAX: Final = 2**32 - 1  # the index stores positions in a segment as u32
+SEGMENT_BYTES_MAX: Final = 2**32 - 1  # the index stores byte positions in a segment as u32
 FRAME_OVERHEAD_BYTES_MAX: Final = 64 * KIB
 RESERVE_BYTES_DEFAULT: Final = 256 * MIB
 OPEN_SEGMENTS_MAX: Final = 256

@@ -1,15 +1,15 @@
 """The messages of a batch: their media type, their payload, and their extras.
 
-Extras are keys, timestamps and headers. The extras of a batch are one block of columns. The block
-is stored and sent as it was received, and decoded only where a column is needed. All integers are
-little-endian.
+Extras are keys, timestamps and headers. The extras of a batch are encoded as one block of columns.
+The block is stored and sent as it was received. It is decoded only where a column is needed. All
+integers are little-endian. The block consists of:
 
-    columns: a u32 with one bit per column: 1 keys, 2 timestamps, 4 headers. The columns follow in
-    the order below; a column whose bit is not set is left out.
-    timestamps: an i64 per message, in ms since 1970; -2^63 for a message without one
-    keys: a u32 per message, the length of its key or 0xffffffff for none; then all keys
-    headers: a u32, the number of bytes that follow; then a msgpack array with an element per
-    message: nil, or an array of [name, value] pairs
+    columns     a u32 with one bit for each column that is present: 1 keys, 2 timestamps, 4 headers
+    timestamps  an i64 for each message, in ms since 1970; -2^63 if the message has no timestamp
+    keys        a u32 for each message: the length of its key, or 0xffffffff if it has no key; then
+                the bytes of all keys
+    headers     a u32: the number of bytes that follow; then a msgpack array with one element for
+                each message: nil, or an array of [name, value] pairs
 """
 
 import struct
@@ -34,7 +34,7 @@ from semel.model.limits import (
 def split_messages(
     payload: bytes, count: int, lengths: bytes, *, is_joined: bool
 ) -> Iterator[bytes]:
-    """Yield the messages of a payload; with `is_joined`, commas separate them."""
+    """Yield the messages in `payload`. With `is_joined`, there is a comma between messages."""
     if count == 1:
         yield payload
         return
@@ -49,7 +49,7 @@ def split_messages(
 
 Header = tuple[str, bytes]
 
-# The columns that a block of extras has.
+# The bits that say which columns a block of extras has.
 HAS_KEYS: Final = 1
 HAS_TIMESTAMPS: Final = 2
 HAS_HEADERS: Final = 4
@@ -66,7 +66,7 @@ _encode_headers: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Columns(NamedTuple):
-    """The bytes of each column; empty for a column that the block does not have."""
+    """The bytes of each column. A column that the block does not have is empty."""
 
     timestamps: memoryview
     key_lengths: memoryview
@@ -81,9 +81,10 @@ def encode_extras(
     headers: Sequence[Sequence[Header]] | None = None,
     timestamps: Sequence[int | None] | None = None,
 ) -> bytes:
-    """Return the extras of `count` messages, encoded; empty if no message has any.
+    """Return the encoded extras of `count` messages.
 
-    Raises ValueError unless each column has one element per message.
+    The result is empty if no message has a key, a header or a timestamp. Raises ValueError if a
+    column does not have exactly one element per message.
     """
     for column in (keys, headers, timestamps):
         if column is not None and len(column) != count:
@@ -103,14 +104,14 @@ def encode_extras(
 
 
 def pack_headers(headers: Sequence[Sequence[Header] | None]) -> bytes:
-    """Return the headers of several messages, encoded as a column."""
+    """Return the headers of a batch, encoded as a column. `headers` has one item per message."""
     return _encode_headers([list(pairs) if pairs else None for pairs in headers])
 
 
 def pack_columns(
     *, timestamps: bytes = b"", key_lengths: bytes = b"", keys: bytes = b"", headers: bytes = b""
 ) -> bytes:
-    """Return the block of extras for encoded columns; an empty column is left out."""
+    """Return a block of extras made from encoded columns. Empty columns are left out."""
     columns = (
         HAS_TIMESTAMPS * bool(timestamps)
         | HAS_KEYS * bool(key_lengths)
@@ -123,13 +124,13 @@ def pack_columns(
 
 
 def find_extras_fault(extras: bytes, count: int) -> str | None:
-    """Return what is wrong with the extras of `count` messages; None if they are valid."""
+    """Return what is wrong with the extras of `count` messages, or None if they are valid."""
     try:
         columns = _columns(extras, count)
         if columns.headers and len(_decode_headers(columns.headers)) != count:
             return "the headers do not have one element per message"
     except (ValueError, struct.error) as error:
-        # The errors of msgspec and of UTF-8 decoding are also ValueErrors.
+        # Errors from msgspec and from decoding UTF-8 are also ValueErrors.
         return f"the keys, timestamps or headers are malformed: {error}"
     if columns.keys and max(_lengths_of(columns.key_lengths)) > MESSAGE_KEY_BYTES_MAX:
         return f"a key may have at most {MESSAGE_KEY_BYTES_MAX} bytes"
@@ -139,7 +140,7 @@ def find_extras_fault(extras: bytes, count: int) -> str | None:
 
 
 def keys_of(extras: bytes, count: int) -> list[bytes | None]:
-    """Return the key of each message from valid extras; None for a message without one."""
+    """Return the key of each message, or None if it has no key. `extras` must be valid."""
     columns = _columns(extras, count)
     if not columns.key_lengths:
         return [None] * count
@@ -156,12 +157,12 @@ def keys_of(extras: bytes, count: int) -> list[bytes | None]:
 
 
 def timestamps_of(extras: bytes, count: int) -> list[int | None]:
-    """Return the timestamp of each message from valid extras; None for a message without one."""
+    """Return each message's timestamp, or None if it has none. `extras` must be valid."""
     return _times(_columns(extras, count)) or [None] * count
 
 
 def headers_of(extras: bytes, count: int) -> list[list[Header]]:
-    """Return the headers of each message from valid extras."""
+    """Return the headers of each message. `extras` must be valid."""
     columns = _columns(extras, count)
     if not columns.headers:
         return [[] for _ in range(count)]
@@ -169,7 +170,10 @@ def headers_of(extras: bytes, count: int) -> list[list[Header]]:
 
 
 def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
-    """Return the extras of messages `start` up to `end`, given the extras of `count` messages."""
+    """Return the extras of the messages from index `start` up to `end`, which is excluded.
+
+    `extras` must be the valid extras of all `count` messages.
+    """
     return encode_extras(
         end - start,
         keys=keys_of(extras, count)[start:end],
@@ -179,7 +183,11 @@ def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
 
 
 def _columns(extras: bytes, count: int) -> _Columns:
-    """Split a block into its columns. Raises ValueError unless they fill it exactly."""
+    """Split a block of extras into its columns.
+
+    Raises ValueError or `struct.error` if the block is too short, has bytes after the last column,
+    has no columns, or has unknown columns.
+    """
     view = memoryview(extras)
     columns: int = _U32.unpack_from(view)[0]
     if not columns or columns & ~_ALL:
@@ -213,7 +221,7 @@ def _times(columns: _Columns) -> list[int | None]:
 
 
 # ---- media types ---------------------------------------------------------------------------------
-# A media type is stored as it was sent, and compared without case and parameters.
+# A media type is stored as it was sent. Comparisons ignore case and parameters.
 
 DEFAULT_MEDIA_TYPE: Final = "application/octet-stream"
 JSON_MEDIA_TYPE: Final = "application/json"
@@ -221,20 +229,20 @@ JSON_MEDIA_TYPE: Final = "application/json"
 
 @lru_cache(maxsize=256)
 def normalise(content_type: str) -> str:
-    """Return the media type of a Content-Type in lower case, without parameters."""
+    """Return the media type of a Content-Type value, in lower case and without parameters."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def same_media_type(media_type: str | None, stored: str) -> bool:
-    """Return whether two media types are the same; None stands for the default type."""
+    """Return True if two media types are the same. None means the default media type."""
     return normalise(media_type or DEFAULT_MEDIA_TYPE) == normalise(stored)
 
 
 def is_json(content_type: str) -> bool:
-    """Return whether the messages of a stream of this type are JSON."""
+    """Return True if a stream with this content type contains JSON messages."""
     return content_type == JSON_MEDIA_TYPE or normalise(content_type) == JSON_MEDIA_TYPE
 
 
 def is_text(content_type: str) -> bool:
-    """Return whether the messages of a stream of this type are text."""
+    """Return True if a stream with this content type contains text messages."""
     return normalise(content_type).startswith("text/")

@@ -1,4 +1,4 @@
-"""Offsets: the sortable strings that clients see, and their ordinals."""
+"""Conversion between offsets, the sortable strings that clients see, and their ordinals."""
 
 from typing import Final
 
@@ -15,10 +15,11 @@ def print_offset(ordinal: int) -> str:
 
 
 def parse_offset(text: str) -> int | None:
-    """Return the ordinal of an offset; None if the text is not an offset.
+    """Return the ordinal of an offset, or None if `text` is not an offset.
 
-    The first half of every offset of this server is zero. Another server may use the first half:
-    such an offset is well formed, but after every tail here. Its ordinal is NUMBER_MAX.
+    In every offset that this server returns, the first half is zero. An offset from a different
+    server can have a first half that is not zero. Such an offset is well formed, but it is after
+    the tail of every stream here. The function therefore returns NUMBER_MAX for it.
     """
     high, underscore, low = text.partition("_")
     if not underscore or len(high) != OFFSET_DIGITS or len(low) != OFFSET_DIGITS:

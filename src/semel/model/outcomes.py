@@ -1,7 +1,7 @@
-"""The outcomes of commands. Each has its own type, so that none can be mistaken for another.
+"""The outcomes of commands. Each kind of outcome is a class.
 
-A refusal says that nothing of the command was applied. `semel.wire.refusal_table` has an entry for
-each refusal: the HTTP status, the message, the client's error and advice.
+A refusal is an outcome that says that no part of the command was applied. For each refusal,
+`semel.wire.refusal_table` has the HTTP status, the message, the client's exception and advice.
 """
 
 from typing import ClassVar
@@ -16,14 +16,17 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 class Refusal(Outcome, frozen=True, gc=False):
-    """An outcome that says that nothing was applied."""
+    """An outcome that says that no part of the command was applied."""
 
 
 # ---- done ----------------------------------------------------------------------------------------
 
 
 class Created(Outcome, frozen=True, gc=False):
-    """The stream exists. `is_new` is False if it existed before with the same configuration."""
+    """The stream exists.
+
+    `is_new` is False if the stream already existed with the same configuration.
+    """
 
     incarnation: str
     content_type: str
@@ -35,9 +38,10 @@ class Created(Outcome, frozen=True, gc=False):
 class Appended(Outcome, frozen=True, gc=False):
     """The batch is stored from `first_offset` up to `next_offset`.
 
-    The two offsets are equal if the command only closed the stream. `is_unguarded` says that the
-    append has a producer or an idempotency key, but the stream does not recognise duplicates;
-    `epoch` and `seq` are then those of the request.
+    The two offsets are equal if the command only closed the stream.
+
+    `is_unguarded` is True if the append has a producer or an idempotency key, but the stream's
+    duplicate detection is off. In that case `epoch` and `seq` are copied from the request.
     """
 
     first_offset: int
@@ -49,11 +53,11 @@ class Appended(Outcome, frozen=True, gc=False):
 
 
 class Duplicate(Outcome, frozen=True, gc=False):
-    """The batch was stored before, at these offsets.
+    """The batch was already stored, from `first_offset` up to `next_offset`.
 
     The offsets are None if the receipt is no longer retained. `seq` is the producer's highest
-    accepted sequence, not the sequence of the request. `is_mismatch` says that the payload of the
-    repeat differs from the stored one, which stays.
+    accepted sequence, not the sequence of the request. `is_mismatch` is True if the payload of the
+    request differs from the stored payload. The stored payload is not changed.
     """
 
     code = "duplicate"
@@ -66,7 +70,7 @@ class Duplicate(Outcome, frozen=True, gc=False):
 
 
 class Deleted(Outcome, frozen=True, gc=False):
-    """The stream is deleted; `is_soft` if its messages are kept for its forks."""
+    """The stream is deleted. `is_soft` is True if its messages are kept for its forks."""
 
     is_soft: bool
 
@@ -78,14 +82,17 @@ class Trimmed(Outcome, frozen=True, gc=False):
 
 
 class Switched(Outcome, frozen=True, gc=False):
-    """The stream recognises duplicates of messages from `dedup_from` on; of none if it is None."""
+    """The stream recognises duplicates of the messages that have the offset `dedup_from` or later.
+
+    If `dedup_from` is None, duplicate detection is off.
+    """
 
     dedup_from: int | None
     next_offset: int
 
 
 class Expired(Outcome, frozen=True, gc=False):
-    """The stream had expired and is deleted."""
+    """The stream had expired and was deleted."""
 
 
 class Registered(Outcome, frozen=True, gc=False):
@@ -98,9 +105,9 @@ class Registered(Outcome, frozen=True, gc=False):
 class Claimed(Outcome, frozen=True, gc=False):
     """The session now writes under `epoch`; older instances of the producer are fenced.
 
-    The other fields are what the stream has stored for the producer: the last sequence that any
-    instance appended, the offset after that append, and the last cursor. A field is None if there
-    is no such value or it is no longer retained.
+    The other fields are what the stream stores for the producer. `last_seq` is the last sequence
+    that any instance appended, `last_offset` is the offset after that append, and `cursor` is the
+    last cursor. A field is None if there is no such value or it is no longer retained.
     """
 
     producer_id: str
@@ -111,14 +118,14 @@ class Claimed(Outcome, frozen=True, gc=False):
 
 
 class Forgotten(Outcome, frozen=True, gc=False):
-    """The row of the producer is dropped from the stream; if it expired, a tombstone stays."""
+    """The stream's row for the producer is dropped. If the producer expired, a tombstone stays."""
 
 
 # ---- refused: the request ------------------------------------------------------------------------
 
 
 class InvalidRequest(Refusal, frozen=True, gc=False):
-    """A field of the command is empty, too long, too large or malformed."""
+    """A field of the command is malformed, out of range, or not allowed in this command."""
 
     code = "invalid_request"
     field: str
@@ -134,80 +141,80 @@ class NotFound(Refusal, frozen=True, gc=False):
 
 
 class Gone(Refusal, frozen=True, gc=False):
-    """The stream is soft-deleted: its messages can only be read through its forks."""
+    """The stream is soft-deleted. Its messages can be read only through its forks."""
 
     code = "stream_gone"
 
 
 class StillAlive(Refusal, frozen=True, gc=False):
-    """The stream, or the producer, has not expired."""
+    """The stream, producer or transaction has not expired yet."""
 
     code = "still_alive"
 
 
 class StreamClosed(Refusal, frozen=True, gc=False):
-    """The stream accepts no more appends."""
+    """The stream is closed: it accepts no more appends."""
 
     code = "stream_closed"
     next_offset: int
 
 
 class ConfigConflict(Refusal, frozen=True, gc=False):
-    """The stream exists with another configuration."""
+    """The stream exists with a different configuration. `field` is the first difference."""
 
     code = "config_conflict"
     field: str
 
 
 class ContentTypeConflict(Refusal, frozen=True, gc=False):
-    """The stream has another media type."""
+    """The stream has a different media type, `expected`."""
 
     code = "content_type_conflict"
     expected: str
 
 
 class StreamSeqConflict(Refusal, frozen=True, gc=False):
-    """Stream-Seq is not greater, compared by bytes, than `last`, the last accepted one."""
+    """Stream-Seq is not greater than `last`, the last accepted value. Bytes are compared."""
 
     code = "stream_seq_conflict"
     last: str
 
 
 class PreconditionFailed(Refusal, frozen=True, gc=False):
-    """The offset in If-Match is not the tail of the stream, `next_offset`."""
+    """The offset that the request expects is not the tail of the stream, `next_offset`."""
 
     code = "precondition_failed"
     next_offset: int
 
 
 class OffsetBeyondTail(Refusal, frozen=True, gc=False):
-    """The offset is after the tail."""
+    """The offset is after the tail of the stream, `next_offset`."""
 
     code = "OFFSET_BEYOND_TAIL"
     next_offset: int
 
 
 class OffsetTrimmed(Refusal, frozen=True, gc=False):
-    """The offset is before the head."""
+    """The offset is before the head of the stream: its message was trimmed."""
 
     code = "offset_trimmed"
     head: int
 
 
 class SubOffsetInvalid(Refusal, frozen=True, gc=False):
-    """The sub-offset is after the end of the append that it splits."""
+    """The fork's sub-offset is after the end of the append in which the fork begins."""
 
     code = "sub_offset_invalid"
 
 
 class ForkSourceGone(Refusal, frozen=True, gc=False):
-    """The source of the fork is soft-deleted."""
+    """The stream to fork is soft-deleted."""
 
     code = "fork_source_gone"
 
 
 class BadBody(Refusal, frozen=True, gc=False):
-    """The body is not what the media type of the stream requires."""
+    """The body is not valid for the stream's media type, or its extras are malformed."""
 
     code = "bad_body"
     reason: str
@@ -221,7 +228,7 @@ class Unreadable(Refusal, frozen=True, gc=False):
 
 
 class DiskReadFailed(Refusal, frozen=True, gc=False):
-    """The operating system could not read a stored frame; a retry may succeed."""
+    """The operating system could not read a stored frame. A retry can succeed."""
 
     code = "read_failed"
     reason: str
@@ -231,28 +238,28 @@ class DiskReadFailed(Refusal, frozen=True, gc=False):
 
 
 class StaleEpoch(Refusal, frozen=True, gc=False):
-    """A newer instance owns this producer id."""
+    """The epoch is too old. A newer instance of the producer has the epoch `current_epoch`."""
 
     code = "PRODUCER_FENCED"
     current_epoch: int
 
 
 class StaleSession(Refusal, frozen=True, gc=False):
-    """A newer session owns this producer id."""
+    """A newer session of this producer has replaced the session in the request."""
 
     code = "stale_session"
     current_epoch: int
 
 
 class SessionConflict(Refusal, frozen=True, gc=False):
-    """Two instances use the same epoch."""
+    """Two instances use the same epoch, or a claim names a session that has already written."""
 
     code = "session_conflict"
     current_epoch: int
 
 
 class SessionUnknown(Refusal, frozen=True, gc=False):
-    """A new session must start with sequence 0."""
+    """The session is new, so its first append must have sequence 0."""
 
     code = "session_unknown"
     current_epoch: int
@@ -260,47 +267,52 @@ class SessionUnknown(Refusal, frozen=True, gc=False):
 
 
 class ProducerStateExpired(Refusal, frozen=True, gc=False):
-    """The producer was idle for too long and has expired; it needs a higher epoch."""
+    """The producer was idle for too long and has expired. To continue, it needs a higher epoch."""
 
     code = "producer_state_expired"
     current_epoch: int
 
 
 class UnknownProducer(Refusal, frozen=True, gc=False):
-    """The server assigns all ids that consist of digits only, and it did not assign this one."""
+    """The producer does not exist.
+
+    For a command that forgets or expires a producer, the stream has no row for the producer. For
+    any other command, the id consists of digits only. Only the server assigns such ids, and it
+    never assigned this id.
+    """
 
     code = "UNKNOWN_PRODUCER_ID"
 
 
 class DedupOff(Refusal, frozen=True, gc=False):
-    """The stream does not recognise duplicates, so it has no producers to claim."""
+    """The stream's duplicate detection is off, so there are no producers to claim."""
 
     code = "dedup_off"
 
 
 class ModeConflict(Refusal, frozen=True, gc=False):
-    """The producer writes this stream in the other mode, `mode`."""
+    """The producer already writes to this stream in a different mode, `mode`."""
 
     code = "producer_mode_conflict"
     mode: str
 
 
 class EpochMustStartAtZero(Refusal, frozen=True, gc=False):
-    """A higher epoch must start with sequence 0."""
+    """The epoch is new, so its first append must have sequence 0."""
 
     code = "epoch_must_start_at_zero"
     received: int
 
 
 class EpochExhausted(Refusal, frozen=True, gc=False):
-    """The epoch cannot be raised any further."""
+    """The epoch has reached its maximum and cannot be increased."""
 
     code = "epoch_exhausted"
     current_epoch: int
 
 
 class SequenceGap(Refusal, frozen=True, gc=False):
-    """A sequence before this one is missing."""
+    """The next sequence is `expected`, not `received`. The appends in between are missing."""
 
     code = "producer_seq_conflict"
     expected: int
@@ -308,9 +320,9 @@ class SequenceGap(Refusal, frozen=True, gc=False):
 
 
 class SequenceHole(Refusal, frozen=True, gc=False):
-    """The sparse producer skipped this sequence, which can no longer be stored.
+    """The sparse producer skipped this sequence earlier, and it is now too late to store it.
 
-    An append with this sequence was never acknowledged.
+    No append with this sequence was ever acknowledged.
     """
 
     code = "sequence_hole"
@@ -318,16 +330,16 @@ class SequenceHole(Refusal, frozen=True, gc=False):
 
 
 class BatchOverlap(Refusal, frozen=True, gc=False):
-    """Some sequences of this range are stored already, others are not."""
+    """The append's range of sequences overlaps a stored range but is not equal to it."""
 
     code = "batch_overlap"
     last_seq: int
 
 
 class RestartAmbiguous(Refusal, frozen=True, gc=False):
-    """A bare append repeats a sequence with another payload, so it is not a retry.
+    """A bare append repeats a sequence with a different payload, so it is not a retry.
 
-    The producer has probably restarted; it must send a session or an epoch.
+    The producer has probably restarted. It must send a session or an epoch.
     """
 
     code = "producer_restart_ambiguous"
@@ -336,13 +348,13 @@ class RestartAmbiguous(Refusal, frozen=True, gc=False):
 
 
 class PayloadMismatch(Refusal, frozen=True, gc=False):
-    """The sequence was stored with another payload, and the request is strict."""
+    """A strict request repeats a stored sequence with a different payload."""
 
     code = "payload_mismatch"
 
 
 class KeyReused(Refusal, frozen=True, gc=False):
-    """The idempotency key was used with another payload."""
+    """The idempotency key was already used with a different payload."""
 
     code = "idempotency_key_reused"
 
@@ -351,7 +363,7 @@ class KeyReused(Refusal, frozen=True, gc=False):
 
 
 class LimitReached(Refusal, frozen=True, gc=False):
-    """A limit of the state is reached; nothing is evicted."""
+    """The limit named `limit` is reached. Old entries are not evicted to make room."""
 
     code = "limit_reached"
     limit: str
@@ -359,19 +371,19 @@ class LimitReached(Refusal, frozen=True, gc=False):
 
 
 class BatchTooLarge(Refusal, frozen=True, gc=False):
-    """The append does not fit in a frame of this journal."""
+    """The append or commit is too large for one frame of the journal."""
 
     code = "batch_too_large"
     bytes_max: int
 
 
 class DiskFull(Refusal, frozen=True, gc=False):
-    """The disk is full. Deleting still works, and appends resume when there is space."""
+    """The disk is full. Deleting still works. Appends work again when there is space."""
 
     code = "disk_full"
 
 
 class Overloaded(Refusal, frozen=True, gc=False):
-    """Too many commands are waiting for the disk; retry later."""
+    """Too many commands are waiting for the disk. Retry later."""
 
     code = "overloaded"

@@ -9,7 +9,7 @@ from semel.model.outcomes import Outcome, Refusal
 
 
 class Begun(Outcome, frozen=True, gc=False):
-    """The transaction is open; `is_new` is False if it was open before."""
+    """The transaction is open. `is_new` is False if it was already open before the request."""
 
     id: str
     epoch: int
@@ -18,14 +18,17 @@ class Begun(Outcome, frozen=True, gc=False):
 
 
 class ExtendDone(Outcome, frozen=True, gc=False):
-    """The streams or positions are added; `count` is how many the transaction now has in total."""
+    """The streams or positions are added.
+
+    `count` is the total number of streams or positions that the transaction now has.
+    """
 
     id: str
     count: int
 
 
 class Staged(Outcome, frozen=True, gc=False):
-    """The chunk is durable and has no offset yet; `next_seq` is the number of the next chunk."""
+    """The chunk is durable. It has no offset yet. `next_seq` is the number of the next chunk."""
 
     next_seq: int
 
@@ -33,7 +36,8 @@ class Staged(Outcome, frozen=True, gc=False):
 class Prepared(Outcome, frozen=True, gc=False):
     """The transaction is prepared: it can only be committed or aborted.
 
-    A producer's transaction has no deadline any more; a sink's is still aborted when it is idle.
+    A producer's prepared transaction no longer has a deadline. A sink's prepared transaction is
+    still aborted when it has been idle for too long.
     """
 
     id: str
@@ -42,12 +46,16 @@ class Prepared(Outcome, frozen=True, gc=False):
 
 
 class CommitDone(Outcome, frozen=True):
-    """The commit is applied, now or by an earlier request (`is_duplicate`).
+    """The commit is applied, unless `is_mismatch` is True.
 
-    `result` is None for a duplicate whose result is no longer retained. `is_unchecked` says that
-    the sink's version was committed before and there are no digests to compare. `is_mismatch` says
-    that the producer used this sequence for another commit, which stays: nothing of this commit is
-    applied.
+    `is_duplicate` is True if an earlier request applied the commit. In that case, `result` is None
+    if the result is no longer retained.
+
+    `is_unchecked` is True if the sink's version was already committed, but there are no digests to
+    check that the input is the same.
+
+    `is_mismatch` is True if the producer already used this sequence for a different commit. That
+    commit stays valid, and no part of this commit is applied.
     """
 
     id: str | None
@@ -59,7 +67,7 @@ class CommitDone(Outcome, frozen=True):
 
 
 class AbortDone(Outcome, frozen=True, gc=False):
-    """The transaction is aborted: none of its messages and moves becomes visible."""
+    """The transaction is aborted. Its messages and moves will never become visible."""
 
     id: str
     epoch: int
@@ -67,13 +75,19 @@ class AbortDone(Outcome, frozen=True, gc=False):
 
 
 class PositionsSet(Outcome, frozen=True):
-    """The positions are moved; `versions` are their new versions, in the order of the command."""
+    """The positions are moved.
+
+    `versions` are the new versions of the positions, in the order of the command.
+    """
 
     versions: tuple[int, ...]
 
 
 class Pinned(Outcome, frozen=True):
-    """The step is pinned. If it was pinned before (not `is_new`), this is the stored step."""
+    """The step is pinned.
+
+    If `is_new` is False, the step was already pinned, and the other fields are the stored step.
+    """
 
     number: int
     ranges: tuple[SnapshotRange, ...]
@@ -88,17 +102,17 @@ class SinkChanged(Outcome, frozen=True, gc=False):
 # ---- refused -------------------------------------------------------------------------------------
 
 # The reasons for a PositionConflict.
-BY_INCARNATION: Final = "incarnation"  # the stream at the path is not the one that was read
-BY_PENDING: Final = "pending"  # `from` is not the offset this transaction moves to
+BY_INCARNATION: Final = "incarnation"  # the stream was deleted and created again
+BY_PENDING: Final = "pending"  # `from` is not the offset to which this transaction moves
 BY_OFFSET: Final = "offset"  # `from` is not the stored offset
-BY_VERSION: Final = "version"  # the offset is the same, but the position was moved in between
-BY_MOVER: Final = "mover"  # no `from`, and another producer moved the position last
+BY_VERSION: Final = "version"  # `version` is not the stored one: the position was moved in between
+BY_MOVER: Final = "mover"  # `from` is missing, and a different producer or sink moved it last
 BY_MOVE: Final = "moved"  # the position was moved after the transaction named it
-BY_DELETION: Final = "deleted"  # the stream was deleted after the transaction named it
+BY_DELETION: Final = "deleted"  # the stream was deleted after the transaction named the position
 
 
 class UnknownTransaction(Refusal, frozen=True, gc=False):
-    """There is no transaction with this id and epoch, or its outcome has expired."""
+    """There is no transaction with this id and epoch, or it has ended and its outcome expired."""
 
     code = "INVALID_TXN_ID"
 
@@ -111,13 +125,16 @@ class StaleTransaction(Refusal, frozen=True, gc=False):
 
 
 class NotOwner(Refusal, frozen=True, gc=False):
-    """The transaction has another owner."""
+    """The caller is not the owner of the transaction."""
 
     code = "PRODUCER_FENCED"
 
 
 class InvalidTxnState(Refusal, frozen=True, gc=False):
-    """The state of the transaction does not allow the command; `reason` is why it was aborted."""
+    """The state of the transaction does not allow the command.
+
+    If the transaction was aborted, `reason` says why.
+    """
 
     code = "INVALID_TXN_STATE"
     state: str
@@ -125,7 +142,7 @@ class InvalidTxnState(Refusal, frozen=True, gc=False):
 
 
 class TxnTimedOut(Refusal, frozen=True, gc=False):
-    """The transaction's deadline passed and it was aborted."""
+    """The transaction was aborted because its deadline had passed."""
 
     code = "TRANSACTION_TIMED_OUT"
 
@@ -138,20 +155,20 @@ class AlreadyAborted(Refusal, frozen=True, gc=False):
 
 
 class AlreadyCommitted(Refusal, frozen=True, gc=False):
-    """The transaction was committed; that is final."""
+    """The transaction was committed and cannot be aborted."""
 
     code = "txn_committed"
 
 
 class ConcurrentTransactions(Refusal, frozen=True, gc=False):
-    """The transaction `other` must end first."""
+    """The transaction `other` must end before this transaction can begin."""
 
     code = "CONCURRENT_TRANSACTIONS"
     other: str
 
 
 class TooManyTransactions(Refusal, frozen=True, gc=False):
-    """The producer has the maximum number of pending transactions."""
+    """The producer already has the maximum number of pending transactions."""
 
     code = "TOO_MANY_TRANSACTIONS"
     maximum: int
@@ -164,21 +181,25 @@ class PartitionNotInTxn(Refusal, frozen=True, gc=False):
 
 
 class StreamInTransaction(Refusal, frozen=True, gc=False):
-    """A pending transaction has messages in the stream."""
+    """The command is refused while a pending transaction has messages in the stream."""
 
     code = "stream_in_transaction"
     transaction: str
 
 
 class OffsetUnstable(Refusal, frozen=True, gc=False):
-    """Messages at or after `stable` belong to pending transactions."""
+    """The offset, plus its sub-offset, is after the stable offset, `stable`."""
 
     code = "offset_unstable"
     stable: int
 
 
 class BranchIncomplete(Refusal, frozen=True, gc=False):
-    """The staged counts differ from the caller's counts, or the transaction is not prepared."""
+    """The transaction is not complete, or a commit lists it before it is prepared.
+
+    It is not complete if the numbers of staged chunks and messages, `chunks` and `messages`, differ
+    from the numbers in the request.
+    """
 
     code = "branch_incomplete"
     id: str
@@ -187,19 +208,20 @@ class BranchIncomplete(Refusal, frozen=True, gc=False):
 
 
 class BranchMissing(Refusal, frozen=True, gc=False):
-    """A listed transaction does not exist; its messages must be staged again."""
+    """The listed transaction `id` is not pending. Its messages must be staged again."""
 
     code = "branch_missing"
     id: str
 
 
 class PositionConflict(Refusal, frozen=True, gc=False):
-    """A condition of the move does not hold; `reason` says which.
+    """A condition of the move does not hold. `reason` says which condition.
 
-    `offset` and `version` are those of the stored position. If this transaction has already named
-    the position, `offset` is the one it moves to. `incarnation` is that of the stream, set if the
-    caller's differs. `mover` moved the position last; it is set if another producer has to send
-    `from`.
+    `offset` and `version` are the offset and version of the stored position. For the reason
+    `pending`, `offset` is the offset to which this transaction already moves the position.
+
+    `incarnation` is the stream's incarnation. It is set only for the reason `incarnation`. `mover`
+    is the producer or sink that moved the position last. It is set only for the reason `mover`.
     """
 
     code = "position_conflict"
@@ -213,7 +235,7 @@ class PositionConflict(Refusal, frozen=True, gc=False):
 
 
 class UnstableOffsets(Refusal, frozen=True, gc=False):
-    """A prepared transaction holds the position until it ends."""
+    """The prepared transaction `transaction` holds the position until the transaction ends."""
 
     code = "unstable_offsets"
     group: str
@@ -223,21 +245,24 @@ class UnstableOffsets(Refusal, frozen=True, gc=False):
 
 
 class AppBound(Refusal, frozen=True, gc=False):
-    """The sink belongs to another query."""
+    """The sink belongs to a different query, `query_id`."""
 
     code = "app_bound"
     query_id: str
 
 
 class CheckpointDiverged(Refusal, frozen=True, gc=False):
-    """The input that the sink committed is not the input the caller has for that version."""
+    """The sink has committed this version, or the previous version, with a different input.
+
+    A version before the last one is also refused if there are no digests to compare.
+    """
 
     code = "checkpoint_diverged"
     last_version: int
 
 
 class VersionForgotten(Refusal, frozen=True, gc=False):
-    """The version is too old to be compared: its digest is no longer retained."""
+    """The version is too old: its result and its digest are no longer retained."""
 
     code = "version_forgotten"
     last_version: int
@@ -250,14 +275,14 @@ class UnknownSink(Refusal, frozen=True, gc=False):
 
 
 class SnapshotConflict(Refusal, frozen=True, gc=False):
-    """The group has another step pinned, with this `number`."""
+    """The group has pinned step `number`, and the step in the request is not the next one."""
 
     code = "snapshot_conflict"
     number: int
 
 
 class IncarnationConflict(Refusal, frozen=True, gc=False):
-    """The stream was deleted and created again."""
+    """The stream was deleted and created again. Its incarnation is now `incarnation`."""
 
     code = "incarnation_conflict"
     path: str
@@ -265,7 +290,7 @@ class IncarnationConflict(Refusal, frozen=True, gc=False):
 
 
 class StreamRefused(Refusal, frozen=True):
-    """The stream at `path` refuses its part of the command; nothing of the command is applied."""
+    """The command was refused because of the stream at `path`. `cause` is the reason."""
 
     code = "stream_refused"
     path: str

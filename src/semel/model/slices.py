@@ -1,4 +1,4 @@
-"""Messages of one append as readers get them, whether read from the journal or from a response."""
+"""Slices: messages of one append, as readers get them from the journal or from a response."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from semel.model.messages import Header, headers_of, keys_of, split_messages, ti
 
 
 class SliceProducer(Struct, frozen=True, gc=False):
-    """The producer of an append; its sequences cover the whole append, not only the slice."""
+    """The producer of an append. The sequences are those of the whole append, not of the slice."""
 
     id: str
     epoch: int
@@ -17,11 +17,11 @@ class SliceProducer(Struct, frozen=True, gc=False):
 
 
 class Slice(Struct, frozen=True, gc=False):
-    """Messages of one append, or the part of them in a range of offsets.
+    """All messages of one append, or those in a range of offsets.
 
-    The layout is that of a section: `payload` contains the messages, separated by commas if
-    `is_joined`; `lengths` contains the length of each as u32, and is empty for a single message.
-    `extras` is empty if no message has a key, a header or a timestamp.
+    The layout is the same as in a section. `payload` contains the messages, with commas between
+    them if `is_joined` is True. `lengths` contains the length of each message as a u32; it is empty
+    if there is one message. `extras` is empty if no message has a key, a header or a timestamp.
     """
 
     offset: int
@@ -43,7 +43,7 @@ class Slice(Struct, frozen=True, gc=False):
         return split_messages(self.payload, self.count, self.lengths, is_joined=self.is_joined)
 
     def keys(self) -> list[bytes | None]:
-        """Return the key of each message; None for a message without one."""
+        """Return the key of each message, or None if the message has no key."""
         return keys_of(self.extras, self.count) if self.extras else [None] * self.count
 
     def headers(self) -> list[list[Header]]:
@@ -53,7 +53,7 @@ class Slice(Struct, frozen=True, gc=False):
         return headers_of(self.extras, self.count)
 
     def timestamps(self) -> list[int]:
-        """Return the timestamp of each message; the time it was stored if it has none."""
+        """Return each message's own timestamp, or the time it was stored if it has none."""
         if not self.extras:
             return [self.time_ms] * self.count
         own = timestamps_of(self.extras, self.count)

@@ -1,7 +1,8 @@
-"""Validation of commands: names, numbers and batches within their limits.
+"""Validation of commands: names, numbers and batches must be within their limits.
 
-The HTTP layer refuses malformed requests earlier, with its own messages. This is the last check: a
-command that passes it can be stored, indexed and read back, so that no value can stop the engine.
+The HTTP layer refuses malformed requests earlier, with its own messages. This check is the last
+one. A command that passes it can be stored, indexed and read back. Without it, an invalid value
+could stop the engine.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -71,7 +72,7 @@ from semel.model.limits import (
 
 
 def is_name(text: str, bytes_max: int) -> bool:
-    """Return whether a text is not empty, not too long, and can be encoded as UTF-8."""
+    """Return True if `text` is not empty and has at most `bytes_max` bytes as UTF-8."""
     if not 0 < len(text) <= bytes_max:
         return False
     if text.isascii():
@@ -83,19 +84,25 @@ def is_name(text: str, bytes_max: int) -> bool:
 
 
 def is_number(number: int) -> bool:
-    """Return whether an integer is not negative and every JSON parser represents it exactly."""
+    """Return True if `number` is from 0 to NUMBER_MAX. JSON parsers represent these exactly."""
     return 0 <= number <= NUMBER_MAX
 
 
 def is_batch(batch: Batch) -> bool:
-    """Return whether a batch has a valid count and a length for each of several messages."""
+    """Return True if the batch has a valid number of messages and a length for each message.
+
+    If there is only one message, `lengths` must be empty.
+    """
     if batch.count == 1:
         return not batch.lengths
     return 1 < batch.count <= BATCH_MESSAGES_MAX and len(batch.lengths) == 4 * batch.count
 
 
 def _first_invalid(*checks: tuple[str, bool]) -> str | None:
-    """Return the first invalid field, or None. A check is a field and whether it is valid."""
+    """Return the name of the first field that is not valid, or None if all are valid.
+
+    Each of `checks` is a pair: the name of a field, and True if the field is valid.
+    """
     return next((field for field, is_valid in checks if not is_valid), None)
 
 
@@ -259,7 +266,7 @@ def _is_range(span: SnapshotRange) -> bool:
 
 
 def _in_rebind(command: RebindSink) -> str | None:
-    # The last version may be -1: then the next one is version 0.
+    # `last_version` can be -1. Then the next version is 0.
     return _in_sink(SinkTag(command.app, command.query_id, command.last_version + 1))
 
 
@@ -341,9 +348,10 @@ def _is_fork(fork: ForkRequest) -> bool:
 
 
 def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
-    """Return whether the lengths of several messages add up to the length of the payload.
+    """Return True if the lengths of the messages add up to the length of the payload.
 
-    With `is_joined` (a JSON stream), there is a comma between the messages.
+    The batch must have several messages. With `is_joined` (in a JSON stream), the commas between
+    the messages are counted too.
     """
     commas = batch.count - 1 if is_joined else 0
     return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)
@@ -380,5 +388,5 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
 
 
 def find_invalid_field(command: EngineCommand) -> str | None:
-    """Return the name of the first invalid field of a command; None if all are valid."""
+    """Return the name of the first invalid field of a command, or None if all are valid."""
     return "now" if command.now_ms > NUMBER_MAX else _CHECKS[type(command)](command)

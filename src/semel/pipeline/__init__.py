@@ -1,6 +1,7 @@
-"""Pipelines: graphs of sources, streams and sinks that process each message exactly once.
+"""Pipelines: graphs of processors that process each message exactly once.
 
-Importing this package imports neither Spark nor Arrow. Each engine imports the libraries it needs.
+Importing this package does not import Spark or Arrow. An engine imports the libraries that it
+needs.
 """
 
 from semel.pipeline.graph.graph import Graph

@@ -1,8 +1,8 @@
-"""Calls of a processor's function: messages in, `(stream, message)` pairs out. Pure.
+"""Calls a processor's function with messages and returns `(stream, message)` pairs. No I/O.
 
-Every engine uses this module. All outputs for a message come from one call of the function, and so
-does the message for the error stream. So even if a function fails only sometimes, a message leads
-either to its outputs or to an error message: never to both, and never to neither.
+Every engine uses this module. One call of the function produces either all outputs for a message or
+one message for the error stream. This holds even if the function fails only sometimes. No message
+leads to both, and no message is lost because a call failed.
 """
 
 import json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InputMessage(NamedTuple):
-    """A message of an input: the encoded JSON value, its binding, its stream and its ordinal."""
+    """A message from an input. `offset` is its ordinal, and `raw` is the encoded JSON value."""
 
     binding: str
     stream: str
@@ -34,7 +34,7 @@ class InputMessage(NamedTuple):
     raw: bytes
 
 
-# The messages for one call of a function: one message of every input for a join, otherwise one.
+# The messages for one call of a function: for a join, one from every input; otherwise, one message.
 Call = Sequence[InputMessage]
 # A stream, and the encoded JSON value to append to it.
 Output = tuple[str, bytes]
@@ -43,7 +43,7 @@ Output = tuple[str, bytes]
 class MessageFailed(Exception):
     """Raised if a call fails and the processor has no error stream.
 
-    `__cause__` is the error of the call.
+    `inputs` are the messages of the call. `__cause__` is the exception that the call raised.
     """
 
     def __init__(self, inputs: Call) -> None:
@@ -54,7 +54,7 @@ class MessageFailed(Exception):
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """A processor's function, and everything needed to call it in any process."""
+    """A processor's function, with everything that a process needs to call it."""
 
     graph: str
     processor: str
@@ -73,7 +73,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
-    """Return the function of a processor with all that calling it needs, for the step `hash`."""
+    """Return the evaluation of a processor's function for the step whose hash is `hash`."""
     return Evaluation(
         graph=graph.id,
         processor=processor.id,
@@ -93,9 +93,10 @@ def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
 
 
 def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> list[Call]:
-    """Group the messages of inputs into calls.
+    """Return the calls to make. `inputs` has a sequence of messages for each input.
 
-    A call of a join has the i-th message of every input. Any other call has one message.
+    For a join, the i-th call has the i-th message of every input. Otherwise each call has one
+    message.
     """
     if is_join:
         return list(zip(*inputs, strict=True))
@@ -103,12 +104,14 @@ def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> li
 
 
 def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Call the function for each of `calls`, and yield the outputs, in order.
+    """Call the function for each of `calls`, and yield the outputs in order.
 
-    An error of the function becomes a message of the error stream. If the processor has no error
-    stream, MessageFailed is raised. The same applies to a message that is valid JSON but that
-    Python cannot decode, such as an integer of 5,000 digits. MemoryError, and exceptions that are
-    not an Exception, are not caused by the message. They are raised unchanged.
+    If the function raises an exception, a message for the error stream is yielded instead. If the
+    processor has no error stream, MessageFailed is raised. The same happens if a message is valid
+    JSON but Python cannot decode it, for example an integer with 5,000 digits.
+
+    MemoryError and exceptions that are not subclasses of Exception are raised unchanged, because
+    the message did not cause them.
     """
     if evaluation.kind is FunctionKind.ARROW:
         yield from _evaluate_all(evaluation, calls)
@@ -118,9 +121,10 @@ def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
 
 
 def passing(evaluation: Evaluation, call: Call) -> dict[str, Any] | None:
-    """Return the decoded messages of a call, by binding; None if no message passes the filters.
+    """Return a mapping from each binding to the decoded message of a call.
 
-    In a join, a message that does not pass the filters is replaced with None.
+    Return None if no message passes the filters. If only some messages of a join pass, the others
+    are replaced with None.
     """
     values = {message.binding: decode(message.raw, JSON_MEDIA_TYPE) for message in call}
     if not (evaluation.types or evaluation.topics):
@@ -132,9 +136,10 @@ def passing(evaluation: Evaluation, call: Call) -> dict[str, Any] | None:
 
 
 def _passes(evaluation: Evaluation, binding: str, value: Any) -> bool:
-    """Return whether a message passes the filter of its input.
+    """Return True if a message passes the filter of its input.
 
-    If the input has a filter of topics, only the topics count, otherwise only the types.
+    If the input has a filter for topics, only that filter is used. Otherwise only the filter for
+    types is used. Without a filter, every message passes.
     """
     topics = evaluation.topics.get(binding)
     if topics is not None:
@@ -161,7 +166,7 @@ def _evaluate_one(evaluation: Evaluation, call: Call) -> list[Output]:
         return [_output(path, value) for path, value in _routed(evaluation, result)]
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - anything the user's function raises
+    except Exception as error:  # noqa: BLE001 - the user's function can raise anything
         return [_failed(evaluation, call, error)]
 
 
@@ -176,10 +181,10 @@ def _call_function(evaluation: Evaluation, values: dict[str, Any]) -> Any:
 
 def _output(path: str, value: Any) -> Output:
     if isinstance(value, PREENCODED):
-        raise TypeError("a function must return JSON values, not bytes; decode them")
+        raise TypeError("a function must return JSON values, not bytes; decode the bytes first")
     try:
         raw = encode_json(value)
-    except OverflowError:  # an integer of more than 64 bits: valid JSON, but not for `encode_json`
+    except OverflowError:  # an integer with more than 64 bits: `encode_json` refuses it
         raw = json.dumps(value, separators=(",", ":")).encode("ascii")
     if len(raw) > MESSAGE_BYTES_MAX:
         raise ValueError(
@@ -191,10 +196,10 @@ def _output(path: str, value: Any) -> Output:
 
 
 def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each output of a function with its stream; None is not an output.
+    """Yield each output of a function together with its stream. None is not an output.
 
-    Raises TypeError or KeyError if a function with several outputs does not return a dict by
-    binding.
+    A function with several outputs must return a dict from bindings to outputs. Raises TypeError if
+    it returns anything else, and KeyError if it returns a binding that is not declared.
     """
     if result is None:
         return
@@ -204,14 +209,14 @@ def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
         return
     if not isinstance(result, Mapping):
         raise TypeError(
-            f"a function with several outputs must return a dict by binding, or None, not"
+            f"a function with several outputs must return None or a dict {{binding: message}}, not"
             f" {type(result).__name__}"
         )
     for binding in result:
         if binding not in evaluation.outputs:
             expected = ", ".join(evaluation.outputs)
-            raise KeyError(f"{binding!r} is not an output; expected {expected}")
-    # In the order in which the graph declares the outputs, so that all engines yield the same.
+            raise KeyError(f"{binding!r} is not one of the declared outputs: {expected}")
+    # The order is that of the declaration, because all engines must yield the same order.
     for binding, path in evaluation.outputs.items():
         if result.get(binding) is not None:
             yield path, result[binding]
@@ -229,14 +234,14 @@ DecodedCall = tuple[Call, dict[str, Any]]
 
 
 def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Yield errors for the messages that cannot be decoded, then the outputs for the others."""
+    """Yield an error message for each call that cannot be decoded, then the other outputs."""
     decoded: list[DecodedCall] = []
     for call in calls:
         try:
             values = passing(evaluation, call)
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - anything decoding raises
+        except Exception as error:  # noqa: BLE001 - decoding can raise anything
             yield _failed(evaluation, call, error)
             continue
         if values is not None:
@@ -246,16 +251,17 @@ def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Out
 
 
 def _evaluate_batch(evaluation: Evaluation, calls: Sequence[DecodedCall]) -> Iterator[Output]:
-    """Call the function with all messages and yield the outputs.
+    """Call the function once with the messages of all `calls`, and yield the outputs.
 
-    If that fails, call it again for each call separately, to find out which messages cause errors.
+    If that fails, call the function again for each of `calls` separately, to find out which
+    messages cause errors.
     """
     outputs: list[Output] | None = None
     try:
         outputs = _batch_outputs(evaluation, [values for _, values in calls])
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - anything the user's function raises
+    except Exception as error:  # noqa: BLE001 - the user's function can raise anything
         if len(calls) == 1:
             outputs = [_failed(evaluation, calls[0][0], error)]
     if outputs is not None:
@@ -284,22 +290,23 @@ def _batch_outputs(evaluation: Evaluation, calls: Sequence[dict[str, Any]]) -> l
 
 
 # ---- error stream --------------------------------------------------------------------------------
-# A message of the error stream contains the inputs of a failed call, and the error.
+# A message in the error stream contains the inputs of a failed call and the error.
 
 
 ERROR_TYPE: Final = "q.type.err/processor"
 _MESSAGE_CHARS_MAX: Final = 2_000
 _TRACE_CHARS_MAX: Final = 8_000
-# Below the limit of an append, because that limit includes the framing of the message.
+# This is below the limit for the body of an append, because a body also contains framing.
 MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
 
 
 def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) -> bytes:
-    """Return the message of the error stream for one failed call.
+    """Return the message to write to the error stream for one failed call.
 
-    Values of inputs that are too large, nested too deeply, or cannot be decoded are omitted, for
-    two reasons. The server must accept every error message, otherwise one message could stop a
-    processor permanently. And the readers of the error stream must be able to decode it.
+    The message omits input values that are too large, nested too deeply, or cannot be decoded.
+    There are two reasons. First, the server must accept every error message, because otherwise one
+    input message could stop the processor permanently. Second, readers of the error stream must be
+    able to decode the message.
     """
     kind = type(error)
     message: dict[str, Any] = {
@@ -338,26 +345,26 @@ def _is_readable(message: InputMessage) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error; a replacement text if its `__str__` fails."""
+    """Return `str(error)`, or a replacement text if the error's `__str__` fails."""
     try:
         return str(error)
-    except Exception as another:  # noqa: BLE001 - a user's class can have a bug
+    except Exception as another:  # noqa: BLE001 - the user's `__str__` can raise anything
         return f"its text cannot be printed: {type(another).__name__}"
 
 
 def _printable(text: str) -> str:
-    """Return the text with single surrogates escaped, because UTF-8 cannot encode them."""
+    """Return `text` with unpaired surrogates escaped, because UTF-8 cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 # ---- Arrow batches -------------------------------------------------------------------------------
-# pyarrow is an optional dependency, so it is imported only where it is used.
+# pyarrow is imported only where it is used, because it is an optional dependency.
 
 
 def arrow_batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
-    """Return messages as a batch, with a column for every name that occurs in a message.
+    """Return an Arrow batch with one row per message and one column for each name in a message.
 
-    Raises TypeError if a message is not a JSON object, and an error of Arrow if the values of a
+    Raises TypeError if a message is not a JSON object. Arrow raises an error if the values of a
     column have no common type.
     """
     import pyarrow as pa  # noqa: PLC0415
@@ -365,7 +372,7 @@ def arrow_batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
     for message in messages:
         if not isinstance(message, dict):
             raise TypeError(
-                f"an Arrow function needs JSON objects as messages, not {type(message).__name__}"
+                f"messages for an Arrow function must be JSON objects, not {type(message).__name__}"
             )
     names = list(dict.fromkeys(name for message in messages for name in message))
     columns = [pa.array([message.get(name) for message in messages]) for name in names]
@@ -373,7 +380,10 @@ def arrow_batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
 
 
 def messages_in(batch: Any) -> list[Any]:
-    """Return the rows of a batch as messages; raise TypeError if it is not a RecordBatch."""
+    """Return the rows of an Arrow batch as messages.
+
+    Raises TypeError if `batch` is not a RecordBatch.
+    """
     import pyarrow as pa  # noqa: PLC0415
 
     if not isinstance(batch, pa.RecordBatch):

@@ -1,4 +1,4 @@
-"""The interface of an engine, which runs pinned steps, and the choice of an engine."""
+"""The interface that an engine implements to run steps, and the choice of an engine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from semel.version import install_advice
 
 T = TypeVar("T")
 Appends = Mapping[str, Sequence[bytes]]
-Moves = Mapping[str, Mapping[str, Move]]  # by group and stream
+Moves = Mapping[str, Mapping[str, Move]]  # group -> stream -> move
 Record = tuple[str, Any]  # a stream, and the message to append to it
 AtBoundary = Callable[[str, str], None]
 
@@ -41,11 +41,14 @@ class RunState(StrEnum):
 
 @dataclass
 class Gauge:
-    """The progress of one processor. Its own thread writes it, and any thread may read it.
+    """The progress of one processor.
 
-    `read` and `written` count messages since the start. `errors` counts the written messages that
-    went to the error stream. `lag` is the number of offsets that are not processed yet.
-    `step_seconds` is the duration of the last step. `reason` says why the processor stopped.
+    Only the processor's own thread changes its gauge. Any thread can read the gauge.
+
+    `step` is the number of the last step. `read` and `written` count messages since the start.
+    `errors` counts the written messages that went to the error stream. `lag` is the number of
+    offsets that are not processed yet. `step_seconds` is the duration of the last step. `reason`
+    says why the processor stopped.
     """
 
     processor: str
@@ -61,11 +64,12 @@ class Gauge:
 
 
 class StepOutput(Struct, frozen=True):
-    """The output of a step: messages for the commit to append, staged transactions, or both.
+    """The output of a step: messages to append in the commit, staged transactions, or both.
 
-    `appends` are encoded JSON values, by stream. `transactions` are the tokens of staged
-    transactions, which the committer of the engine commits; their messages come after the appends.
-    `read` is the number of messages read. `written` is the number of messages produced, by stream.
+    `appends` maps each stream to encoded JSON values. `transactions` are the tokens of staged
+    transactions. The engine's committer commits them, and their messages come after `appends`.
+    `read` is the number of messages read. `written` maps each stream to the number of messages
+    produced for it.
     """
 
     appends: Mapping[str, Sequence[bytes]] = {}
@@ -75,11 +79,14 @@ class StepOutput(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """One step of one processor. It is pinned on the server, so a retry gets exactly the same step.
+    """One step of one processor, with everything that an engine needs to run it.
 
-    `messages()` reads the messages of the ranges, by binding; an engine that reads the ranges
-    itself need not call it. `producer_id` and `producer_epoch` identify the owner of the commit and
-    of the transactions staged for it. `version` is the number of the commit.
+    The step is pinned on the server, so a retry gets exactly the same step.
+
+    `messages()` reads the messages of the step's ranges and returns them keyed by binding. An
+    engine that reads the ranges itself need not call it. `producer_id` and `producer_epoch`
+    identify the owner of the commit and of the transactions staged for it. `version` is the number
+    of the commit.
     """
 
     graph: Graph
@@ -93,22 +100,25 @@ class Work(Struct, frozen=True):
 
     @property
     def evaluation(self) -> Evaluation:
-        """The function of the processor with all that calling it needs, in any process."""
+        """The processor's function, with everything that a process needs to call it."""
         return evaluation_of(self.graph, self.processor, self.step.hash)
 
     @property
     def delivery(self) -> Delivery:
-        """The step as a sink gets it."""
+        """The value that identifies this step to a sink's function."""
         return Delivery(self.graph.id, self.processor.id, *self.step)
 
 
 class ProcessorRun(Struct, frozen=True, kw_only=True):
     """The run of one processor, with everything that its loop needs.
 
-    `stop` ends the loop after the current step. `cut` also ends requests that wait for a server
-    that does not respond. `at_boundary(processor, boundary)` is called at each boundary of a step,
-    for tests. If `is_draining`, the loop processes the stored messages, and ends when
-    `is_ending()` returns True: then no processor writes to its inputs any more.
+    `stop` ends the loop after the current step. `cut` also ends requests that are waiting for a
+    server that does not respond.
+
+    If `is_draining` is True, the loop ends when it has processed all messages and `is_ending()`
+    returns True. From then on, no other processor of the graph writes to its inputs.
+
+    `at_boundary(processor, boundary)` is called at each boundary of a step. Tests use it.
     """
 
     client: Client
@@ -123,15 +133,15 @@ class ProcessorRun(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of its group and its producer."""
+        """The processor's full name, which is also the name of its group and its producer."""
         return f"{self.graph.id}/{self.processor.id}"
 
     def at(self, boundary: str) -> None:
-        """Call `at_boundary` for this processor."""
+        """Call `at_boundary` with this processor and `boundary`."""
         self.at_boundary(self.processor.id, boundary)
 
     def stopped(self, reason: str) -> ProcessorStopped:
-        """Return the error to raise to stop this processor."""
+        """Return the exception that stops this processor. The caller raises it."""
         return ProcessorStopped(self.processor.id, reason)
 
 
@@ -139,15 +149,17 @@ class Loop(Protocol):
     """The loop of one processor."""
 
     def run(self) -> None:
-        """Process until no more input can come, or until a stop is requested."""
+        """Run the processor until no more input can come or a stop is requested."""
 
 
 class Committer(ABC):
-    """Commits the steps of one processor: outputs, positions and trace record, all or nothing.
+    """Commits the steps of one processor.
+
+    A commit contains outputs, positions and a trace record. It is applied completely or not at all.
 
     `producer_id` and `epoch` identify the owner of the commits. `producer_id` is
-    `<graph>/<processor>`; `epoch` counts the instances of the processor. `version` is the number of
-    the next commit.
+    `<graph>/<processor>`, and `epoch` counts the instances of the processor. `version` is the
+    number of the next commit.
     """
 
     def __init__(self, client: Client, name: str, stop: Stop) -> None:
@@ -159,7 +171,7 @@ class Committer(ABC):
         self._known = KnownStreams(replace(client.site, retries=None))
 
     def begin(self) -> None:
-        """Register the next epoch of the producer, which fences older instances."""
+        """Register the producer at its next epoch. This fences older instances."""
         registered = self._run(register_producer(self._client.site, self.producer_id))
         self.epoch, self.version = registered.producer_epoch, 0
 
@@ -172,10 +184,11 @@ class Committer(ABC):
         transactions: Sequence[str] = (),
         record: Record | None = None,
     ) -> CommitResult:
-        """Commit appends, moves, transactions and record together, exactly once; return the result.
+        """Commit everything together, exactly once, and return the result.
 
         `step` is None for a commit that has only a trace record. `record` is appended after
-        `appends`. An at-most-once step has two commits: first its moves, then its output.
+        `appends`. An at-most-once step has two commits: the first for its moves, the second for its
+        output.
         """
         streams: dict[str, Sequence[Any]] = dict(appends)
         if record is not None:
@@ -189,47 +202,54 @@ class Committer(ABC):
 
     @abstractmethod
     def _flow(self, step: Step | None, parts: Parts) -> Flow[CommitResult]:
-        """Return the flow of the commit that has the number `version`."""
+        """Return the flow that sends the commit with the number `self.version`."""
 
     def _run(self, flow: Flow[T]) -> T:
         return self._client.run_until_stopped(flow, self._stop)
 
 
 class Executor(Protocol):
-    """An engine.
+    """An engine: it runs the steps of processors.
 
-    `reads_ahead` is true if the engine calls `Work.messages`. Then the loop reads the messages
-    while it waits for input. Otherwise the loop requests only the tails of the streams, except for
-    a join, whose messages must be counted. `step_messages_max` is the maximum number of messages in
-    one step.
+    `reads_ahead` is True if the engine calls `Work.messages`. In that case the loop reads messages
+    while it waits for input. Otherwise the loop requests only the ends of the streams, because the
+    engine reads the messages itself. A join is an exception: its messages must be counted, so the
+    loop always reads them.
+
+    `step_messages_max` is the maximum number of messages in one step.
     """
 
     reads_ahead: bool
     step_messages_max: int
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Return why the engine cannot run a graph; empty if it can. Nothing is started yet."""
+        """Return the reasons why the engine cannot run `graph`; empty if it can.
+
+        This is called before anything is started.
+        """
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:
-        """Return the committer for the steps of the processor `<graph>/<processor>`."""
+        """Return a committer that commits each step under the producer id `name`."""
 
     def run(self, work: Work) -> StepOutput:
-        """Run a step and return its output, which the loop commits.
+        """Run a step and return its output. The loop commits the output.
 
-        No output may be visible before that commit. Raises MessageFailed if a message fails and
-        the processor has no error stream. Every exception stops the processor. A restart repeats
-        the step, unless the processor is at-most-once.
+        The output must not become visible before that commit.
+
+        Raises MessageFailed if a message fails and the processor has no error stream. Every
+        exception stops the processor. A restart repeats the step, unless the processor is
+        at-most-once.
         """
 
     def query(self, running: ProcessorRun) -> Loop:
-        """Return the loop of a stateful processor; the loop stores its progress itself."""
+        """Return the loop for a stateful processor. This loop stores its own progress."""
 
     def close(self) -> None:
         """Release all resources."""
 
 
 # ---- engines -------------------------------------------------------------------------------------
-# An engine is imported only when it is used.
+# The module of an engine is imported only when the engine is used.
 
 
 LOCAL: Final = "local"
@@ -242,16 +262,16 @@ _MODULES: Final = {
 
 
 def engine_for(graph: Graph, *, master: str | None = None) -> str:
-    """Return "spark" if the graph needs Spark or a master is named, otherwise "local"."""
+    """Return "spark" if the graph needs Spark or `master` is set, otherwise "local"."""
     needs_spark = any(p.stateful or kind_of(p) is FunctionKind.DATAFRAME for p in graph.processors)
     return SPARK if needs_spark or master is not None else LOCAL
 
 
 def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
-    """Return a new engine.
+    """Return a new engine with the name `name`.
 
-    Raises GraphError if the engine is unknown or not installed, or if the local engine gets an
-    option of Spark.
+    Raises GraphError if there is no such engine, if it is not installed, or if `options` contains a
+    Spark option for the local engine.
     """
     if name not in _MODULES:
         raise GraphError(graph.id, [f"there is no engine {name!r}; use {' or '.join(ENGINES)}"])

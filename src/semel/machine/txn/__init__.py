@@ -1,1 +1,1 @@
-"""Transactions: decisions on their begin and end, `apply` for their events, lookups and views."""
+"""Transactions: how they begin and end, how their events are applied, and how they are viewed."""

@@ -1,4 +1,4 @@
-"""`apply` for decision frames, which end transactions."""
+"""The `apply` functions for decision frames. A decision frame ends transactions."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -64,10 +64,10 @@ def end_transactions(
     extents: Iterator[Extent],
     time_ms: int,
 ) -> Effects:
-    """End transactions and append their control records.
+    """End the transactions in `ended` and append their control records, `controls`.
 
-    `extents` are the extents of the committed chunks, in the order of `ended`. The caller has
-    already moved the tails of the streams past these chunks.
+    `extents` yields the extents of the committed chunks, in the order of `ended`. The caller must
+    already have moved the tails of the streams past these chunks.
     """
     aborted: list[AbortedRow] = []
     outcomes = [_end(state, end, extents, time_ms, aborted) for end in ended]
@@ -75,7 +75,7 @@ def end_transactions(
     for control in controls:
         stream = state.by_number[control.stream]
         is_next = control.kind == SECTION_CONTROL and control.base == stream.tail.tail
-        invariant(is_next, "the control record is not at the tail of its stream")
+        invariant(is_next, "the offset of the control record is not the tail of its stream")
         advance_tail(state, stream, control.base + 1, time_ms)
         streams.append(stream)
     return Effects(streams, outcomes, aborted)
@@ -106,9 +106,10 @@ def _end(
 
 
 def _abort_extents(state: State, txn: Txn, markers: dict[int, int]) -> list[AbortedRow]:
-    """Return the aborted ranges of a transaction.
+    """Return the aborted ranges of an inline transaction, and update `aborted_end` of its streams.
 
-    A range includes the control record if that directly follows it.
+    A range includes the transaction's control record if the record directly follows the range.
+    `markers` maps each stream to the offset of its control record.
     """
     aborted: list[AbortedRow] = []
     ends: dict[int, int] = {}
@@ -180,15 +181,16 @@ def _mover_of(event: Decided) -> OwnerKey | None:
 def _place(
     state: State, event: Decided, sections: Sections
 ) -> tuple[dict[int, int], list[PlacedChunkRow]]:
-    """Return the new tails of the streams that get messages or chunks, and the placed chunks.
+    """Return the new tail of each stream that gets messages or chunks, and a row per chunk.
 
-    Raises InvariantBroken if an offset is not at the tail of its stream. The loop runs once per
-    chunk. There may be hundreds of thousands of chunks.
+    Raises InvariantBroken if the offsets do not continue at the tail of their stream, or if the
+    stream is closed. The loop must be fast because it runs once per chunk, and there can be
+    hundreds of thousands of chunks.
     """
     by_number = state.by_number
     ends: dict[int, int] = {}
     placed: list[PlacedChunkRow] = []
-    # Messages in this frame are not chunks; here they have LSN 0.
+    # Messages in this frame itself are not chunks. Here they get LSN 0.
     direct = [
         (0, section.stream, section.base, section.count)
         for section in sections
@@ -197,7 +199,7 @@ def _place(
     for lsn, number, base, count in (*direct, *extents_of(event.extents)):
         tail = by_number[number].tail
         if base != ends.get(number, tail.tail) or tail.is_closed:
-            raise InvariantBroken("the offsets of messages or chunks do not continue their stream")
+            raise InvariantBroken("messages or chunks do not begin at the tail of an open stream")
         ends[number] = base + count
         if lsn:
             placed.append(PlacedChunkRow(lsn, number, base, count))
@@ -212,9 +214,9 @@ def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
 
 
 def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRow:
-    """Register a producer at an epoch and return its row.
+    """Store that a producer is registered at `epoch`, and return its row.
 
-    With a higher epoch, the sequences of its one-shot commits begin again.
+    If the epoch is new, the sequences of the producer's one-shot commits start from 0 again.
     """
     old = state.registry.get(producer_id)
     if old is not None and old.epoch == epoch:

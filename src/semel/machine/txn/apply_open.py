@@ -1,4 +1,4 @@
-"""`apply` for the events of pending transactions, from the begin up to the end."""
+"""The `apply` functions for events of transactions that have not ended yet."""
 
 from collections.abc import Iterable
 
@@ -51,10 +51,13 @@ def _set_stream(state: State, txn: Txn, number: int, row: TxnStreamRow) -> None:
 
 
 def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int) -> Effects:
-    """Begin a transaction; abort the transactions of older instances of its producer."""
+    """Begin a transaction, and abort the transactions in `event.ended`.
+
+    These are the pending transactions of the producer's older instances.
+    """
     effects = end_transactions(state, event.ended, sections, iter(()), time_ms)
     invariant(event.number == state.next_txn, "transaction numbers are not consecutive")
-    invariant(event.id not in state.transactions, "a transaction with this id is pending")
+    invariant(event.id not in state.transactions, "a transaction with this id is already pending")
     state.next_txn += 1
     owner = event.owner
     if isinstance(owner, ProducerOwner):
@@ -86,7 +89,7 @@ def _add_streams(state: State, txn: Txn, numbers: Iterable[int]) -> None:
 
 
 def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_ms: int) -> None:
-    """Add streams to a transaction; in old journals, also positions."""
+    """Add streams to a transaction. In old journals, the event can also add positions."""
     txn = state.by_txn[event.txn]
     _add_streams(state, txn, event.streams)
     guards = {(named.group, named.stream): named.guard for named in txn.row.positions}
@@ -99,7 +102,7 @@ def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_m
 
 
 def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> None:
-    """Name positions that the commit of a transaction moves."""
+    """Record the positions that a transaction will move when it commits."""
     _name(state, state.by_txn[event.txn], event.positions, time_ms)
 
 
@@ -120,7 +123,7 @@ def apply_staged(
     row = txn.row
     invariant(
         event.seq == row.next_seq and section.kind == SECTION_STAGED,
-        "the chunk is not the next one",
+        "the section is not the next chunk of its transaction",
     )
     number, count = section.stream, section.count
     index_stream(state.by_number[number], event.txn)
@@ -138,7 +141,7 @@ def _note_block(state: State, txn: Txn, block: int) -> None:
 
 
 def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> None:
-    """Prepare a transaction; from now on it holds the positions it names."""
+    """Prepare a transaction. From now on it holds the positions that it names."""
     txn = state.by_txn[event.txn]
     row = replace(txn.row, is_prepared=True, deadline_ms=None, touched_ms=time_ms)
     _set_row(state, txn, row)
@@ -156,7 +159,7 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
     first = stream.tail.tail
     invariant(
         section.base == first and not stream.tail.is_closed,
-        "the offsets do not continue the stream, or it is closed",
+        "the messages do not begin at the tail of an open stream",
     )
     row = txn.streams.get(number, TxnStreamRow())
     if row.first < 0:
@@ -211,9 +214,11 @@ def _record_publish(
 def leave_all_streams(state: State, stream: Stream) -> None:
     """Remove a deleted or expired stream from every group and transaction.
 
-    If a transaction has named a position in the stream, the position is recorded as lost and the
-    commit will be refused. Another worker may have committed the same messages, and the stored
-    position that would show this is removed with the stream.
+    If a transaction has named a position in the stream, the position is recorded as lost. If the
+    transaction is not prepared yet, its prepare and its commit will be refused, because another
+    worker could have processed the same messages and committed first. Only the stored position
+    would show that, and the stored position is removed with the stream. A prepared transaction can
+    still commit, because it held the position and no other worker could move it.
     """
     number, path = stream.row.number, stream.row.path
     for txn_number in sorted(stream.txns or ()):

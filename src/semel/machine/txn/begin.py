@@ -1,6 +1,6 @@
-"""Decisions on the begin of a transaction, and on adding streams and positions to it.
+"""Decisions to begin a transaction, and to add streams and positions to a transaction.
 
-A number in a comment is the row of that check in the table in `docs/reference/transactions.md`.
+A number in a comment refers to a row of the table of checks in `docs/reference/transactions.md`.
 """
 
 from semel.machine.events import Decision, PositionsNamed, TxnBegun, TxnExtended
@@ -36,7 +36,10 @@ from semel.model.outcomes import (
 
 
 def decide_begin(state: State, command: Begin) -> Decision:
-    """Decide to begin a transaction; the outcome of a repeat is the open one with this id."""
+    """Decide to begin a transaction.
+
+    If the same owner repeats the request, the outcome is the open transaction with this id.
+    """
     owner = command.owner
     if not isinstance(owner, ProducerOwner) and command.kind != TXN_STAGED:
         return Decision(InvalidRequest("kind"))  # 1
@@ -69,7 +72,10 @@ def _again(txn: Txn) -> Outcome:
 
 
 def refuse_producer(state: State, producer_id: str, epoch: int) -> Refusal | None:
-    """Refuse a producer id that was never assigned, or an older instance of a producer."""
+    """Refuse a producer if `epoch` is below its registered epoch.
+
+    Also refuse an id that has the form of an assigned id but was never assigned.
+    """
     registered = state.registry.get(producer_id)
     if registered is None:
         return UnknownProducer() if is_assigned_id(producer_id) else None
@@ -77,7 +83,7 @@ def refuse_producer(state: State, producer_id: str, epoch: int) -> Refusal | Non
 
 
 def _is_older(txn: Txn, command: Begin) -> bool:
-    """Return whether a transaction belongs to an older instance of the same producer."""
+    """Return True if `txn` belongs to an older instance of the command's producer."""
     mine, other = command.owner, txn.row.owner
     if not isinstance(mine, ProducerOwner) or not isinstance(other, ProducerOwner):
         return False
@@ -85,7 +91,14 @@ def _is_older(txn: Txn, command: Begin) -> bool:
 
 
 def _refuse_room(state: State, command: Begin) -> Refusal | None:
-    """Refuse a second open inline transaction of a producer, and too many pending ones."""
+    """Refuse to begin a transaction if a limit is reached.
+
+    These are the limits:
+
+    - one open inline transaction for each instance of a producer
+    - the number of pending transactions of an instance, of all producers, or of all sinks
+    - the number of registered producers
+    """
     owner = command.owner
     if not isinstance(owner, ProducerOwner):
         is_full = state.sink_txn_count >= SINK_TXN_OPEN_MAX
@@ -104,7 +117,7 @@ def _refuse_room(state: State, command: Begin) -> Refusal | None:
 
 
 def refuse_registry_room(state: State, producer_id: str) -> Refusal | None:
-    """Refuse a new producer when the registry is full."""
+    """Refuse a producer that is not registered yet if the registry is full."""
     maximum = state.limits.registry
     has_room = producer_id in state.registry or len(state.registry) < maximum
     return None if has_room else LimitReached("registry", maximum)
@@ -140,7 +153,7 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
 
 
 def decide_add_streams(state: State, command: AddStreams) -> Decision:
-    """Decide to add streams that a transaction may write."""
+    """Decide to allow a transaction to write to more streams."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
@@ -158,7 +171,7 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
 
 
 def decide_add_positions(state: State, command: AddPositions) -> Decision:
-    """Decide to add positions that the commit of a transaction moves."""
+    """Decide to add positions that a transaction will move when it commits."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)

@@ -1,4 +1,4 @@
-"""Decisions on the end of a transaction: prepare, commit, abort, fence and expiry."""
+"""Decisions to prepare, commit, abort, fence or expire a transaction."""
 
 from semel.machine.events import CommitStamp, Decided, Decision, TxnPrepared
 from semel.machine.positions import refuse_guards
@@ -37,7 +37,7 @@ from semel.model.outcomes_txn import (
 
 
 def decide_prepare(state: State, command: Prepare) -> Decision:
-    """Decide to prepare a transaction, after which it can only be committed or aborted."""
+    """Decide to prepare a transaction. After that it can only be committed or aborted."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         return Decision(ended_refusal(txn))
@@ -66,18 +66,21 @@ def _is_complete(state: State, txn: Txn, command: Prepare) -> bool:
 
 
 def chunks_of(txn: Txn) -> int:
-    """Return the number of chunks staged for streams that still exist."""
+    """Return the number of the transaction's chunks, without chunks for deleted streams."""
     return sum(row.chunks for row in txn.streams.values())
 
 
 def incomplete(txn: Txn) -> BranchIncomplete:
-    """Return the refusal that reports how many chunks and messages a transaction has staged."""
+    """Return a `BranchIncomplete` refusal with the numbers of staged chunks and messages."""
     messages = sum(row.messages for row in txn.streams.values())
     return BranchIncomplete(txn.row.id, chunks_of(txn), messages)
 
 
 def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
-    """Decide to commit a transaction of a producer; a sink's needs a one-shot commit."""
+    """Decide to commit a producer's transaction.
+
+    A sink's transaction is refused, because only a one-shot commit can commit it.
+    """
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         if txn.decision != COMMITTED:
@@ -102,7 +105,10 @@ def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
 
 
 def refuse_closed(state: State, txn: Txn) -> Outcome | None:
-    """Refuse to commit chunks to a closed stream; name the stream of the first such chunk."""
+    """Refuse to commit a transaction that has chunks for a closed stream.
+
+    The refusal names the stream of the first such chunk.
+    """
     by_number = state.by_number
     closed = {n for n, row in txn.streams.items() if row.chunks and by_number[n].tail.is_closed}
     if not closed:
@@ -113,12 +119,12 @@ def refuse_closed(state: State, txn: Txn) -> Outcome | None:
 
 
 def already_aborted(txn: TxnOutcome) -> Outcome:
-    """Return the refusal for the commit of an aborted transaction."""
+    """Return the refusal for an attempt to commit an aborted transaction."""
     return TxnTimedOut() if txn.reason == BY_TIMEOUT else AlreadyAborted(txn.reason)
 
 
 def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
-    """Decide to abort a transaction; `FenceTxn` also fences its producer."""
+    """Decide to abort a transaction. `FenceTxn` also fences the transaction's producer."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         if txn.decision == COMMITTED:
@@ -160,9 +166,9 @@ def decide_expire_txn(state: State, command: ExpireTxn) -> Decision:
 
 
 def deadline_of(txn: Txn) -> int | None:
-    """Return the deadline of a transaction; None if it has none.
+    """Return the deadline of a transaction, or None if it has no deadline.
 
-    The deadline of a sink's transaction is SINK_IDLE_MS after its last use.
+    The deadline of a sink's transaction is SINK_IDLE_MS after the transaction's last use.
     """
     row = txn.row
     if isinstance(row.owner, ProducerOwner):

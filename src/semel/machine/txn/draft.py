@@ -1,6 +1,6 @@
-"""The draft of a frame that changes several streams, and the result computed from such a frame.
+"""Drafts of frames that change several streams, and the results of commits.
 
-Offsets of chunks and control records are assigned only here.
+Only this module assigns offsets to chunks and control records.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,10 +26,10 @@ from semel.model.commands import (
 from semel.model.limits import RESULTS_BYTES_MAX, RESULTS_KEPT
 
 # ---- packed chunks and extents -------------------------------------------------------------------
-# The chunks of a staged transaction, or the extents of an inline one, are stored in chunk blocks.
-# An entry has 24 bytes: the LSN of a chunk's frame or the first offset of an extent, the stream,
-# the number of messages, and the digest of a chunk. Blocks are immutable, so that a checkpoint can
-# refer to them.
+# Chunk blocks store the chunks of a staged transaction, or the extents of an inline transaction.
+# An entry has 24 bytes and four fields: the LSN of the chunk's frame (for an extent: its first
+# offset), the stream, the number of messages, and the digest of the chunk (for an extent: 0).
+# Blocks are immutable because a checkpoint keeps references to them.
 
 
 _CHUNK: Final = Layout("<QQII")
@@ -45,7 +45,7 @@ assert EXTENT_BYTES == 32
 
 
 def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest: int = 0) -> int:
-    """Add an entry to the blocks; return the index of the block that changed."""
+    """Add an entry to `blocks` and return the index of the block that changed."""
     packed = _CHUNK.pack(start, stream, count, digest)
     if not blocks or len(blocks[-1]) >= BLOCK_BYTES:
         blocks.append(packed)
@@ -55,9 +55,9 @@ def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest:
 
 
 def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int:
-    """Add an extent to the blocks; return the index of the block that changed.
+    """Add an extent to `blocks` and return the index of the block that changed.
 
-    An extent that directly follows the last one in the same stream is merged with it.
+    If the extent directly follows the last entry, in the same stream, the two are merged.
     """
     if blocks:
         last_first, last_stream, last_count, _ = _CHUNK.unpack_from(blocks[-1], -CHUNK_BYTES)
@@ -70,7 +70,7 @@ def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int
 
 
 def chunks_in(blocks: list[bytes]) -> Iterator[tuple[int, int, int]]:
-    """Yield the entries of all blocks: LSN or first offset, stream, count."""
+    """Yield each entry in `blocks` as (LSN or first offset, stream, count)."""
     for block in blocks:
         for start, stream, count, _ in _CHUNK.iter_unpack(block):
             yield start, stream, count
@@ -93,7 +93,7 @@ def pack_extent(lsn: int, stream: int, base: int, count: int) -> bytes:
 
 
 def extents_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the extents of a decision frame: LSN of the chunk, stream, first offset, count."""
+    """Yield each extent of a decision frame as (LSN of the chunk, stream, first offset, count)."""
     for lsn, stream, base, count, _ in _EXTENT.iter_unpack(packed):
         yield lsn, stream, base, count
 
@@ -102,7 +102,10 @@ def extents_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 class Draft:
-    """The sections of one frame and the transactions it ends: messages, then control records."""
+    """A frame that is being built: its sections and the transactions that it ends.
+
+    Sections with messages come first, then control records.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -113,11 +116,11 @@ class Draft:
 
     @property
     def extents(self) -> bytes:
-        """The packed extents of all chunks that got offsets."""
+        """The packed extents of all chunks to which this draft has assigned offsets."""
         return b"".join(self._extents)
 
     def tail_of(self, stream: Stream) -> int:
-        """Return the tail that a stream has after this frame."""
+        """Return the tail that `stream` will have after this frame."""
         return self._tails.get(stream.row.number, stream.tail.tail)
 
     def append(self, stream: Stream, batch: Batch) -> None:
@@ -126,13 +129,14 @@ class Draft:
         self._tails[row.number] = base + batch.count
 
     def advance(self, stream: Stream, count: int) -> None:
-        """Move the tail of a stream past messages whose section the caller builds."""
+        """Move the tail of `stream` by `count` messages. The caller builds their section."""
         self._tails[stream.row.number] = self.tail_of(stream) + count
 
     def place_chunks(self, txn: Txn) -> None:
-        """Assign offsets to the chunks of a staged transaction, except those of deleted streams.
+        """Assign offsets to the chunks of a staged transaction.
 
-        The loop runs once per chunk. There may be hundreds of thousands of chunks.
+        Chunks for deleted streams are skipped. The loop must be fast because it runs once per
+        chunk, and there can be hundreds of thousands of chunks.
         """
         if txn.row.kind == TXN_INLINE:
             return
@@ -159,9 +163,10 @@ class Draft:
         self.ended.append(Ended(txn.row.number, is_committed, reason, tuple(markers)))
 
     def fence(self, producer_id: str, epoch: int, *, named: int = 0) -> None:
-        """Abort the pending transactions of older instances of a producer.
+        """Abort the pending transactions of producer instances with an epoch below `epoch`.
 
-        `named` is the number of a transaction that an operator aborts: its reason is BY_OPERATOR.
+        The reason is BY_FENCE. If an operator aborts one of these transactions, `named` is its
+        number, and its reason is BY_OPERATOR.
         """
         for number in sorted(self._state.owned.get((True, producer_id), ())):
             txn = self._state.by_txn[number]
@@ -173,19 +178,19 @@ class Draft:
 
 
 def is_raised(registered: RegistryRow | None, epoch: int) -> bool:
-    """Return whether an epoch is above the registered one, or the producer is not registered."""
+    """Return True if `epoch` is above the registered epoch or the producer is not registered."""
     return registered is None or epoch > registered.epoch
 
 
 # ---- the result of a commit ----------------------------------------------------------------------
-# The result is computed from the frame, so that it is the same live and in recovery.
+# The result is computed from the frame, because it must be the same when the frame is replayed.
 
 Extents = Iterable[tuple[int, int, int, int]]
 Moves = Iterable[tuple[str, int, int]]
 
 
 def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> TxnResult:
-    """Return the result of one transaction; `extents` are the extents of its chunks."""
+    """Return the result of an ended transaction. `extents` are the extents of its chunks."""
     if not ended.is_committed:
         return TxnResult(deleted=deleted_of(txn.row))
     spans = {number: (txn.streams[number].first, at + 1) for number, at in ended.markers}
@@ -203,7 +208,7 @@ def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> TxnResu
 
 
 def deleted_of(row: TxnRow) -> tuple[str, ...]:
-    """Return the paths of streams that were deleted while the transaction was pending."""
+    """Return the paths of the transaction's streams that were deleted while it was pending."""
     return tuple(sorted({*row.deleted, *(path for _, path in row.lost)}))
 
 
@@ -212,7 +217,7 @@ def _moves_of(row: TxnRow) -> list[tuple[str, int, int]]:
 
 
 def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> TxnResult:
-    """Return the result of a one-shot commit that is not applied yet."""
+    """Return the result of a one-shot commit. Call this before the event is applied."""
     added = [(s.stream, s.base, s.count) for s in sections if s.kind == SECTION_DATA]
     added += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
     listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
@@ -228,7 +233,10 @@ def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) 
 
 
 def _joined(added: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Merge the consecutive ranges (stream, base, count) of each stream to (stream, first, end)."""
+    """Merge the ranges (stream, base, count) into one range (stream, first, end) per stream.
+
+    The ranges of one stream must be consecutive.
+    """
     spans: dict[int, tuple[int, int]] = {}
     for number, base, count in added:
         first, _ = spans.get(number, (base, base))
@@ -247,8 +255,8 @@ def _sorted(results: Iterable[StreamResult]) -> tuple[StreamResult, ...]:
 
 
 # ---- packed results ------------------------------------------------------------------------------
-# The registry retains the results of a producer's newest one-shot commits. A sink retains one
-# result per version.
+# The registry retains the results of each producer's newest one-shot commits. A sink retains one
+# result for each retained version.
 
 
 pack_result: Final = msgspec.msgpack.Encoder().encode
@@ -256,9 +264,10 @@ unpack_result: Final = msgspec.msgpack.Decoder(TxnResult).decode
 
 
 def push_result(kept: tuple[bytes, ...], packed: bytes) -> tuple[bytes, ...]:
-    """Return the retained results with a new one added.
+    """Return the results in `kept` with the new result `packed` added at the end.
 
-    The oldest results are dropped if a limit is exceeded; the new one is always retained.
+    The oldest results are dropped if there are more than RESULTS_KEPT, or if all results together
+    have more than RESULTS_BYTES_MAX bytes. The new result is always retained.
     """
     results = [*kept[1 - RESULTS_KEPT :], packed]
     size = sum(map(len, results))

@@ -1,6 +1,6 @@
-"""The checks that find the transaction of a call; every call on a transaction begins with them.
+"""Finding the transaction that a call names. Every call on a transaction begins with this.
 
-A letter in a comment is the row of that check in `docs/reference/transactions.md`.
+A letter in a comment refers to a row of the table of checks in `docs/reference/transactions.md`.
 """
 
 from semel.machine.rows import OutcomeRow
@@ -29,7 +29,10 @@ TxnOrRefusal = Txn | TxnOutcome | Outcome
 
 
 def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn, now_ms: int) -> TxnOrRefusal:
-    """Return the named transaction, or its outcome, or a refusal if there is neither."""
+    """Return the named transaction if it is pending, or its outcome if it has ended.
+
+    Return a refusal if neither exists.
+    """
     outcome = named.remembered
     if (
         outcome is not None
@@ -47,9 +50,10 @@ def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn, now_ms: int) -> 
 
 
 def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
-    """Return the transaction of a call, or its outcome, or a refusal.
+    """Return the transaction that a call names, or its outcome if it has ended.
 
-    It is refused if the caller is not the owner, unless the caller is an operator.
+    Return a refusal if neither exists. Also return a refusal if the transaction is pending and the
+    caller is not its owner. An operator need not be the owner.
     """
     txn = find_txn(state, call, call.now_ms)
     if call.by_operator or not isinstance(txn, Txn):
@@ -58,7 +62,10 @@ def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
 
 
 def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusal | None:
-    """Refuse a producer that is not the owner, or that is another instance of the owner."""
+    """Refuse a producer that is not the owner, or that is a different instance of the owner.
+
+    A call without a producer id is not refused.
+    """
     owner = txn.row.owner
     if producer_id is None:
         return None
@@ -68,14 +75,14 @@ def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusa
 
 
 def ended_refusal(txn: TxnOutcome) -> Refusal:
-    """Return the refusal for a call that would change an ended transaction."""
+    """Return the refusal for a call that tries to change a transaction that has ended."""
     if txn.decision == ABORTED and txn.reason == BY_TIMEOUT:
         return TxnTimedOut()
     return InvalidTxnState(txn.decision, txn.reason or None)
 
 
 def find_open(state: State, call: TxnCall) -> Txn | Outcome:
-    """Return the transaction of a call if it is open; otherwise a refusal."""
+    """Return the transaction that a call names if it is open; otherwise return a refusal."""
     txn = find_for_call(state, call)
     if isinstance(txn, TxnOutcome):
         return ended_refusal(txn)
@@ -88,10 +95,12 @@ def find_open(state: State, call: TxnCall) -> Txn | Outcome:
 
 
 def expired_epoch(state: State, owner: Owner) -> int:
-    """Return the highest transaction epoch of a producer that has dropped outcomes; else 0.
+    """Return the highest transaction epoch among the producer's ended transactions.
 
-    Outcomes are dropped when a producer has too many. An id without an outcome may belong to a
-    dropped one, and a late call may still use its epoch. A new transaction must have a higher one.
+    Return 0 if the producer never had more than OUTCOMES_PER_PRODUCER_MAX outcomes, because then no
+    outcome was dropped to make room. Otherwise an id without a stored outcome could be the id of a
+    dropped outcome, and a late call could still use that outcome's epoch. A new transaction must
+    therefore have a higher epoch.
     """
     registered = state.registry.get(owner.id) if isinstance(owner, ProducerOwner) else None
     if registered is None or registered.decided <= OUTCOMES_PER_PRODUCER_MAX:
@@ -100,7 +109,10 @@ def expired_epoch(state: State, owner: Owner) -> int:
 
 
 def is_outcome_retained(state: State, row: OutcomeRow, now_ms: int) -> bool:
-    """Return whether an outcome is retained; an expired one may not be removed from disk yet."""
+    """Return True if an outcome is still retained.
+
+    This check is needed because an expired outcome is removed from disk only some time later.
+    """
     if state.frame_time(now_ms) >= row.outcome.time_ms + OUTCOME_WINDOW_MS:
         return False
     owner = row.owner

@@ -1,4 +1,4 @@
-"""Transactions, groups and sinks as plain values, for operators and clients."""
+"""Views of transactions, groups and sinks: plain values for operators and clients."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,11 @@ PREPARED = "prepared"
 
 
 class TxnStreamView(Struct, frozen=True):
-    """A stream of a transaction; `first_offset` is None if it has no messages there."""
+    """A stream that a transaction can write to.
+
+    `first_offset` is the transaction's first offset in the stream. It is None if the transaction
+    has no offsets there yet.
+    """
 
     path: str
     first_offset: int | None
@@ -24,9 +28,9 @@ class TxnStreamView(Struct, frozen=True):
 
 
 class PositionView(Struct, frozen=True):
-    """The position of a group in a stream, or the position that a commit will set.
+    """A group's position in a stream, or the position that a transaction's commit will set.
 
-    `version` counts the moves of a stored position.
+    `version` counts how often a stored position was moved.
     """
 
     group: str
@@ -37,7 +41,10 @@ class PositionView(Struct, frozen=True):
 
 
 class PendingView(Struct, frozen=True):
-    """A pending move of a group; `due_ms` is the deadline of its transaction, as in `TxnView`."""
+    """A move of a group's position to the offset `to`, by a pending transaction.
+
+    `id`, `epoch`, `state` and `due_ms` describe the transaction, as in `TxnView`.
+    """
 
     path: str
     id: str
@@ -48,7 +55,7 @@ class PendingView(Struct, frozen=True):
 
 
 class GroupView(Struct, frozen=True):
-    """The positions of a group and its pending moves, at most one for each path."""
+    """A group's stored positions and its pending moves, with at most one move for each path."""
 
     group: str
     positions: tuple[PositionView, ...]
@@ -56,7 +63,7 @@ class GroupView(Struct, frozen=True):
 
 
 class TxnView(Struct, frozen=True):
-    """A pending transaction; `due_ms` is its deadline, if it has one."""
+    """A pending transaction. `due_ms` is its deadline, or None if it has no deadline."""
 
     id: str
     epoch: int
@@ -93,7 +100,10 @@ class SinkVersionView(Struct, frozen=True):
 
 
 class SinkView(Struct, frozen=True):
-    """A sink, its retained versions oldest first, and the number of its pending transactions."""
+    """A sink. `versions` are its retained versions, oldest first.
+
+    `open_transactions` is the number of its pending transactions.
+    """
 
     app: str
     query_id: str
@@ -110,7 +120,9 @@ def transactions(
 ) -> Iterator[TxnView]:
     """Yield pending transactions, oldest first.
 
-    They can be limited to a state, to a stream, and to numbers greater than `after`.
+    Only transactions with numbers greater than `after` are included. If `state_filter` is set, only
+    transactions in that state are included. If `stream` is set, only transactions that can write to
+    that stream or name a position in it are included.
     """
     return (
         _view(state, txn)
@@ -128,15 +140,15 @@ def _of_stream(state: State, path: str | None) -> Iterator[Txn]:
 
 
 def transaction(state: State, txn_id: str) -> TxnView | None:
-    """Return the pending transaction with an id; None if there is none."""
+    """Return the pending transaction with the id `txn_id`, or None if there is none."""
     txn = state.transactions.get(txn_id)
     return None if txn is None else _view(state, txn)
 
 
 def holding_view(state: State, path: str) -> TxnView | None:
-    """Return the pending transaction whose first message is at the stable offset of a stream.
+    """Return the pending transaction whose first message in a stream is at the stable offset.
 
-    Return None if no inline transaction is pending in the stream.
+    Return None if the stream has no messages of a pending inline transaction.
     """
     stream = state.by_path.get(path)
     if stream is None or not stream.open:
@@ -184,10 +196,11 @@ def _view(state: State, txn: Txn) -> TxnView:
 def group_view(
     state: State, group: str, *, stream: str | None = None, transaction: str | None = None
 ) -> GroupView:
-    """Return the positions of a group and its pending moves, in all streams or in one.
+    """Return the positions of a group and its pending moves.
 
-    Moves of the transaction with the id `transaction` are left out, because its owner need not wait
-    for them.
+    If `stream` is set, only positions and moves in that stream are included. Moves by the
+    transaction with the id `transaction` are left out, because the owner of that transaction need
+    not wait for them.
     """
     numbers = {*state.groups.get(group, ()), *state.named.get(group, ())}
     if stream is not None:
@@ -213,7 +226,11 @@ def _position_view(stream: Stream, group: str) -> PositionView | None:
 def _pending_view(
     state: State, stream: Stream, group: str, exempt: str | None
 ) -> PendingView | None:
-    """Return the move of the transaction that holds the position, else the oldest pending move."""
+    """Return the move that the transaction holding the position will make.
+
+    If no transaction holds the position, return the oldest pending move, or None if there is none.
+    The transaction with the id `exempt` is ignored.
+    """
     number = stream.row.number
     txns = [state.by_txn[each] for each in state.named.get(group, {}).get(number, ())]
     txns = [txn for txn in txns if txn.row.id != exempt]
@@ -228,7 +245,7 @@ def _pending_view(
 
 
 def snapshot(state: State, group: str) -> SnapshotView | None:
-    """Return the step that a group has pinned; None if there is none."""
+    """Return the step that a group has pinned, or None if it has not pinned a step."""
     row = state.snapshots.get(group)
     return None if row is None else SnapshotView(group, row.number, row.ranges, row.hash)
 
@@ -238,7 +255,7 @@ def sinks(state: State) -> list[SinkView]:
 
 
 def sink(state: State, app: str) -> SinkView | None:
-    """Return the sink of an app; None if there is none."""
+    """Return the sink with the id `app`, or None if there is none."""
     row = state.sinks.get(app)
     return None if row is None else _sink_view(state, app, row)
 

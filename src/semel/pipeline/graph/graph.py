@@ -1,7 +1,7 @@
 """A graph of processors and the streams between them, declared in Python or as data.
 
-Nothing runs here. The data of a graph are dicts, lists and strings that JSON or TOML can represent.
-A function is given as `module:name` there, and is imported.
+Nothing runs here. As data, a graph consists of dicts, lists and strings that JSON or TOML can
+represent. A function is then a string `module:name`, and the function is imported from the module.
 """
 
 from collections import Counter
@@ -36,9 +36,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Graph:
     """Processors and the streams between them, declared with decorators or as data.
 
-    `url` is the address of the server; `semel run --url` overrides it. `errors` is the error stream
-    of every processor that does not name one. `strategy` is `exactly-once` or `at-most-once`, for
-    every processor that does not set one.
+    `url` is the address of the server. `semel run --url` overrides it. `errors` is the default
+    error stream for processors. `strategy` is the default strategy for processors: `exactly-once`
+    or `at-most-once`.
     """
 
     def __init__(
@@ -61,10 +61,11 @@ class Graph:
     # ---- declaring -------------------------------------------------------------------------------
 
     def source(self, id: str, *, out: str) -> Callable[[F], F]:
-        """Return a decorator that adds a source: a generator whose messages are appended to `out`.
+        """Return a decorator that adds a source to the graph.
 
-        A generator with a parameter `cursor` yields pairs (cursor, message). The cursor is stored
-        with the message, and the next run gets the last cursor that was stored.
+        A source is a generator function. The messages that it yields are appended to the stream
+        `out`. If the function has a parameter `cursor`, it must yield pairs (cursor, message). The
+        cursor is stored with the message, and the next run gets the last stored cursor.
         """
         return self._adder(id, Role.SOURCE, out=out)
 
@@ -81,12 +82,14 @@ class Graph:
         strategy: str | None = None,
         stateful: bool = False,
     ) -> Callable[[F], F]:
-        """Return a decorator that adds a processor, which transforms messages.
+        """Return a decorator that adds a processor that transforms messages.
 
-        `in_` is one stream, or {binding: stream} for a join: then a call gets the i-th message of
-        each stream. `alts` are several streams: a call gets one message of one of them, in any
-        order of the streams. `out` is one stream, or {binding: stream}: then the function returns
-        {binding: message}. A message that is None is not written.
+        For the inputs, set `in_` or `alts`. `in_` is one stream, or {binding: stream} for a join.
+        The i-th call of a join gets the i-th message of each stream. `alts` are several streams.
+        Each call gets one message from any one of these streams.
+
+        `out` is one stream, or {binding: stream} for several outputs. With several outputs, the
+        function returns {binding: message}. A message that is None is not written.
         """
         return self._adder(
             id,
@@ -111,9 +114,9 @@ class Graph:
         topics: Words | None = None,
         strategy: str | None = None,
     ) -> Callable[[F], F]:
-        """Return a decorator that adds a sink, which writes messages to another system.
+        """Return a decorator that adds a sink. A sink writes messages to another system.
 
-        Its function has the parameters (df, delivery).
+        The decorated function has the parameters (df, delivery).
         """
         return self._adder(
             id,
@@ -136,40 +139,44 @@ class Graph:
     # ---- inspecting ------------------------------------------------------------------------------
 
     def processor(self, id: str) -> Processor:
-        """Return the processor with this id; raise KeyError if there is none."""
+        """Return the processor with this id. Raises KeyError if there is none."""
         for processor in self.processors:
             if processor.id == id:
                 return processor
         raise KeyError(f"the graph {self.id} has no processor {id!r}")
 
     def errors_of(self, processor: Processor) -> str | None:
-        """Return the error stream of a processor: its own or the graph's; None if it has none."""
+        """Return the error stream of a processor, or None if it has none.
+
+        A processor that does not set `errors` uses the error stream of the graph.
+        """
         if processor.role is not Role.STREAM:
             return None
         return self.errors if processor.errors is UNSET else processor.errors
 
     def strategy_of(self, processor: Processor) -> str:
-        """Return the strategy of a processor: its own or, if it has none, the graph's."""
+        """Return the processor's own strategy or, if it has none, the strategy of the graph."""
         return processor.strategy or self.strategy
 
     def check(self) -> None:
-        """Raise GraphError, with everything that is wrong, if the graph cannot run."""
+        """Raise GraphError if the graph cannot run. The error lists everything that is wrong."""
         complaints = list(_problems(self))
         if complaints:
             raise GraphError(self.id, complaints)
 
     def dependencies(self, id: str) -> set[str]:
-        """Return the ids of all processors whose messages reach this one, directly or indirectly.
+        """Return the ids of all processors whose messages can reach the processor `id`.
 
-        Raises KeyError if there is no processor with this id.
+        The messages can reach it directly or through other processors. Raises KeyError if there is
+        no processor with this id.
         """
         return topology.dependencies(self, id)
 
     def isomorphic(self, other: "Graph") -> bool:
-        """Return whether two graphs are equal except for the names of processors and streams.
+        """Return True if two graphs are equal except for the names of processors and streams.
 
         Roles, bindings, filters, strategies, error streams and `stateful` are compared. Functions
-        are not.
+        are not compared.
         """
         return topology.isomorphic(self, other)
 
@@ -184,7 +191,7 @@ class Graph:
     # ---- as data ---------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the graph as data that JSON can represent, with functions as `module:name`."""
+        """Return the graph as data that JSON can represent. Functions become `module:name`."""
         described = {"id": self.id, "url": self.url, "errors": self.errors}
         if self.strategy != EXACTLY_ONCE:
             described["strategy"] = self.strategy
@@ -195,9 +202,10 @@ class Graph:
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> Self:
-        """Return a graph made from data; `fn` of a processor is a function or `module:name`.
+        """Return the graph that the data in `described` describe.
 
-        Raises GraphError if the data do not describe a graph or a function cannot be imported.
+        The `fn` of each processor is a function or a string `module:name`. Raises GraphError if the
+        data do not describe a graph, or if a function cannot be imported.
         """
         id = _text(described, "id", "graph")
         options = {name: described.get(name) for name in ("url", "errors")}
@@ -214,7 +222,7 @@ class Graph:
 
 
 def _problems(graph: Graph) -> Iterator[str]:
-    """Yield a text for everything that is wrong with a graph."""
+    """Yield one complaint for each thing that is wrong with a graph."""
     if not is_id(graph.id):
         yield f"the id of the graph is {graph.id!r}; expected {ID_FORMAT}"
     yield from strategy_problems(graph.strategy)
@@ -270,12 +278,13 @@ def _is_texts(value: Any) -> bool:
     return is_several and all(isinstance(text, str) for text in value)
 
 
-# How each key of a processor is checked, and what is expected. Without this check, the user would
-# get a TypeError of Python that does not name the key.
+# For each key of a processor: the function that checks the value, and what the value should be.
+# Without this check, the user would get a TypeError that does not name the key.
 _SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     **dict.fromkeys(("in", "alts", "out"), (_is_streams, "a stream, or {binding: stream}")),
     **dict.fromkeys(
-        ("types", "topics"), (_is_words, "a string, a list of strings, or these by binding")
+        ("types", "topics"),
+        (_is_words, "a string, a list of strings, or a mapping from each binding to one of these"),
     ),
     **dict.fromkeys(("role", "errors", "strategy"), (_is_text, "a string")),
     "stateful": (lambda value: isinstance(value, bool), "true or false"),
@@ -283,7 +292,7 @@ _SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def _described(processor: Processor) -> dict[str, Any]:
-    """Return a processor as data; options with their default value are omitted."""
+    """Return a processor as data. Options that have their default value are omitted."""
     function = processor.function
     streams = {"in": processor.in_, "alts": processor.alts, "out": processor.out}
     filters = {"types": processor.types, "topics": processor.topics}
@@ -312,7 +321,7 @@ def _streams(bound: Bindings) -> str | dict[str, str]:
 
 
 def _text(described: Mapping[str, Any], key: str, what: str, graph: str = "") -> str:
-    """Return the string `key` of `described`; raise GraphError if it is missing or not a string."""
+    """Return the string `described[key]`. Raises GraphError if it is missing or not a string."""
     if not isinstance(described, Mapping):
         raise GraphError(graph, [f"a {what} is {described!r}; expected a dict"])
     value = described.get(key)
@@ -346,7 +355,10 @@ def _processor(graph: str, described: Mapping[str, Any]) -> Processor:
 
 
 def _role(described: Mapping[str, Any]) -> Role:
-    """Return the role that the streams imply: a source has no input, a sink no output."""
+    """Return the role that follows from the declared streams.
+
+    A processor without inputs is a source. A processor without outputs is a sink.
+    """
     if not (described.get("in") or described.get("alts")):
         return Role.SOURCE
     return Role.STREAM if described.get("out") else Role.SINK

@@ -1,4 +1,4 @@
-"""A processor: its function, the streams it reads and writes, and its validation. Pure."""
+"""Processors: their functions, their input and output streams, and their validation. No I/O."""
 
 import inspect
 import re
@@ -24,9 +24,9 @@ STRATEGIES: Final = (EXACTLY_ONCE, AT_MOST_ONCE)
 IN: Final = "in"
 OUT: Final = "out"
 
-# One stream, a list of streams (each path is its own binding), or streams by binding.
+# One stream, a list of streams (the path is the binding), or a mapping from bindings to streams.
 Streams = str | Sequence[str] | Mapping[str, str]
-# The types or topics that a processor accepts: the same for all inputs, or by binding.
+# The types or topics that a processor accepts, either for all inputs or keyed by binding.
 Words = str | Iterable[str] | Mapping[str, str | Iterable[str]]
 
 
@@ -43,7 +43,7 @@ class Role(StrEnum):
 
 
 class FunctionKind(StrEnum):
-    """The type of input that a function accepts. With ANY, the engine chooses."""
+    """What a function gets as input. ANY means that the engine can choose."""
 
     MESSAGE = "message"
     ARROW = "arrow"
@@ -52,9 +52,9 @@ class FunctionKind(StrEnum):
 
 
 class Bindings(NamedTuple):
-    """Streams by binding, which is the name the function uses for a stream.
+    """A mapping from bindings to streams. A binding is the function's name for a stream.
 
-    `is_one` is true for a single stream that was declared without a binding.
+    `is_one` is True if a single stream was declared, without a binding.
     """
 
     streams: dict[str, str] = {}  # noqa: RUF012 - never changed
@@ -62,7 +62,7 @@ class Bindings(NamedTuple):
 
 
 class Processor(Struct, frozen=True):
-    """One processor as it was declared; `processor_problems` checks the declaration."""
+    """One processor, as it was declared. `processor_problems` checks the declaration."""
 
     id: str
     role: Role
@@ -78,22 +78,25 @@ class Processor(Struct, frozen=True):
 
     @property
     def inputs(self) -> dict[str, str]:
-        """The streams the processor reads, by binding, in the order of the declaration."""
+        """The streams that the processor reads, keyed by binding, in the order of declaration."""
         return self.in_.streams or self.alts.streams
 
     @property
     def outputs(self) -> dict[str, str]:
-        """The streams the processor writes to, by binding, in order, without the error stream."""
+        """The streams that the processor writes to, keyed by binding, in the order of declaration.
+
+        The error stream is not included.
+        """
         return self.out.streams
 
     @property
     def is_alternatives(self) -> bool:
-        """Whether a call gets one message, of any one of the inputs."""
+        """True if the processor has alternatives: a call gets one message from any input."""
         return bool(self.alts.streams)
 
     @property
     def is_join(self) -> bool:
-        """Whether a call gets one message of every input."""
+        """True if the processor is a join: a call gets one message from every input."""
         return bool(self.in_.streams) and not self.in_.is_one
 
 
@@ -109,7 +112,7 @@ def declared(
     topics: Words | None = None,
     **options: Any,
 ) -> Processor:
-    """Return a processor; its streams and filters are converted to dicts by binding."""
+    """Return a processor. Its streams and filters are converted to dicts keyed by binding."""
     joined, alternatives = _bindings(in_, IN), _bindings(alts, IN)
     read = {**joined.streams, **alternatives.streams}
     return Processor(
@@ -126,7 +129,7 @@ def declared(
 
 
 def _bindings(streams: Streams | None, name: str) -> Bindings:
-    """Return streams by binding; `name` is the binding of a single stream."""
+    """Return `streams` as bindings. A single stream gets the binding `name`."""
     if not streams:
         return Bindings()
     if isinstance(streams, str):
@@ -137,7 +140,7 @@ def _bindings(streams: Streams | None, name: str) -> Bindings:
 
 
 def _filters(words: Words | None, inputs: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Return the accepted types or topics by binding."""
+    """Return a mapping from each binding to the types or topics that it accepts."""
     if not words:
         return {}
     if isinstance(words, Mapping):
@@ -150,8 +153,8 @@ def _set(value: str | Iterable[str]) -> frozenset[str]:
 
 
 # ---- functions -----------------------------------------------------------------------------------
-# The parameters of a function and their annotations determine the input it gets. Annotations are
-# compared by name, so neither Arrow nor Spark has to be installed.
+# The parameters of a function and their annotations determine what input the function gets.
+# Annotations are compared by name, because Arrow and Spark need not be installed.
 
 
 _KINDS: Final = {"RecordBatch": FunctionKind.ARROW, "DataFrame": FunctionKind.DATAFRAME}
@@ -171,7 +174,10 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 
 
 def kind_of(processor: Processor) -> FunctionKind:
-    """Return the type of input of a function, from the annotation of its first parameter."""
+    """Return the kind of input that a processor's function expects.
+
+    The annotation of the first parameter determines the kind.
+    """
     parameters = parameters_of(processor.function)
     if processor.role is Role.SOURCE or not parameters:
         return FunctionKind.MESSAGE
@@ -182,14 +188,15 @@ def kind_of(processor: Processor) -> FunctionKind:
 
 
 def takes_cursor(function: Callable[..., Any]) -> bool:
-    """Return whether the function of a source has a parameter `cursor`."""
+    """Return True if a source's function has a parameter `cursor`."""
     return any(parameter.name == CURSOR for parameter in parameters_of(function))
 
 
 def takes_binding(function: Callable[..., Any]) -> bool:
-    """Return whether the second parameter of a function is `binding`.
+    """Return True if the second parameter of a function is named `binding`.
 
-    Such a function of alternatives gets the binding of each message.
+    If such a function belongs to a processor with alternatives, each call also gets the binding of
+    its message.
     """
     return [parameter.name for parameter in parameters_of(function)][1:2] == [BINDING]
 
@@ -246,11 +253,11 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
         return
     hints = [_hint(processor.function, p) for p in parameters if p.name != BINDING]
     if len(set(map(_kind, hints))) > 1:
-        yield "its parameters are annotated with different kinds; all must be the same"
+        yield "its parameters are annotated with different kinds; all must have the same kind"
 
 
 def _takes(parameters: Parameters, count: int) -> bool:
-    """Return whether a function can be called with exactly `count` positional values."""
+    """Return True if a function can be called with exactly `count` positional arguments."""
     if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
         return False
     positional = [p for p in parameters if p.kind in _POSITIONAL]
@@ -271,7 +278,7 @@ def _listed(parameters: Parameters) -> str:
 def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     try:
         hints = typing.get_type_hints(function)
-    except Exception:  # noqa: BLE001 - a name is not defined at run time: use the text
+    except Exception:  # noqa: BLE001 - undefined names raise; then the text is used
         hints = {}
     return hints.get(parameter.name, parameter.annotation)
 
@@ -282,8 +289,8 @@ def _kind(hint: Any) -> FunctionKind:
 
 
 # ---- checks --------------------------------------------------------------------------------------
-# A complaint says what is wrong and how to fix it. Conditions that depend on the server, such as
-# whether a stream exists, are checked when the graph starts.
+# A complaint says what is wrong and how to fix it. Conditions that depend on the server are checked
+# when the graph starts. An example is whether a stream exists.
 
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,99}")
@@ -291,7 +298,7 @@ ID_FORMAT: Final = "letters, digits and . _ ~ -, at most 100, the first a letter
 
 
 def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
-    """Yield a text for everything that is wrong with a processor."""
+    """Yield one complaint for each thing that is wrong with a processor."""
     if not is_id(processor.id):
         yield f"its id is not valid; expected {ID_FORMAT}"
     if processor.strategy is not None:
@@ -304,7 +311,7 @@ def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
                 inputs = ", ".join(processor.inputs) or "none"
                 yield f"{name}= names {binding!r}, which is not one of its inputs: {inputs}"
     if complaints:
-        return  # the function cannot be compared with invalid streams
+        return  # the function cannot be checked against invalid streams
     complaints = list(_signature_problems(processor))
     yield from complaints or _kind_problems(graph, processor)
 
@@ -315,12 +322,12 @@ def strategy_problems(strategy: str) -> Iterator[str]:
 
 
 def is_id(id: object) -> bool:
-    """Return whether a value can be the id of a graph or of a processor."""
+    """Return True if `id` is valid as the id of a graph or a processor."""
     return isinstance(id, str) and _ID.fullmatch(id) is not None
 
 
 def path_problems(what: str, path: object) -> Iterator[str]:
-    """Yield a text if `path` is not a valid path of a stream; `what` is the subject of the text."""
+    """Yield a complaint if `path` is not a valid stream path. The complaint begins with `what`."""
     if not isinstance(path, str):
         yield f"{what} names the stream {path!r}; expected a string"
         return
@@ -340,7 +347,7 @@ def _role_problems(processor: Processor) -> Iterator[str]:
         if len(processor.outputs) != 1:
             yield "a source writes to one stream: out='orders'"
     elif processor.in_.streams and processor.alts.streams:
-        yield "it has in_= and alts=; use in_ to join all of them, alts to accept any of them"
+        yield "it has in_= and alts=; use in_ to join the streams, or alts to read from any of them"
     elif not processor.inputs:
         yield "it reads no stream; name one with in_= or several with alts="
     if processor.role is Role.STREAM and not processor.outputs:
@@ -357,12 +364,12 @@ def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
                 yield f"{name}= names {path} {count} times; every binding needs its own stream"
     errors = graph.errors_of(processor)
     if errors is not None and errors in processor.outputs.values():
-        yield f"its error stream {errors} is one of its outputs; choose another with errors="
+        yield f"its error stream {errors} is one of its outputs; set a different one with errors="
     named = [*processor.inputs.values(), *processor.outputs.values()]
     for path in dict.fromkeys([*named, *([] if errors is None else [errors])]):
         yield from path_problems("it", path)
         if path == trace_stream(graph.id):
-            yield f"{path} is the stream for the trace of the graph; use another stream"
+            yield f"{path} is the stream for the trace of the graph; use a different stream"
 
 
 def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
@@ -376,7 +383,7 @@ def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
     if processor.is_join and (processor.types or processor.topics):
         yield (
             "a join of Arrow batches cannot have filters; filter in a processor before it, or use a"
-            " function of messages"
+            " function that takes messages"
         )
     if takes_binding(processor.function):
         yield "a batch of alternatives has messages of several inputs; remove the parameter binding"

@@ -1,4 +1,4 @@
-"""The topology of a graph: dependencies of processors, isomorphism, and drawings. Pure."""
+"""The topology of a graph: dependencies between processors, isomorphism, and drawings. No I/O."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -16,9 +16,9 @@ Edge = tuple[Node, Node, str]  # a processor, a stream, and how the processor us
 
 
 def writers(graph: "Graph") -> dict[str, list[str]]:
-    """Return the ids of the processors that write to each stream, by stream.
+    """Return a mapping from each stream to the ids of the processors that write to it.
 
-    A processor also writes to its error stream.
+    This includes processors that use the stream as their error stream.
     """
     by_stream: dict[str, list[str]] = {}
     for processor in graph.processors:
@@ -28,13 +28,13 @@ def writers(graph: "Graph") -> dict[str, list[str]]:
 
 
 def written(graph: "Graph", processor: Processor) -> list[str]:
-    """Return the streams a processor may write to, including its error stream."""
+    """Return the streams that a processor can write to, including its error stream."""
     errors = graph.errors_of(processor)
     return list(dict.fromkeys([*processor.outputs.values(), *([errors] if errors else [])]))
 
 
 def upstream(graph: "Graph") -> dict[str, set[str]]:
-    """Return, by processor id, the ids of the processors whose messages it reads."""
+    """Return, for each processor id, the ids of the processors whose messages it reads."""
     by_stream = writers(graph)
     return {
         processor.id: {id for path in processor.inputs.values() for id in by_stream.get(path, ())}
@@ -43,7 +43,10 @@ def upstream(graph: "Graph") -> dict[str, set[str]]:
 
 
 def dependencies(graph: "Graph", id: str) -> set[str]:
-    """Return the ids of all processors whose messages reach this one; raise KeyError if unknown."""
+    """Return the ids of all processors whose messages can reach the processor `id`.
+
+    Raises KeyError if there is no processor with this id.
+    """
     graph.processor(id)
     above = upstream(graph)
     reached: set[str] = set()
@@ -56,9 +59,9 @@ def dependencies(graph: "Graph", id: str) -> set[str]:
 
 
 def cycle(graph: "Graph") -> list[str] | None:
-    """Return the ids of a cycle of processors, with the first one again at the end.
+    """Return the ids of processors that form a cycle, or None if there is no cycle.
 
-    Returns None if there is no cycle.
+    The first id is repeated at the end.
     """
     try:
         TopologicalSorter({id: sorted(above) for id, above in upstream(graph).items()}).prepare()
@@ -69,9 +72,10 @@ def cycle(graph: "Graph") -> list[str] | None:
 
 
 def levels(graph: "Graph") -> dict[str, int]:
-    """Return the length of the longest path to each processor, by id.
+    """Return a mapping from each processor id to the processor's level.
 
-    Raises CycleError if the graph has a cycle.
+    The level is the length of the longest chain of processors before it. Raises CycleError if the
+    graph has a cycle.
     """
     above = upstream(graph)
     by_id: dict[str, int] = {}
@@ -96,19 +100,19 @@ def _edges(graph: "Graph") -> Iterator[Edge]:
 
 
 def isomorphic(graph: "Graph", other: "Graph") -> bool:
-    """Return whether the graphs are equal except for the names of processors and streams."""
+    """Return True if the graphs are equal except for the names of processors and streams."""
     left, right = _Shape(graph), _Shape(other)
-    # Isomorphic graphs have the same number of nodes of each colour; other graphs rarely do.
+    # Isomorphic graphs have the same number of nodes of each colour. Other graphs rarely do.
     if Counter(left.colours.values()) != Counter(right.colours.values()):
         return False
     return _match(left, right, list(left.colours), {})
 
 
 class _Shape:
-    """A graph for the comparison: its edges, and a colour for each node.
+    """A graph prepared for comparison: its edges, and a colour for each node.
 
-    The nodes are the processors and the streams. Nodes of isomorphic graphs that correspond to each
-    other have the same colour.
+    The nodes are the processors and the streams. If two graphs are isomorphic, nodes that
+    correspond to each other have the same colour.
     """
 
     def __init__(self, graph: "Graph") -> None:
@@ -130,7 +134,7 @@ class _Shape:
             self._refine()
 
     def _refine(self) -> None:
-        """Replace the colour of each node with a hash of its colour and those of its neighbours."""
+        """Replace each node's colour with a hash of its colour and its neighbours' colours."""
         near: dict[Node, list[tuple[str, str, int]]] = {node: [] for node in self.colours}
         for processor, stream, label in self.edges:
             near[processor].append(("to", label, hash(self.colours[stream])))
@@ -141,10 +145,10 @@ class _Shape:
 
 
 def _match(left: _Shape, right: _Shape, nodes: list[Node], paired: dict[Node, Node]) -> bool:
-    """Return whether all nodes can be paired so that the edges are the same.
+    """Return True if all nodes of `left` can be paired with nodes of `right` so that edges match.
 
-    Only nodes of the same colour are paired, one pair after the other. The search backtracks where
-    the edges do not match.
+    `paired` contains the pairs so far. Each call adds one pair of nodes that have the same colour,
+    and backtracks if the edges do not match.
     """
     if len(paired) == len(nodes):
         return {(paired[a], paired[b], label) for a, b, label in left.edges} == right.edges
@@ -188,7 +192,7 @@ _TIP: Final = (
 
 
 class _Box(NamedTuple):
-    """The box of a processor or, if `role` is None, of a stream in the drawing."""
+    """A box in the drawing. It shows a processor or, if `role` is None, a stream."""
 
     name: str
     role: Role | None
@@ -197,7 +201,7 @@ class _Box(NamedTuple):
 
 
 def svg(graph: "Graph") -> str:
-    """Return an SVG of a valid graph; messages flow from left to right."""
+    """Return a drawing of a valid graph as SVG. Messages flow from left to right."""
     boxes = _placed(graph)
     wide = max(box.x for box in boxes.values()) + _WIDTH + _MARGIN
     high = max(box.y for box in boxes.values()) + _HEIGHT + _MARGIN
@@ -211,10 +215,10 @@ def svg(graph: "Graph") -> str:
 
 
 def _placed(graph: "Graph") -> dict[Node, _Box]:
-    """Return the boxes of all nodes.
+    """Return a box for each node.
 
-    A processor is in the column of its level. A stream is in a column after its writers or, if no
-    processor writes to it, before a reader.
+    The level of a processor determines its column. A stream is in a column after all its writers.
+    If it has no writers, the stream is in the column before one of its readers.
     """
     columns: dict[int, list[tuple[Node, Role | None]]] = {}
     depth = levels(graph)
@@ -261,7 +265,10 @@ def _drawn(box: _Box) -> str:
 
 
 def draw(graph: "Graph") -> str:
-    """Return a text with one line per processor of a valid graph, upstream processors first."""
+    """Return a drawing of a valid graph as text, with one line per processor.
+
+    Processors that write to a stream come before processors that read it.
+    """
     depth = levels(graph)
     ordered = sorted(graph.processors, key=lambda processor: depth[processor.id])
     reads = [", ".join(processor.inputs.values()) for processor in ordered]
@@ -280,7 +287,7 @@ def draw(graph: "Graph") -> str:
 
 
 def _label(graph: "Graph", processor: Processor) -> str:
-    """Return the id, the role and the special properties of a processor."""
+    """Return the label of a processor: its id, its role and its special properties."""
     is_at_most_once = processor.inputs and graph.strategy_of(processor) == AT_MOST_ONCE
     notes = {
         "join": processor.is_join,

@@ -1,1 +1,1 @@
-"""The local engine, which runs in one process, and the loop that both engines use."""
+"""The local engine, which runs in one process, and the processing loop that all engines use."""

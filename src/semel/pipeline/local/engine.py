@@ -1,4 +1,4 @@
-"""The local engine: it calls functions of messages and Arrow batches in this process."""
+"""The local engine. It calls functions in this process, with messages or with Arrow batches."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,24 +41,32 @@ _USE_SPARK: Final = "run it with --engine spark"
 
 
 class LocalEngine:
-    """Runs each step on the thread of its processor."""
+    """An engine that runs each step in this process, on the processor's thread."""
 
     reads_ahead = True
     step_messages_max = STEP_MESSAGES_MAX
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Return why processors cannot run: they require Spark, or Arrow is not installed."""
+        """Return a complaint for each processor that cannot run here.
+
+        A processor cannot run if it requires Spark, or if it requires Arrow and Arrow is not
+        installed.
+        """
         complaints = [(processor.id, _complaint(processor)) for processor in graph.processors]
         return [f"{id}: {complaint}" for id, complaint in complaints if complaint]
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:
-        """Return a committer that commits as a producer."""
+        """Return a committer that commits each step under the producer id `name`."""
         return LocalCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:
-        """Call the function for each message, or once for all of them; return the output.
+        """Call the processor's function with the messages of a step, and return the output.
 
-        Raises MessageFailed if a call fails and the processor has no error stream.
+        A function that takes messages is called for each of them. A function that takes Arrow
+        batches, or the function of a sink, is called once for all messages.
+
+        Raises MessageFailed if a call fails and the processor has no error stream. An exception
+        from a sink's function is raised unchanged.
         """
         messages = work.messages()
         calls = calls_of(work.evaluation, messages)
@@ -73,11 +81,11 @@ class LocalEngine:
         return StepOutput(appends, read=read, written=written)
 
     def query(self, running: ProcessorRun) -> Loop:
-        """Raise AssertionError: `complaints` refuses stateful processors."""
+        """Raise AssertionError. This is never called: `complaints` refuses stateful processors."""
         raise AssertionError(running.processor.id)
 
     def close(self) -> None:
-        """Do nothing: there are no resources."""
+        """Do nothing, because this engine has no resources to release."""
 
 
 def _complaint(processor: Processor) -> str | None:
@@ -87,12 +95,12 @@ def _complaint(processor: Processor) -> str | None:
     if kind is FunctionKind.DATAFRAME:
         return f"a DataFrame function requires Spark; {_USE_SPARK}"
     if kind is FunctionKind.ARROW and find_spec("pyarrow") is None:
-        return "a function of RecordBatches requires pyarrow; run: pip install pyarrow"
+        return "a function that takes RecordBatches requires pyarrow; run: pip install pyarrow"
     return None
 
 
 def calls_of(evaluation: Evaluation, messages: Mapping[str, Sequence[Message]]) -> Sequence[Call]:
-    """Return the calls of the function for messages, which are given by binding."""
+    """Return the calls to make to the function. `messages` maps each binding to its messages."""
     inputs = (
         [_input(binding, evaluation.inputs[binding], message) for message in batch]
         for binding, batch in messages.items()
@@ -106,10 +114,10 @@ def _input(binding: str, path: str, message: Message) -> InputMessage:
 
 
 def deliver(work: Work, calls: Sequence[Call]) -> None:
-    """Call the function of a sink with the messages that pass the filters.
+    """Call a sink's function once, with all messages that pass the filters.
 
-    If the sink has bindings, it gets a dict of messages by binding. It is not called if no message
-    passes.
+    If the sink declares bindings, its function gets a dict from each binding to its messages. The
+    function is not called if no message passes the filters.
     """
     evaluation = work.evaluation
     by_binding: dict[str, list[Any]] = {binding: [] for binding in evaluation.inputs}
@@ -128,7 +136,7 @@ def deliver(work: Work, calls: Sequence[Call]) -> None:
 # ---- commits -------------------------------------------------------------------------------------
 
 
-# The size of a request is limited. Larger outputs are staged first, in chunks.
+# Larger outputs are staged first, in chunks, because the size of a request is limited.
 _INLINE_BYTES_MAX: Final = 2 * MIB
 _SINGLE_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CHUNK_BYTES_MAX: Final = 1_000_000
@@ -136,9 +144,10 @@ _STAGING_SECONDS: Final = 15 * 60.0
 
 
 class LocalCommitter(Committer):
-    """Commits each step with the next sequence of its producer.
+    """Commits each step as a one-shot commit, with the next sequence of the producer.
 
-    `begin` fences older instances, which also aborts the transactions they have staged.
+    `begin` fences older instances of the processor. This also aborts the transactions that they
+    have staged.
     """
 
     def commit(
@@ -150,10 +159,10 @@ class LocalCommitter(Committer):
         transactions: Sequence[str] = (),
         record: Record | None = None,
     ) -> CommitResult:
-        """Commit as `Committer.commit` does, but stage appends first if they need it.
+        """Commit as `Committer.commit` does. Stage the appends first if necessary.
 
-        Appends are staged if they are large, or if a commit document cannot represent them.
-        `record`, a message for the trace, is never staged.
+        Appends must be staged if they are large, or if the JSON document of a commit cannot
+        represent them. `record`, a message for the trace, is never staged.
         """
         if _is_large(appends) or _has_single_surrogate(appends):
             transactions = [self._stage(appends), *transactions]
@@ -161,15 +170,15 @@ class LocalCommitter(Committer):
         return super().commit(step, appends, moves, transactions=transactions, record=record)
 
     def _flow(self, step: Step | None, parts: Parts) -> Flow[CommitResult]:
-        del step  # the sequence of the producer identifies the commit
+        del step  # the sequence of the producer identifies the commit, so `step` is not needed
         return commit_parts(
             self._known, CommitId(self.producer_id, self.epoch, self.version), parts
         )
 
     def _stage(self, appends: Appends) -> str:
-        """Stage messages in a new transaction and return its token.
+        """Stage messages in a new transaction, and return the token of the transaction.
 
-        Requests are retried without limit if the server is unreachable.
+        While the server is unreachable, requests are retried without limit.
         """
         txn = TransactionCalls(self._known.site, random_id(), KIND_STAGED, _STAGING_SECONDS)
         self._run(txn.begin(Registration(self.producer_id, self.epoch), ()))
@@ -186,9 +195,10 @@ def _is_large(appends: Appends) -> bool:
 
 
 def _has_single_surrogate(appends: Appends) -> bool:
-    """Return whether a message may contain half of a surrogate pair.
+    """Return True if a message seems to contain an unpaired surrogate.
 
-    A commit document cannot represent such a message.
+    The JSON document of a commit cannot represent such a message. A complete pair is also reported,
+    because the search looks only for the escape of one surrogate.
     """
     return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
 

@@ -1,4 +1,4 @@
-"""The inputs of a processor: reading messages ahead, waiting for them, and planning a step."""
+"""The inputs of a processor: read messages ahead, wait for messages, and plan the next step."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -18,10 +18,10 @@ from semel.pipeline.values import Range
 
 
 class Feed:
-    """Reads one stream from a position on.
+    """Reads the messages of one stream, starting at a position, into `ready`.
 
-    It stops before the offset `limit`. If `waits_at_end`, a fetch at the tail waits for a new
-    message, for about half a minute at most.
+    The feed reads no message at or after the offset `limit`. If `waits_at_end` is True, a fetch at
+    the tail waits for a new message, for at most about half a minute.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Feed:
         self.place(0, "")
 
     def place(self, position: int, incarnation: str) -> None:
-        """Continue at a position, and drop the messages read ahead.
+        """Set the position from which to read, and drop the messages that were read ahead.
 
         Position 0 means the head of the stream, even if the stream was trimmed.
         """
@@ -53,9 +53,9 @@ class Feed:
         self._reader = self._reader_at(position)
 
     def advance(self, to: int) -> None:
-        """Set the position after a commit.
+        """Set the position to `to`, after a step was committed.
 
-        The messages read ahead are kept if they begin at the new position.
+        Messages that were read ahead are kept if they begin at the new position.
         """
         if self._taken != to:
             self.place(to, self.incarnation)
@@ -63,51 +63,54 @@ class Feed:
 
     @property
     def has_ready(self) -> bool:
-        """Whether messages for a step were read ahead."""
+        """True if messages for a step are available."""
         return bool(self.ready)
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last response was at the tail, or the limit is reached."""
+        """True if the last response reached the tail of the stream or the limit."""
         return self._reader.is_at_end or self._reached >= self._limit
 
     @property
     def lag(self) -> int:
-        """The number of offsets between the position and the last known tail."""
+        """The number of offsets from the position to the tail in the last response."""
         return max((self._reader.tail or 0) - self.position, 0)
 
     def fetch(self) -> None:
-        """Read one more page into `ready`, unless the stream has ended or the limit is reached."""
+        """Read the next page of messages into `ready`.
+
+        Do nothing if the end of a closed stream or the limit is reached.
+        """
         if self.is_over or self._reached >= self._limit:
             return
         self.ready.extend(self._next_page(self._limit))
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Remove up to `count` messages from `ready`; return them and their range."""
+        """Remove at most `count` messages from `ready`. Return them and their range."""
         taken = [self.ready.popleft() for _ in range(min(count, len(self.ready)))]
         to = self._taken = _ordinal(taken[-1].next_ordinal) if taken else self._taken
         return taken, Range(self.path, self.incarnation, self.position, to)
 
     def exactly(self, range: Range) -> list[Message]:
-        """Read and return the messages of a range, and continue after the range.
+        """Read and return exactly the messages of a range.
 
-        The messages read ahead are dropped.
+        Messages that were read ahead are dropped. The next fetch continues after the range.
         """
         self.place(range.start, range.incarnation)
         messages: list[Message] = []
         while self._reached < range.to and not self.is_over:
             messages.extend(self._next_page(range.to))
         self.place(range.to, range.incarnation)
-        self.position = range.start  # until the range is committed: see `advance`
+        self.position = range.start  # `advance` moves it when the range is committed
         return messages
 
     def info(self) -> StreamInfo:
-        """Request the current state of the stream and return it."""
+        """Request information about the stream from the server, and return it."""
         head = StreamCalls(self._client.site, self.path).head()
         return self._client.run_until_stopped(head, self._stop)
 
     def _next_page(self, end: float) -> list[Message]:
-        """Read one more page; return its messages before the offset `end`."""
+        """Read the next page, and return its messages that are before the offset `end`."""
         page = self._client.run_until_stopped(self._reader.next_page(), self._stop, silence=None)
         self.is_over = page is None
         return [message for message in page or () if _ordinal(message.ordinal) < end]
@@ -123,9 +126,9 @@ class Feed:
 
 
 class EndFeed(Feed):
-    """Reads the stable offset of a stream, not its messages.
+    """Reads only the end of a stream: its stable offset or, if lower, the limit.
 
-    It is for engines that read the messages themselves.
+    This feed returns no messages. It is used for engines that read the messages themselves.
     """
 
     def __init__(self, client: Client, path: str, stop: Stop, *, limit: int | None = None) -> None:
@@ -135,27 +138,29 @@ class EndFeed(Feed):
 
     @property
     def has_ready(self) -> bool:
-        """Whether the end that was read last is after the position."""
+        """True if the stream's end, as last read, is after the position."""
         return self._end > self.position
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the position is at the end that was read last."""
+        """True if the position has reached the stream's end, as last read."""
         return not self.has_ready
 
     @property
     def lag(self) -> int:
-        """The number of offsets between the position and the end that was read last."""
+        """The number of offsets from the position to the stream's end, as last read."""
         return max(self._end - self.position, 0)
 
     def fetch(self) -> None:
-        """Read the stable offset of the stream: the end for the next step.
+        """Read the end of the stream. The next step can read up to this end.
 
         Raises StreamGone if the stream was deleted and created again.
         """
         info = self.info()
         if info.incarnation != self.incarnation:
-            raise StreamGone(f"{self.path} was deleted and created again; start again to read it")
+            raise StreamGone(
+                f"{self.path} was deleted and created again; restart the run to read the new stream"
+            )
         end = parse_offset(info.stable_offset or "") or 0
         self._end = int(min(end, self._limit))
         self.is_over = info.closed and self._end == parse_offset(info.next_offset)
@@ -163,13 +168,17 @@ class EndFeed(Feed):
             self._first = self._read_head()
 
     def _read_head(self) -> int:
-        """Return the head of the stream. A step that starts at 0 counts its messages from there."""
+        """Return the ordinal of the first message that can be read.
+
+        A step that starts at position 0 counts offsets from this ordinal, because there is nothing
+        to read before it.
+        """
         reader = self._reader_at(0)
         page = self._client.run_until_stopped(reader.next_page(), self._stop, silence=None)
         return _ordinal(page[0].ordinal) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Return an empty list, and a range of at most `count` offsets that are kept."""
+        """Return an empty list and the range for a step: at most `count` readable offsets."""
         start = self.position or self._first or 0
         to = self._taken = max(min(self._end, start + count), self.position)
         return [], Range(self.path, self.incarnation, self.position, to)
@@ -186,7 +195,8 @@ def _ordinal(offset: int | str | None) -> int:
 STEP_MESSAGES_MAX: Final = 5_000
 _PAUSE_SECONDS_MIN: Final = 0.005
 _PAUSE_SECONDS_MAX: Final = 0.25
-_DRAINING_PAUSE_SECONDS_MAX: Final = 0.02  # shorter: other processors of the graph write
+# A draining run pauses for a shorter time, because other processors of the graph are still writing.
+_DRAINING_PAUSE_SECONDS_MAX: Final = 0.02
 
 Planned = dict[str, tuple[list[Message], Range]]
 
@@ -194,7 +204,7 @@ Planned = dict[str, tuple[list[Message], Range]]
 class Inputs:
     """The feeds of a processor, one for each input.
 
-    `limits` are the offsets, by stream, at which a draining run stops reading.
+    `limits` maps a stream to the offset at which a draining run stops reading it.
     """
 
     def __init__(
@@ -209,7 +219,8 @@ class Inputs:
         self._running = running
         self._count = step_messages_max
         self._pause_max = _DRAINING_PAUSE_SECONDS_MAX if is_draining else _PAUSE_SECONDS_MAX
-        # A join pairs the i-th messages. They must be read, because offsets can have gaps.
+        # A join pairs the i-th messages of its inputs. To count messages they must be read, because
+        # offsets can have gaps.
         reads = reads_ahead or processor.is_join
         self._waits_at_end = len(processor.inputs) == 1 and reads and not is_draining
         make: Callable[..., Feed] = EndFeed
@@ -227,13 +238,17 @@ class Inputs:
 
     @property
     def lag(self) -> int:
-        """The number of offsets of all inputs that are not processed, by the last responses."""
+        """The number of offsets in all inputs that are not processed yet.
+
+        It is computed from the last response for each input.
+        """
         return sum(feed.lag for feed in self.feeds)
 
     def place(self, positions: Mapping[str, int]) -> None:
-        """Continue at the positions of a group; a stream without a position starts at its head.
+        """Start reading at the positions of a group. `positions` maps each stream to a position.
 
-        Raises ProtocolError if the server is not semel.
+        A stream without a position is read from its head. Raises ProtocolError if the server is not
+        semel.
         """
         for feed in self.feeds:
             incarnation = feed.info().incarnation
@@ -242,21 +257,23 @@ class Inputs:
             feed.place(positions.get(feed.path, 0), incarnation)
 
     def move(self, ranges: Iterable[Range]) -> None:
-        """Set the positions to the ends of ranges that were committed."""
+        """Set the position of each feed to the end of its committed range."""
         ends = {range.stream: range.to for range in ranges}
         for feed in self.feeds:
             feed.advance(ends[feed.path])
 
     def wait(self, on_idle: Callable[[], None]) -> bool:
-        """Wait until there are messages for a step; return False on a stop, or if none can come.
+        """Wait until there are messages for a step, and return True.
 
-        `on_idle` is called before each read at the end of an input.
+        Return False if a stop is requested or if no more messages can come. `on_idle` is called
+        before each read from an input that has reached its end.
         """
         pause = _PAUSE_SECONDS_MIN
         while not self._running.stop.is_set:
             if self._is_enough():
                 return True
-            # Evaluated before the read, so that the read gets everything written before the end.
+            # Call this before the read. If it returns True, no more messages will be written, and
+            # the read gets all that there are.
             is_ending = self._running.is_ending()
             for feed in self.feeds:
                 if not feed.has_ready:
@@ -279,9 +296,10 @@ class Inputs:
         return all(filled) if self._running.processor.is_join else any(filled)
 
     def _is_exhausted(self, *, is_ending: bool) -> bool:
-        """Return whether no further step is possible.
+        """Return True if no further step is possible.
 
-        A join needs messages of every input. Otherwise messages of one input are enough.
+        A step of a join needs messages from every input. Any other step needs messages from one
+        input.
         """
         empty = [
             not feed.has_ready and (feed.is_over or (is_ending and feed.is_at_end))
@@ -290,9 +308,10 @@ class Inputs:
         return any(empty) if self._running.processor.is_join else all(empty)
 
     def plan(self) -> Planned:
-        """Take the messages of a step from the feeds; return them with their ranges, by binding.
+        """Take the messages for a step from the feeds.
 
-        A join takes the same number of messages from each input.
+        Return a mapping from each binding to its messages and their range. A join takes the same
+        number of messages from each input.
         """
         count = max(self._count // (1 if self._running.processor.is_join else len(self.feeds)), 1)
         if self._running.processor.is_join:
