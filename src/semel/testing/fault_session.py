@@ -211,7 +211,7 @@ class ProxySession:
         await self._send(exchange)
         if later is not None:
             if later.response is None:
-                raise Broken("the request that overtook got no response")
+                raise Broken("the later request, which was sent first, got no response")
             await self._expect(later)
 
     def _part_of(self, exchange: ProxiedExchange) -> bytes:
