@@ -128,8 +128,8 @@ class RowSplitter:
         elif self._columns.value is None:
             raise self._wrong(
                 rows.numbers[0],
-                f"the content type of {path} is {content_type}, and rows without a column value are"
-                " JSON",
+                f"the content type of {path} is {content_type}, but rows without a column named"
+                " value are written as JSON: add the column value, or write to a JSON stream",
             )
         elif values.null_count:
             at = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))

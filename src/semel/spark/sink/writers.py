@@ -103,7 +103,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         if options.version is not None:
             raise SparkOptionError(
-                "txnVersion is for batch writes only: a query counts its batches itself; remove it"
+                "txnVersion is only for batch writes, because a query counts its own batches:"
+                " remove it"
             )
         self.options = options
         self.columns = find_columns(schema, options.stream)
@@ -151,9 +152,9 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
 
 
 _IN_FOREACH: Final = (
-    "Spark runs a batch again after a failure: so that foreachBatch does not write it twice, add"
-    ' .option("txnAppId", "totals").option("txnVersion", batch_id), one txnAppId for each write;'
-    " or use semel.spark.commit_batch"
+    "Spark runs a batch again after a failure, and then foreachBatch would write it twice: add"
+    ' .option("txnAppId", "totals").option("txnVersion", batch_id), with a different txnAppId for'
+    " each write, or use semel.spark.commit_batch"
 )
 
 

@@ -119,7 +119,7 @@ class StreamCatalog:
             return end.stable
         if start > end.tail:
             raise SparkOptionError(
-                f"startingOffsets: the start of {stream} is {start}, and it ends at {end.tail}:"
+                f"startingOffsets: the start of {stream} is {start}, but the tail is {end.tail}:"
                 " write a smaller offset, or -1 for the end"
             )
         return start

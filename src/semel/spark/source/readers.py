@@ -233,8 +233,8 @@ def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
         }
     except (TypeError, KeyError, ValueError):
         raise ValueError(
-            f"the checkpoint has {json.dumps(document)[:200]}, which is not an offset of semel: it"
-            " belongs to another source, start with a new checkpointLocation"
+            f"the checkpoint has {json.dumps(document)[:200]}, which is not an offset of semel: the"
+            " checkpoint belongs to a different source; start with a new checkpointLocation"
         ) from None
 
 
@@ -326,7 +326,7 @@ class BatchReader(_TaskReader, DataSourceReader):
             return end.stable
         if limit > end.stable:
             raise SparkOptionError(
-                f"endingOffsets: the end of {stream} is {limit}, and it can be read only up to its"
+                f"endingOffsets: the end of {stream} is {limit}, but a read can go only up to its"
                 f" stable offset {end.stable}: write a smaller offset, or latest"
             )
         return limit
