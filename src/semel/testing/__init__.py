@@ -1,22 +1,25 @@
-"""Tools for the tests of semel and of applications that use it.
+"""Tools for testing semel, and for testing applications that use semel.
 
-- Servers: `local()` starts a server process that can be killed. `InProcessServer` runs in the
-  process of the test.
+- Servers: `local()` starts a server process that can be killed. `InProcessServer` runs a server in
+  the test process.
 - Network faults: `FaultProxy` injects the faults that its `FaultPlan` chooses.
 - Checkers: `check_history` checks a `History` of appends and reads. `check_transactions` checks a
   `TransactionHistory`.
-- Storage faults: `VirtualDisk` can lose power, and `VirtualStore` can fail.
+- Storage faults: `VirtualDisk` simulates losses of power and failing operations. `VirtualStore`
+  simulates failing commits.
 
-A loss of power:
+An example of a power loss:
 
     disk = VirtualDisk()
     file = disk.create("a", 4096)
     file.write(0, [b"hello"])
     disk.crash(Random(7), "torn_bytes")  # neither the write nor the name "a" was synced
 
-Pass an object with `before(operation, name, size)` as `faults` to make an operation fail, write
-less than requested, lose the data of a sync, or end the process. All random choices come from the
-`Random` that a test passes in.
+To inject faults into single operations, pass an object with a method `before(operation, name,
+size)` as `faults`. The fault that this method returns can make the operation fail, make a write
+shorter than requested, make a sync lose its data, or end the process.
+
+All random choices come from the `Random` that the test passes in.
 """
 
 from semel.client.local import LocalServer, NotStarted, local

@@ -1,8 +1,9 @@
-"""The log checker: compares a stream with the recorded operations of its clients.
+"""The log checker: compares the content of a stream with the recorded operations of its clients.
 
-Values are unique and responses have offsets, so the stream shows the order of all appends, and the
-checker need not search for an order. It takes O(n log n) time in the size of the history, because
-it sorts by time.
+The checker need not search for a valid order of the appends. Every value is unique and responses
+contain offsets, so the stream itself shows the order of the appends.
+
+The check takes O(n log n) time in the size of the history, because it sorts by time.
 """
 
 from bisect import bisect_left
@@ -14,7 +15,8 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 # ---- history -------------------------------------------------------------------------------------
-# The operations of clients on one stream and their responses, recorded for `check_history`.
+# A history records the operations of clients on one stream, and the responses. `check_history`
+# checks it.
 #
 #     history = History()
 #     operation = history.append("one anvil", producer="shop-1", seq=0)
@@ -22,15 +24,18 @@ from msgspec import Struct
 #     started_at = history.clock()
 #     history.read(["one anvil"], invoked_at=started_at)
 #
-# An operation includes its retries: a retry is not a separate operation. Values must be unique, so
-# that each message identifies the operation that appended it.
+# An operation includes its retries. A retry is not a separate operation. Every value must be
+# unique, so that each message identifies the operation that appended it.
 
 
 _Outcome = Literal["ok", "refused", "indeterminate"]
 
 
 class Operation(Struct):
-    """One append of one message; its outcome is indeterminate until `ok` or `refuse` is called."""
+    """One append of one message.
+
+    The outcome is indeterminate until `ok` or `refuse` is called.
+    """
 
     value: Hashable
     invoked_at: int
@@ -44,16 +49,19 @@ class Operation(Struct):
     returned_at: int | None = None
 
     def ok(self, offset: int | None) -> None:
-        """Record a response: the message is durable; `offset` is None if it is not known."""
+        """Record that the server acknowledged the append: the message is durable.
+
+        Pass None as `offset` if the offset of the message is not known.
+        """
         self.outcome, self.offset, self.returned_at = "ok", offset, self.clock()
 
     def refuse(self) -> None:
-        """Record a response: the message is not stored and will not be stored."""
+        """Record that the server refused the append: the message will never be stored."""
         self.outcome, self.returned_at = "refused", self.clock()
 
 
 class Read(Struct):
-    """One read: the values from `offset` on, in order.
+    """One read: the values that it returned, in order, starting at `offset`.
 
     `is_up_to_date` is true if the response said that the read reached the tail.
     """
@@ -67,9 +75,9 @@ class Read(Struct):
 
 
 class History:
-    """The recorded operations and reads of one stream. Threads may share a history.
+    """The recorded operations and reads of one stream. Several threads can share a history.
 
-    `clock` returns integers that never decrease. All clients must use the same clock.
+    `clock` must return integers that never decrease. All clients must use the same clock.
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
@@ -86,7 +94,7 @@ class History:
         seq: int | None = None,
         index: int = 0,
     ) -> Operation:
-        """Record the start of an append and return it, to record its response.
+        """Record the start of an append. Record the response on the returned operation.
 
         `index` is the index of the message in its batch.
         """
@@ -105,7 +113,10 @@ class History:
         reader: str = "reader",
         is_up_to_date: bool = True,
     ) -> None:
-        """Record a read that has just returned; `invoked_at` is `history.clock()` at its start."""
+        """Record a read that has just returned.
+
+        `invoked_at` is the result of a call to `history.clock()` before the read started.
+        """
         self.reads.append(Read(values, offset, reader, invoked_at, self.clock(), is_up_to_date))
 
 
@@ -117,7 +128,7 @@ _NEVER: Final = -1
 
 
 class Violation(Struct, frozen=True):
-    """One guarantee that was violated, and the facts that prove it."""
+    """A violation: the name of the violated guarantee, and the facts that prove the violation."""
 
     name: str
     facts: dict[str, Any]
@@ -129,11 +140,13 @@ class Violation(Struct, frozen=True):
 def check_history(
     history: History, log: Sequence[Hashable], *, first_offset: int = 0
 ) -> list[Violation]:
-    """Return the violations of a history, given the final content of the stream.
+    """Compare a history with the final content of the stream, and return the violations.
 
-    `log` has every message of the stream. `first_offset` is the offset of the first one; it is
-    above 0 if the stream was trimmed. At most 1,000 violations are returned. All threads that use
-    the history must have ended. Raises ValueError if two operations append the same value.
+    `log` contains every message of the stream. `first_offset` is the offset of the first message in
+    `log`. It is above 0 if the stream was trimmed.
+
+    All threads that use the history must have ended before the call. At most 1,000 violations are
+    returned. Raises ValueError if two operations append the same value.
     """
     checks = _Checks(history, log, first_offset)
     every = (
@@ -149,19 +162,19 @@ def check_history(
 
 
 class _Checks:
-    """The checks, one method per guarantee; all share the offsets of the values."""
+    """The checks, one method for each guarantee. All of them use the same table of offsets."""
 
     def __init__(self, history: History, log: Sequence[Hashable], first_offset: int) -> None:
         self._history = history
         self._log = log
         self._first = first_offset
         self._by_value = _by_value(history.operations)
-        # The first offset at which each value is stored.
+        # Maps each value to the first offset at which the value is stored.
         self._where = {value: offset for offset, value in reversed([*enumerate(log, first_offset)])}
         self._placed = [self._by_value.get(value) for value in log]
 
     def values(self) -> Iterator[Violation]:
-        """Check that every message was sent by a client and is stored only once."""
+        """Check that a client sent each stored message, and that each message is stored once."""
         for offset, value in enumerate(self._log, self._first):
             if value not in self._by_value:
                 yield Violation("never_sent", {"value": value, "offset": offset})
@@ -170,7 +183,11 @@ class _Checks:
                 yield Violation("duplicated", facts)
 
     def outcomes(self) -> Iterator[Violation]:
-        """Check that acknowledged messages are at their offsets and refused ones are not stored."""
+        """Check every outcome against the log.
+
+        An acknowledged message must be at the acknowledged offset. A refused message must not be
+        stored.
+        """
         for operation in self._history.operations:
             value, acknowledged = operation.value, operation.offset
             offset = self._where.get(value)
@@ -188,9 +205,9 @@ class _Checks:
         return self._first > 0 if acknowledged is None else acknowledged < self._first
 
     def real_time_order(self) -> Iterator[Violation]:
-        """Check that the messages of appends that did not overlap in time are in that order.
+        """Check that the order of the log agrees with the times of the appends.
 
-        If one append returned before another one started, its message must have the lower offset.
+        If append A returned before append B started, A's message must have the lower offset.
         """
         latest: Operation | None = None
         for offset, operation in enumerate(self._placed, self._first):
@@ -212,7 +229,7 @@ class _Checks:
                 latest = operation
 
     def producer_order(self) -> Iterator[Violation]:
-        """Check that the messages of each producer are in the order of its epochs and sequences."""
+        """Check that each producer's messages are ordered by epoch, sequence and batch index."""
         last: dict[str, tuple[int, int, int]] = {}
         for offset, operation in enumerate(self._placed, self._first):
             if operation is None or operation.producer is None or operation.seq is None:
@@ -226,9 +243,12 @@ class _Checks:
                 last[operation.producer] = here
 
     def reads(self) -> Iterator[Violation]:
-        """Check that every read returned the messages of the log, and none before it was sent."""
+        """Check that every read returned a part of the log.
+
+        A read must not return a message that was sent only after the read had ended.
+        """
         for read in self._history.reads:
-            skipped = max(0, self._first - read.offset)  # messages that were trimmed after the read
+            skipped = max(0, self._first - read.offset)  # messages trimmed after the read
             start = read.offset + skipped - self._first
             values = list(read.values[skipped:])
             stored = list(self._log[start : start + len(values)])
@@ -241,7 +261,7 @@ class _Checks:
                     yield Violation("read_before_sent", facts)
 
     def stale_reads(self) -> Iterator[Violation]:
-        """Check that an up-to-date read has all messages acknowledged before it started."""
+        """Check that an up-to-date read returned all messages acknowledged before it started."""
         times, ends = _acknowledged(self._history.operations)
         for read in self._history.reads:
             count = bisect_left(times, read.invoked_at)
@@ -253,7 +273,7 @@ class _Checks:
                 yield Violation("stale_read", {**facts, "acknowledged_until": ends[count - 1]})
 
     def readers(self) -> Iterator[Violation]:
-        """Check that a reader never sees an earlier end of the stream than it saw before."""
+        """Check that the end of the stream never moves back from the view of one reader."""
         furthest: dict[str, tuple[int, int]] = {}
         for read in sorted(self._history.reads, key=lambda read: read.invoked_at):
             end = read.offset + len(read.values)
@@ -282,9 +302,9 @@ def _differs(read: Read, values: list[Hashable], stored: list[Hashable], start: 
 
 
 def _acknowledged(operations: Sequence[Operation]) -> tuple[list[int], list[int]]:
-    """Return the times of the acknowledgements, in order, and the known end of the stream at each.
+    """Return the sorted times of all acknowledgements, and the known end of the stream at each.
 
-    The end is the highest acknowledged offset so far, plus one. The tail may be higher.
+    The known end is the highest offset acknowledged so far, plus one. The tail can be higher.
     """
     acknowledged = sorted(
         (operation.returned_at, operation.offset + 1)

@@ -1,9 +1,13 @@
-"""A directory in memory with power losses, failing and lost syncs, and a limited capacity.
+"""A directory in memory that simulates power losses, failing syncs and a full disk.
 
-It replaces `RealDisk` in tests. Each file has the content on the disk (`durable`) and the content
-that a reader sees through the page cache (`current`). The changes that are not synced are kept in
-order. Names of files work the same way: creating, renaming or removing a file is durable after
-`sync_names`. All random choices come from the `Random` that a test passes in.
+It replaces `RealDisk` in tests. Each file has two contents: the content on the disk (`durable`),
+and the content that a reader sees through the page cache (`current`). The changes that are not yet
+synced are kept in order.
+
+File names work the same way. Creating, renaming or removing a file is durable only after
+`sync_names`.
+
+All random choices come from the `Random` that the test passes in.
 """
 
 import contextlib
@@ -36,11 +40,11 @@ from semel.testing.storage_faults import (
 
 @dataclass(frozen=True, slots=True)
 class _Inode:
-    """The content of a file. It is immutable, so that a copy of the disk can share it."""
+    """The content of a file. An inode is immutable, so that a copy of the disk can share it."""
 
     durable: bytes = b""
     current: bytes = b""
-    # True if a failed sync has marked pages clean: a later sync does not make them durable.
+    # True if a sync failed and marked unwritten pages as clean. A later sync does not write them.
     has_lost_pages: bool = False
 
 
@@ -57,9 +61,9 @@ class VirtualFile:
         disk._open_counts[inode] += 1
 
     def write(self, position: int, buffers: Sequence[bytes]) -> int:
-        """Write to the page cache and return the number of bytes written.
+        """Write to the page cache, and return the number of bytes written.
 
-        A fault or a full disk can make that fewer bytes than requested.
+        The number is smaller than requested if a fault or a full disk makes the write short.
         """
         return self._disk._write(self._opened(), position, b"".join(buffers))
 
@@ -68,20 +72,20 @@ class VirtualFile:
         self._disk._sync(self._opened())
 
     def read(self, position: int, size: int) -> bytes:
-        """Return up to `size` bytes from `position` on, as the page cache has them."""
+        """Return up to `size` bytes of the page cache, starting at `position`."""
         return self._disk._read(self._opened(), position, size)
 
     def size(self) -> int:
         return len(self._disk._inodes[self._opened()].current)
 
     def close(self) -> None:
-        """Close the file; do nothing if the process that opened it has ended."""
+        """Close the file. Do nothing if the process that opened the file has ended."""
         if self._process == self._disk._process:
             self._disk._open_counts[self._opened()] -= 1
             self._is_open = False
 
     def _opened(self) -> int:
-        """Return the number of the inode; raise an OSError (EBADF) if the file is closed."""
+        """Return the number of the inode. Raises OSError (EBADF) if the file is closed."""
         if not self._is_open or self._process != self._disk._process:
             raise system_error(errno.EBADF)
         return self._inode
@@ -90,9 +94,11 @@ class VirtualFile:
 class VirtualDisk(FaultyStorage):
     """A `Disk` for tests.
 
-    `faults` is called for these operations: create, grow, write, sync, rename, unlink, sync_names,
-    open and read. The method `create` consists of a create, a grow and a sync, as on a real disk.
-    `create`, and writes that extend a file, fail with ENOSPC if they exceed the capacity.
+    `faults` is asked before each of these operations: create, grow, write, sync, rename, unlink,
+    sync_names, open and read. The method `create` performs three operations, as on a real disk: a
+    create, a grow and a sync.
+
+    `create` fails with ENOSPC if it would exceed the capacity. So does a write that extends a file.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -109,9 +115,9 @@ class VirtualDisk(FaultyStorage):
     # ---- the interface of Disk -------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Lock the directory until `close`, `kill` or `crash`.
+        """Lock the directory until `close`, `kill` or `crash` is called.
 
-        Raises DirectoryLocked if it is locked already.
+        Raises DirectoryLocked if the directory is already locked.
         """
         self._check_alive()
         if self._is_locked:
@@ -119,7 +125,7 @@ class VirtualDisk(FaultyStorage):
         self._is_locked = True
 
     def is_there(self) -> bool:
-        """Return True, because this directory cannot be deleted."""
+        """Return True. A virtual directory cannot be deleted."""
         return True
 
     def names(self) -> list[str]:
@@ -128,9 +134,9 @@ class VirtualDisk(FaultyStorage):
         return sorted(self._names)
 
     def create(self, name: str, size: int) -> VirtualFile:
-        """Create a file of `size` zeros.
+        """Create a file that contains `size` zero bytes.
 
-        Its length is durable at once, its name only after `sync_names`.
+        The length of the file is durable immediately. Its name is durable after `sync_names`.
         """
         fault = self._begin("create", name, size)
         if name in self._names:
@@ -156,7 +162,7 @@ class VirtualDisk(FaultyStorage):
         return VirtualFile(self, self._find(name))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file; readers see the new name at once, and it is durable after `sync_names`."""
+        """Rename a file. The new name is visible immediately, and durable after `sync_names`."""
         fault = self._begin("rename", old, 0)
         inode = self._find(old)
         if old != new:
@@ -164,13 +170,13 @@ class VirtualDisk(FaultyStorage):
         self._end("rename", old, fault)
 
     def unlink(self, name: str) -> None:
-        """Remove a file; the removal is durable after `sync_names`."""
+        """Remove a file. The removal is durable after `sync_names`."""
         fault = self._begin("unlink", name, 0)
         self._change_names(Unlink(name, self._find(name)))
         self._end("unlink", name, fault)
 
     def sync_names(self) -> None:
-        """Make all changes of names durable."""
+        """Make all creations, renames and removals of files durable."""
         fault = self._begin("sync_names", "", 0)
         changes = self._take_pending(lambda c: isinstance(c, NameChange))
         if not isinstance(fault, LostSync):
@@ -185,14 +191,17 @@ class VirtualDisk(FaultyStorage):
     # ---- for tests -------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End the process: the lock is released, open files are closed, the page cache is kept."""
+        """Simulate the end of the process.
+
+        The lock is released, and open files are closed. The page cache is kept.
+        """
         self._is_locked = False
         self._open_counts.clear()
         self._process += 1
         self._death = None
 
     def crash(self, rng: Random, mode: CrashMode = "reordered") -> None:
-        """Lose power; `mode` determines which unsynced changes are kept."""
+        """Simulate a power loss. `mode` determines which unsynced changes are kept."""
         kept = survivors(self._pending, rng, mode)
         self.kill()
         self._pending.clear()
@@ -203,9 +212,10 @@ class VirtualDisk(FaultyStorage):
         self._forget_nameless()
 
     def copy(self) -> "VirtualDisk":
-        """Return a copy with the unsynced changes and the lock, but without hooks and open files.
+        """Return a copy of the disk, including its unsynced changes and its lock.
 
-        Call `kill` or `crash` on the copy before a journal opens it.
+        `faults`, `on_operation` and open files are not copied. Call `kill` or `crash` on the copy
+        before a journal opens it, to release the lock.
         """
         twin = VirtualDisk(capacity_bytes=self.capacity_bytes)
         twin.operations = self.operations
@@ -218,12 +228,12 @@ class VirtualDisk(FaultyStorage):
         return twin
 
     def flip(self, name: str, position: int, bit: int) -> None:
-        """Invert one bit, on the disk and in the page cache."""
+        """Invert one bit of a file, both on the disk and in the page cache."""
         byte = self._inodes[self._find(name)].current[position]
         self.overwrite(name, position, bytes([byte ^ 1 << bit]))
 
     def overwrite(self, name: str, position: int, data: bytes) -> None:
-        """Overwrite bytes, on the disk and in the page cache."""
+        """Overwrite bytes of a file, both on the disk and in the page cache."""
         change = Write(self._find(name), position, data)
         inode = self._inodes[change.inode]
         assert 0 <= position <= len(inode.current) - len(data), "outside the file"
@@ -231,11 +241,11 @@ class VirtualDisk(FaultyStorage):
         self._make_durable([change])
 
     def files(self) -> dict[str, bytes]:
-        """Return the content of all files as a reader would see it, by name."""
+        """Return a mapping from each file name to the content that a reader would see."""
         return {name: self._inodes[self._names[name]].current for name in sorted(self._names)}
 
     def digest(self) -> str:
-        """Return a digest of all names and bytes, durable and current."""
+        """Return a digest of all file names and contents, both durable and current."""
         total = hashlib.sha256()
         for names in (self._durable_names, self._names):
             total.update(b"%d names" % len(names))
@@ -253,7 +263,7 @@ class VirtualDisk(FaultyStorage):
         fault = self._begin("write", name, len(data))
         if isinstance(fault, ShortWrite):
             data = data[: fault.written_bytes]
-        # A disk that becomes full writes a part. Only the next write fails.
+        # The write that fills the disk is short, but it succeeds. Only the next write fails.
         size_max = len(self._inodes[number].current) + self._room_bytes()
         if data and position >= size_max:
             raise system_error(errno.ENOSPC)
@@ -315,7 +325,7 @@ class VirtualDisk(FaultyStorage):
         change.apply(self._names)
 
     def _take_pending(self, is_chosen: Callable[[Change], bool]) -> list[Change]:
-        """Remove the chosen changes from those that are not synced, and return them."""
+        """Remove the chosen changes from the list of unsynced changes, and return them."""
         taken = [change for change in self._pending if is_chosen(change)]
         self._pending = [change for change in self._pending if not is_chosen(change)]
         return taken
@@ -331,7 +341,8 @@ class VirtualDisk(FaultyStorage):
     def _forget_nameless(self) -> None:
         """Drop files that have no name and are not open.
 
-        Call it only when no change of names is pending: such a change may refer to a file.
+        Call this only when no change of a name is unsynced, because such a change can refer to a
+        file that would be dropped.
         """
         reachable = {*self._durable_names.values(), *self._names.values(), *+self._open_counts}
         self._inodes = {n: inode for n, inode in self._inodes.items() if n in reachable}

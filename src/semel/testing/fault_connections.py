@@ -1,4 +1,4 @@
-"""The connections of a `FaultProxy`, and the state that its sessions share."""
+"""The connections of a `FaultProxy`, the state that its sessions share, and HTTP parsing."""
 
 import asyncio
 import re
@@ -24,9 +24,9 @@ _LINGER_ZERO: Final = struct.pack("ii", 1, 0)
 
 
 class WatchedReader(asyncio.StreamReader):
-    """A reader that calls `on_end` when the other side ends its direction of the connection.
+    """A reader that calls `on_end` when the other side has finished sending.
 
-    It does so even while nothing is read.
+    `on_end` is called even if nobody is reading at that moment.
     """
 
     on_end: Callable[[], None] | None = None
@@ -39,9 +39,10 @@ class WatchedReader(asyncio.StreamReader):
 
 
 class Outlet:
-    """Writes pieces in order, each of them `seconds` after it was passed to `write`.
+    """Writes pieces of data in order, with a delay.
 
-    The delays of several pieces overlap, so the delay does not limit the throughput.
+    Each piece is sent `seconds` after it was passed to `write`. The delays of several pieces
+    overlap, so the delay does not limit the throughput.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, seconds: float) -> None:
@@ -53,7 +54,7 @@ class Outlet:
         self._task = asyncio.create_task(self._run()) if seconds else None
 
     async def write(self, data: bytes) -> None:
-        """Send data, or queue it if there is a delay.
+        """Send `data` immediately, or queue it if there is a delay.
 
         Raises ConnectionError if the connection is closed.
         """
@@ -67,9 +68,9 @@ class Outlet:
                 await self._line.put((self._loop.time() + self._seconds, piece))
 
     async def close(self, *, is_reset: bool = False) -> None:
-        """Send the queued data, then close the connection, or reset it (RST) if `is_reset`."""
+        """Send the queued data, then close the connection. Reset it (RST) if `is_reset`."""
         await self._line.join()
-        # A connection that is closing may have no socket any more.
+        # A connection that is already closing sometimes has no socket any more.
         if is_reset and not self._writer.is_closing():
             self._writer.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO
@@ -78,13 +79,16 @@ class Outlet:
         await close(self._writer)
 
     async def end(self) -> None:
-        """Send the queued data, then end this direction of the connection."""
+        """Send the queued data, then tell the other side that no more data follows.
+
+        The connection stays open for the other direction.
+        """
         await self._line.join()
         if self._writer.can_write_eof() and not self._writer.is_closing():
             self._writer.write_eof()
 
     def abort(self) -> None:
-        """Close the connection at once; queued data is lost."""
+        """Close the connection immediately. Queued data is lost."""
         if self._task is not None:
             self._task.cancel()
         self._writer.transport.abort()
@@ -109,8 +113,8 @@ class Outlet:
 class ConnectionRegistry:
     """The state that all sessions of a proxy share.
 
-    It contains the address of the server, the plan, the counts, and the requests that wait until
-    another request overtakes them.
+    It contains the address of the server, the plan, and the counts. It also contains the held
+    requests: each of them waits until a later request overtakes it.
     """
 
     def __init__(self, target: str, plan: FaultPlan, round_trip_seconds: float) -> None:
@@ -118,26 +122,33 @@ class ConnectionRegistry:
         self.plan = plan
         self.one_way_seconds: Final = round_trip_seconds / 2
         self.counts: Final[Counter[str]] = Counter()
-        self.numbers: Final = count(1)  # of requests, in the order in which they came
+        self.numbers: Final = count(1)  # numbers for requests, in order of arrival
         self._held: dict[int, asyncio.Future[None]] = {}
 
     def hold(self, number: int) -> asyncio.Future[None]:
-        """Return a future that is done when a later request of any session has got its response."""
+        """Hold a request. Return a future that is done when a later request has overtaken it.
+
+        That is the case when a later request, in any session, has got its response.
+        """
         future = self._held[number] = asyncio.get_running_loop().create_future()
         return future
 
     def release(self, number: int) -> None:
-        """Drop the future that `hold` has returned for a request."""
+        """Stop holding a request: cancel and drop the future that `hold` returned."""
         self._held.pop(number).cancel()
 
     def responded(self, number: int) -> None:
-        """Complete the futures of earlier requests, which request `number` has overtaken."""
+        """Record that request `number` got its response.
+
+        This completes the futures of all held requests with a lower number, because request
+        `number` has overtaken them.
+        """
         for held, future in self._held.items():
             if held < number and not future.done():
                 future.set_result(None)
 
     async def connect(self) -> tuple[WatchedReader, asyncio.StreamWriter]:
-        """Connect to the current address of the server; raise OSError if that fails."""
+        """Connect to the current address of the server. Raises OSError if that fails."""
         loop = asyncio.get_running_loop()
         reader = WatchedReader(limit=HEAD_BYTES_MAX, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -147,7 +158,7 @@ class ConnectionRegistry:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def send_aside(self, request: bytes, method: str) -> bytes | None:
-        """Send a request on a separate connection; return the response, or None on a failure."""
+        """Send a request on a separate connection. Return the response, or None if that fails."""
         try:
             reader, writer = await self.connect()
         except OSError:
@@ -165,9 +176,9 @@ class ConnectionRegistry:
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection and wait until it is closed.
+    """Close a connection, and wait until it is closed.
 
-    Data that the other side does not read in time is dropped.
+    If the other side does not read the remaining data in time, the data is dropped.
     """
     writer.close()
     with suppress(OSError):
@@ -179,9 +190,9 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 def address_of(target: str) -> tuple[str, int]:
-    """Return the host and the port of a server's address.
+    """Return the host and the port of the server address `target`.
 
-    Raises ValueError if `target` is not `http://HOST:PORT`.
+    Raises ValueError if `target` is not of the form `http://HOST:PORT`.
     """
     parts = urlsplit(target)
     if parts.scheme != "http" or not parts.hostname or not parts.port:
@@ -190,7 +201,7 @@ def address_of(target: str) -> tuple[str, int]:
 
 
 # ---- HTTP messages -------------------------------------------------------------------------------
-# HTTP/1.1 messages are parsed only as far as needed to find the end of each message.
+# These functions parse an HTTP/1.1 message only as far as needed to find its end.
 
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -204,14 +215,14 @@ _BODILESS: Final = frozenset({204, 304})
 
 
 class Broken(Exception):
-    """Raised if the input ends within a message, or is not a valid message."""
+    """Raised if the connection ends within an HTTP message, or if the message is not valid."""
 
 
 class MessageHead(Struct, frozen=True):
-    """The head of a message, and how its body is delimited.
+    """The head of an HTTP message, and how the end of its body is found.
 
-    `length` is None for a chunked body, and for a body that ends with the connection. In the second
-    case `is_chunked` is false.
+    `length` is the length of the body. It is None if the body is chunked (`is_chunked`), and also
+    if the body ends with the connection (then `is_chunked` is false).
     """
 
     data: bytes
@@ -220,40 +231,41 @@ class MessageHead(Struct, frozen=True):
 
     @property
     def method(self) -> str:
-        """The method, if this is a request head."""
+        """The method. Use this only on a request head."""
         return self.data.partition(b" ")[0].decode("latin-1")
 
     @property
     def status(self) -> int:
-        """The status, if this is the head of a response."""
+        """The status. Use this only on a response head."""
         return int(self.data[9:12])
 
     @property
     def expects_continue(self) -> bool:
-        """Whether the client waits for 100 Continue before it sends the body."""
+        """True if the client waits for 100 Continue before it sends the body."""
         return _EXPECT.search(self.data) is not None
 
 
 async def read_request_head(reader: asyncio.StreamReader) -> MessageHead | None:
-    """Read a request head; return None at the end of the connection.
+    """Read a request head. Return None if the connection has ended.
 
-    Raises Broken if the connection ends within the head, or the head is too long.
+    Raises Broken if the connection ends within the head, or if the head is too long.
     """
     data = await _read_head(reader)
     return None if data is None else _head(data, length=0)
 
 
 async def read_response_head(reader: asyncio.StreamReader, method: str) -> MessageHead | None:
-    """Read the head of the final response to a request; return None at the end of the connection.
+    """Read the head of the final response to a request. Return None if the connection has ended.
 
-    `method` is the method of the request. Raises Broken if this is not the head of a response.
+    `method` is the method of the request. It is needed because the response to HEAD has no body.
+    Raises Broken if the connection ends within the head, or if the head is not valid.
     """
     while (data := await _read_head(reader)) is not None:
         if not re.match(rb"HTTP/1\.[01] \d\d\d[ \r]", data):
             raise Broken("a response does not begin with a status line")
         status = int(data[9:12])
         if status < 200:
-            continue  # skip 1xx: the proxy itself has sent 100 Continue to the client
+            continue  # skip 1xx responses; the proxy itself sends 100 Continue to the client
         if method == "HEAD" or status in _BODILESS:
             return MessageHead(data, is_chunked=False, length=0)
         return _head(data, length=None)
@@ -261,7 +273,7 @@ async def read_response_head(reader: asyncio.StreamReader, method: str) -> Messa
 
 
 def _head(data: bytes, length: int | None) -> MessageHead:
-    """Return the head of a message; `length` applies if the head declares no length."""
+    """Parse the head of a message. `length` is the default if the head declares no length."""
     if _CHUNKED.search(data):
         return MessageHead(data, is_chunked=True, length=None)
     match = _LENGTH.search(data)
@@ -269,9 +281,10 @@ def _head(data: bytes, length: int | None) -> MessageHead:
 
 
 async def read_body(reader: asyncio.StreamReader, head: MessageHead) -> AsyncIterator[bytes]:
-    """Yield the pieces of a body as they arrive; for a chunked body, one body chunk at a time.
+    """Yield the body of a message in pieces, as they arrive.
 
-    Raises Broken if the connection ends within the body.
+    For a chunked body, each piece is one encoded body chunk. Raises Broken if the connection ends
+    within the body, or if a body chunk is not valid.
     """
     if head.is_chunked:
         async for chunk in _read_chunks(reader):
@@ -290,9 +303,10 @@ async def read_body(reader: asyncio.StreamReader, head: MessageHead) -> AsyncIte
 
 
 async def read_whole(reader: asyncio.StreamReader, head: MessageHead) -> bytes:
-    """Read the body of a message, and return the whole message.
+    """Read the body of a message, and return the whole message including its head.
 
-    Raises Broken if the connection ends within the body, or the message is too large.
+    Raises Broken if the connection ends within the body, or if the message is not valid or too
+    large.
     """
     message = bytearray(head.data)
     async for piece in read_body(reader, head):
@@ -323,7 +337,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
                 raise Broken(f"a chunk has more than {MESSAGE_BYTES_MAX} bytes")
             chunk = line + (await reader.readexactly(size + 2) if size else b"")
             while not size and not chunk.endswith(b"\r\n\r\n"):
-                chunk += await reader.readuntil(b"\r\n")  # trailers, and the empty line
+                chunk += await reader.readuntil(b"\r\n")  # the trailers and the final empty line
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
             raise Broken(
                 "the connection ended within a body chunk, or the chunk is not valid"

@@ -1,4 +1,4 @@
-"""The faults of a `FaultProxy`, and the plan that chooses them."""
+"""The faults that a `FaultProxy` can inject, and the plan that chooses among them."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -14,53 +14,61 @@ _RATES_TOLERANCE: Final = 1e-9
 class Action(StrEnum):
     """What the proxy does with a request.
 
-    For `half_open` and `bad_gateway`, `before` means that the server does not get the request, and
-    `after` that it has responded.
+    `half_open` and `bad_gateway` exist in two forms. With `before`, the server never gets the
+    request. With `after`, the server gets the request and responds before the fault is injected.
     """
 
     PASS = "pass"  # noqa: S105 - no password
     """Forward the request and the response."""
     DELAY = "delay"
-    """Delay the request, and with it all later requests of the connection."""
+    """Delay the request. This also delays all later requests on the same connection."""
     DROP_REQUEST = "drop_request"
-    """Close the client's connection; the server gets nothing."""
+    """Close the client's connection. The server does not get the request."""
     DROP_ANSWER = "drop_answer"
-    """Close the client's connection after the server has responded."""
+    """Drop the server's response, and close the client's connection."""
     DUPLICATE_BEFORE = "duplicate_before"
-    """First send a copy on another connection. The client gets the response to its own request."""
+    """Send a copy of the request on a separate connection, then forward the request itself."""
     DUPLICATE_AFTER = "duplicate_after"
-    """Send a copy on another connection after the client has its response."""
+    """Send a copy of the request on a separate connection, after the client got its response."""
     REORDER = "reorder"
-    """Let a later request, of the same connection or of another one, overtake this one."""
+    """Let a later request overtake this request, on the same connection or on a different one."""
     CUT_REQUEST = "cut_request"
     """Forward a part of the request, then close both connections."""
     CUT_ANSWER = "cut_answer"
-    """Forward a part of the response, then close. That part may have several whole body chunks."""
+    """Forward a part of the response, then close. The part can contain whole body chunks."""
     HALF_OPEN_BEFORE = "half_open_before"
-    """Keep the client's connection open without reading or writing; the server gets nothing."""
+    """Keep the client's connection open for a time, but neither read from it nor write to it.
+
+    The server does not get the request.
+    """
     HALF_OPEN_AFTER = "half_open_after"
-    """The same as half_open_before, but the server has got the request and has responded."""
+    """The same as half_open_before, but the server gets the request. Its response is dropped."""
     TRICKLE = "trickle"
     """Forward the request and the response byte by byte."""
     RESET = "reset"
-    """After the server has responded, reset both connections (RST)."""
+    """Drop the server's response, and reset both connections (RST)."""
     BAD_GATEWAY_BEFORE = "bad_gateway_before"
-    """Respond with 502; the server gets nothing."""
+    """Respond with status 502. The server does not get the request."""
     BAD_GATEWAY_AFTER = "bad_gateway_after"
-    """Respond with 502 instead of the server's response."""
+    """Forward the request, but respond with status 502 instead of the server's response."""
     STALE = "stale"
-    """Forward the response, then close the connection without `Connection: close`."""
+    """Forward the response, then close the connection without announcing the close in a header."""
 
 
 class FaultPlan:
-    """Chooses an action for each request: first the actions of `script`, in order, then by `rates`.
+    """Chooses an action for each request.
 
-    A rate is the probability of an action; all other requests pass. If `only` is set, such as to
-    "POST /v1/commits", requests that do not begin with it pass, too. `delay_seconds` is the length
-    of a delay, or a pair of limits between which the length is drawn. `trickle_seconds` is the time
-    between two bytes. `reorder_seconds` is how long a request waits for another one to overtake it.
-    `stall_seconds` is the maximum length of a stall of any kind. Raises ValueError if the rates are
-    not probabilities, or an action is unknown.
+    The first requests get the actions in `script`, in order. After that, actions are drawn at
+    random: `rates` maps the name of an action to its probability. A request for which no action is
+    drawn passes. If `only` is set, for example to "POST /v1/commits", a request that does not begin
+    with that text always passes.
+
+    `delay_seconds` is the length of a delay, or a pair of limits between which the length is drawn.
+    `trickle_seconds` is the time between two bytes of a trickle. `reorder_seconds` is how long a
+    request waits for a later request to overtake it. `stall_seconds` is how long a half-open
+    connection is kept, and the maximum time that a trickle takes.
+
+    Raises ValueError if the rates are not probabilities, or if an action is unknown.
     """
 
     def __init__(
@@ -89,7 +97,7 @@ class FaultPlan:
         self.stall_seconds: Final = stall_seconds
 
     def draw(self, request: bytes = b"") -> Action:
-        """Return the action for the next request; `request` is the request or its beginning."""
+        """Return the action for the next request. `request` is the request, or its beginning."""
         if not request.startswith(self._only):
             return Action.PASS
         if self._script:
@@ -102,7 +110,7 @@ class FaultPlan:
         return Action.PASS
 
     def draw_delay(self) -> float:
-        """Return the length of a delay."""
+        """Return the length of the next delay, in seconds."""
         if isinstance(self.delay_seconds, tuple):
             return self.random.uniform(*self.delay_seconds)
         return self.delay_seconds

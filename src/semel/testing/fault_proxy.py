@@ -1,10 +1,10 @@
-"""A proxy that injects network faults chosen by a plan, and counts them.
+"""A proxy that injects network faults and counts them. A plan chooses the faults.
 
     with local() as server, FaultProxy(server.url, FaultPlan({"drop_answer": 0.1})) as proxy:
         ...  # a client that uses proxy.url
     proxy.dropped_after_commit
 
-The last line is the number of writes whose response the client did not get.
+`dropped_after_commit` is the number of successful writes whose response the client did not get.
 """
 
 import asyncio
@@ -24,11 +24,13 @@ _HOST: Final = "127.0.0.1"
 class FaultProxy(LoopResource):
     """A proxy between clients and a server.
 
-    Use it in a `with` block or, on your own event loop, in an `async with` block. It parses
-    HTTP/1.1 messages, and the plan chooses an action for each request. `round_trip_seconds` adds
-    latency but does not limit the throughput. `plan` and `target` can be changed at any time: a new
-    plan applies to the next request, a new target to the next connection. While the server is down,
-    connections are accepted and closed.
+    Use it in a `with` block, or in an `async with` block on your own event loop. The proxy parses
+    HTTP/1.1 messages, and `plan` chooses an action for each request. `target` is the address of the
+    server. `round_trip_seconds` adds latency but does not limit the throughput.
+
+    `plan` and `target` can be changed at any time. A new plan applies from the next request on. A
+    new target applies from the next connection on. While the server is down, the proxy accepts each
+    connection and closes it.
     """
 
     _thread_name = "semel-fault-proxy"
@@ -46,7 +48,7 @@ class FaultProxy(LoopResource):
         self._wires = ConnectionRegistry(target, plan or FaultPlan(), round_trip_seconds)
         self._listener: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
-        self._bug: BaseException | None = None  # an error that no session should raise
+        self._bug: BaseException | None = None  # an unexpected error of a session
 
     @property
     def url(self) -> str:
@@ -74,18 +76,21 @@ class FaultProxy(LoopResource):
 
     @property
     def counts(self) -> Counter[str]:
-        """The number of times that each action was carried out, by the name of the action.
+        """A mapping from the name of each action to the number of times it was carried out.
 
-        There are also counts of `requests` and `connections`; of connections closed because the
-        server was down (`unreachable`) or because there were too many (`connections_refused`); of
-        requests that should have been overtaken and were not (`reorder_alone`); and
-        `dropped_after_commit`.
+        It also contains these counts:
+
+        - `requests` and `connections`
+        - `unreachable`: connections that were closed because the server was down
+        - `connections_refused`: connections that were closed because there were too many
+        - `reorder_alone`: requests that no later request overtook in time
+        - `dropped_after_commit`: see the property with this name
         """
         return self._wires.counts
 
     @property
     def dropped_after_commit(self) -> int:
-        """The number of write requests whose 2xx response the client did not get completely."""
+        """The number of writes whose 2xx response did not fully reach the client."""
         return self.counts["dropped_after_commit"]
 
     async def _open(self) -> None:
@@ -107,7 +112,8 @@ class FaultProxy(LoopResource):
     def _ended(self, writer: asyncio.StreamWriter, session: asyncio.Task[None]) -> None:
         self._sessions.discard(session)
         if session.cancelled():
-            writer.transport.abort()  # a task cancelled before its first step closes nothing itself
+            # A session that is cancelled before its first step has not closed its connection.
+            writer.transport.abort()
         else:
             self._bug = session.exception() or self._bug
 

@@ -1,9 +1,11 @@
 """One client's connection through a `FaultProxy`.
 
-A session has two tasks. The first one reads requests, draws an action for each, and forwards them
-to the server. The second one forwards the responses. A request that passes or is delayed does not
-wait for responses, so pipelined requests stay pipelined. A request with any other action waits
-until all earlier requests have got their responses, so that the action does not affect them.
+A session has two tasks. The first task reads requests, draws an action for each request, and
+forwards the requests to the server. The second task forwards the responses.
+
+A request that passes or is delayed does not wait for earlier responses, so pipelined requests stay
+pipelined. A request with any other action waits until all earlier requests have got their
+responses, so that the action does not affect the earlier requests.
 """
 
 import asyncio
@@ -42,8 +44,8 @@ _BAD_GATEWAY_BODY: Final = b"bad gateway\n"
 class ProxiedExchange(Struct):
     """A request and its action.
 
-    `response` is set only if the response does not come from the session's connection to the
-    server.
+    `response` is None if the response is read from the session's own connection to the server. It
+    is set if the proxy made the response itself, or got it on a separate connection.
     """
 
     number: int
@@ -56,7 +58,7 @@ class ProxiedExchange(Struct):
 
 
 class ProxySession:
-    """One connection of a client, and the connection to the server that belongs to it."""
+    """A client's connection to the proxy, and the matching connection to the server."""
 
     def __init__(
         self, wires: ConnectionRegistry, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -107,7 +109,7 @@ class ProxySession:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Exception) and not isinstance(result, OSError | Broken):
-                raise result  # a bug of the proxy
+                raise result  # a bug in the proxy
 
     def _end_if_idle(self) -> None:
         if not self._open_count:
@@ -139,7 +141,7 @@ class ProxySession:
         return ProxiedExchange(next(self._wires.numbers), head.method, request, len(head.data))
 
     async def _carry_out(self, exchange: ProxiedExchange) -> bool:
-        """Carry out the action of a request; return False if no request may follow it."""
+        """Carry out the action of a request. Return False if no further request is forwarded."""
         if exchange.action not in (Action.PASS, Action.DELAY):
             await self._all_responded()
         match exchange.action:
@@ -166,7 +168,8 @@ class ProxySession:
         return exchange.action is not Action.HALF_OPEN_AFTER
 
     async def _send(self, exchange: ProxiedExchange) -> None:
-        # Before the write, because the server may respond before it has the whole request.
+        # Expect the response before the write, because the server sometimes responds before it has
+        # read the whole request.
         await self._expect(exchange)
         if exchange.action is Action.TRICKLE:
             await self._trickle(self._server, exchange.request)
@@ -184,10 +187,10 @@ class ProxySession:
             await self._calm.wait()
 
     async def _reorder(self, exchange: ProxiedExchange) -> None:
-        """Wait until a later request overtakes this one, then send this one.
+        """Wait until a later request overtakes this request, then send this request.
 
-        The later request is the next one of this connection, or one of another connection. If none
-        comes in time, this request is sent anyway.
+        The later request is the next request on this connection, or any request on a different
+        connection. If no request overtakes this one in time, it is sent anyway.
         """
         self._ahead = asyncio.create_task(self._read_request())
         overtaken = self._wires.hold(exchange.number)
@@ -201,13 +204,14 @@ class ProxySession:
         is_alone = later is None and not is_overtaken
         self._wires.counts["reorder_alone" if is_alone else "reorder"] += 1
         if later is not None:
-            # The later request is sent first, on a separate connection. Responses keep their order.
+            # Send the later request first, on a separate connection. The client still gets the
+            # responses in the order of its requests.
             self._ahead = None
             later.response = await self._wires.send_aside(later.request, later.method)
         await self._send(exchange)
         if later is not None:
             if later.response is None:
-                raise Broken("the request that overtook got no response")
+                raise Broken("the later request, which was sent first, got no response")
             await self._expect(later)
 
     def _part_of(self, exchange: ProxiedExchange) -> bytes:
@@ -229,7 +233,10 @@ class ProxySession:
                 return
 
     async def _respond(self, exchange: ProxiedExchange) -> bool:
-        """Forward a response, or carry out the action; return False if the connection must end."""
+        """Forward the response, or carry out the action that replaces it.
+
+        Return False if the connection must end.
+        """
         if exchange.response is not None:
             status = _status_of(exchange.response)
             is_complete = continues = await self._write(exchange.response)
@@ -250,7 +257,11 @@ class ProxySession:
     async def _forward_response(
         self, exchange: ProxiedExchange, head: MessageHead, body: AsyncIterator[bytes]
     ) -> tuple[bool, bool]:
-        """Return whether the client got the response, and whether the connection continues."""
+        """Forward a response that is read from the server, or carry out the action.
+
+        Return two values. The first is True if the client got the whole response. The second is
+        True if the connection continues.
+        """
         action = exchange.action
         match action:
             case Action.DROP_ANSWER | Action.RESET:
@@ -280,7 +291,7 @@ class ProxySession:
         return True, action is not Action.STALE and (head.length is not None or head.is_chunked)
 
     async def _write(self, data: bytes) -> bool:
-        """Write to the client; return False if its connection is closed."""
+        """Write to the client. Return False if the client's connection is closed."""
         try:
             await self._client.write(data)
         except OSError:
@@ -288,10 +299,10 @@ class ProxySession:
         return True
 
     async def _cut(self, head: MessageHead, body: AsyncIterator[bytes]) -> None:
-        """Forward a part of a response.
+        """Forward only a part of a response.
 
-        Without a body, that is a part of the head. Otherwise it is the head and a part of the body:
-        for a chunked body, some whole body chunks and a part of the next one.
+        If the response has no body, forward a part of the head. Otherwise forward the head and a
+        part of the body. Of a chunked body, forward some whole body chunks and a part of the next.
         """
         random = self._plan.random
         if head.length == 0:
@@ -319,7 +330,7 @@ class ProxySession:
 
     async def _stall(self) -> None:
         """Keep the connection open for a time, without reading from or writing to the client."""
-        with suppress(RuntimeError):  # reading is paused already
+        with suppress(RuntimeError):  # raised if reading is already paused
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
         await asyncio.sleep(self._plan.stall_seconds)
 
@@ -337,9 +348,9 @@ class ProxySession:
             self._wires.counts["dropped_after_commit"] += 1
 
     async def _count_leftovers(self) -> None:
-        """Read the responses to the remaining requests, and count them as lost.
+        """Read the responses to the remaining requests, and count the successful writes as lost.
 
-        The client does not get these responses.
+        The client does not get these responses, because its connection has ended.
         """
         left = [self._pending.get_nowait() for _ in range(self._pending.qsize())]
         with suppress(OSError, Broken):
@@ -351,7 +362,7 @@ class ProxySession:
                         self._count_lost(exchange, await self._skip_response(exchange.method))
 
     async def _skip_response(self, method: str) -> int:
-        """Read and drop the next response; return its status.
+        """Read the next response, drop it, and return its status.
 
         Raises Broken if the server has closed the connection.
         """
@@ -373,8 +384,8 @@ def _status_of(response: bytes) -> int:
 
 
 def _result_of(task: asyncio.Task[ProxiedExchange | None]) -> ProxiedExchange | None:
-    """Return the result of a task; None if it is still running, or has failed.
+    """Return the result of a task, or None if the task is still running or has failed.
 
-    The error of a failed task is raised when the task is awaited later.
+    If the task has failed, its error is raised later, when the task is awaited.
     """
     return task.result() if task.done() and task.exception() is None else None

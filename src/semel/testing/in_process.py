@@ -1,4 +1,4 @@
-"""A server in the process of the test, with the real engine and the real listener."""
+"""A server that runs in the test process, with the real engine and the real listener."""
 
 import asyncio
 import gc
@@ -25,17 +25,17 @@ _LIGHT: Final = Settings(segment_bytes=16 * MIB, reserve_bytes=0)
 
 
 # ---- background loop -----------------------------------------------------------------------------
-# Asynchronous resources for tests that have no event loop.
+# Runs asynchronous resources for tests that have no event loop of their own.
 
 
 _START_SECONDS_MAX: Final = 60.0  # enough for a busy machine
 
 
 class BackgroundLoop:
-    """An event loop on its own thread.
+    """An event loop that runs on its own thread.
 
-    It is always a loop of asyncio, not of uvloop. Closing a loop of uvloop waits for every handle,
-    and that never ends if a connection was accepted while the listener closed.
+    It is always asyncio's own loop, never a uvloop loop. Closing a uvloop loop waits for every
+    handle. If a connection was accepted while the listener was closing, that wait never ends.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,7 +44,10 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine on the loop and wait until it ends; raise TimeoutError after a minute."""
+        """Run a coroutine on the loop, and wait until it ends.
+
+        Raises TimeoutError if that takes longer than a minute.
+        """
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_SECONDS_MAX)
 
     def stop(self) -> None:
@@ -60,13 +63,14 @@ class BackgroundLoop:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
-        await self._loop.shutdown_default_executor()  # its threads resolve addresses
+        await self._loop.shutdown_default_executor()  # it has threads that resolve addresses
 
 
 class LoopResource(ABC):
-    """A resource that needs an event loop.
+    """Base class for a resource that needs an event loop.
 
-    In a `with` block it runs on a background loop, in an `async with` block on the running loop.
+    In a `with` block, the resource runs on a background loop. In an `async with` block, it runs on
+    the current loop.
     """
 
     _thread_name: ClassVar[str]
@@ -93,7 +97,7 @@ class LoopResource(ABC):
     def __exit__(self, *exc: object) -> None:
         background, self._background = self._background, None
         if background is None:
-            return  # it was closed before
+            return  # the resource is already closed
         try:
             background.run(self._close())
         finally:
@@ -111,11 +115,16 @@ class LoopResource(ABC):
 
 
 class InProcessServer(LoopResource):
-    """A server for a `with` block (on its own thread) or an `async with` block (on your loop).
+    """A server that runs in the test process.
 
-    Without `data` it uses a temporary directory, which is removed at the end of the block. If the
-    engine fails, the process does not end as `semel serve` would. Instead, EngineStopped is raised
-    at the end of the block.
+    In a `with` block, the server runs on its own thread. In an `async with` block, it runs on your
+    event loop.
+
+    `data` is the data directory. If it is None, the server uses a temporary directory and removes
+    it at the end of the block.
+
+    If the engine fails, `semel serve` would end its process. This server instead raises
+    EngineStopped at the end of the block.
     """
 
     _thread_name = "semel-in-process"
@@ -148,9 +157,9 @@ class InProcessServer(LoopResource):
 
     @property
     def engine(self) -> Engine:
-        """The running engine; call its methods only on the thread of the loop.
+        """The running engine. Call its methods only on the thread of the server's event loop.
 
-        Raises EngineStopped outside the block.
+        Raises EngineStopped outside the `with` block.
         """
         if self._engine is None:
             raise EngineStopped("the server is not running; use it inside its `with` block")
@@ -200,7 +209,10 @@ class InProcessServer(LoopResource):
             raise EngineStopped(f"the engine failed during the test: {self.failure}")
 
     def _restore_process(self) -> None:
-        """Restore the process settings that the engine changed; remove the temporary directory."""
+        """Restore the process settings that the engine changed, and remove the temporary directory.
+
+        The settings are the thread switch interval and the thresholds of the garbage collector.
+        """
         self._listener = self._app = self._engine = None
         sys.setswitchinterval(self._switch_seconds)
         gc.unfreeze()

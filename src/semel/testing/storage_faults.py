@@ -1,4 +1,4 @@
-"""The faults of a virtual disk or store: faults of single operations, and losses of power."""
+"""The faults that a virtual disk or store simulates: failing operations, and power losses."""
 
 import errno
 import os
@@ -8,25 +8,37 @@ from random import Random
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
 # ---- faults of operations ------------------------------------------------------------------------
-# The virtual disk and the virtual store call `faults.before` before each operation. It returns the
-# fault of the operation, or None.
+# The virtual disk and the virtual store call `faults.before` before each operation. The call
+# returns the fault to inject into the operation, or None.
 
 
 class Death(Exception):
-    """Raised to end the process during an operation; every later operation raises it again."""
+    """Raised to simulate the end of the process during an operation.
+
+    Every later operation raises the same exception again, until `kill` or `crash` is called.
+    """
 
 
 class Killed(Death):
-    """Raised if the process is killed. The machine continues, so the page cache is kept."""
+    """Raised to simulate that the process is killed.
+
+    The machine keeps running, so the page cache is kept.
+    """
 
 
 class PowerLost(Death):
-    """Raised if the machine loses power; `VirtualDisk.crash` chooses the unsynced data to keep."""
+    """Raised to simulate that the machine loses power.
+
+    The test then calls `VirtualDisk.crash`, which chooses the unsynced data to keep.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Raise `error` instead of the operation or, if `is_after`, after the operation took effect."""
+    """The operation raises `error` and does nothing.
+
+    If `is_after` is true, the operation takes effect first and then raises `error`.
+    """
 
     error: Exception
     is_after: bool = False
@@ -34,17 +46,17 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class ShortWrite:
-    """Write only the first `written_bytes` bytes, and return that number."""
+    """The write stores only the first `written_bytes` bytes, and returns that number."""
 
     written_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class LostSync:
-    """Fail a sync the way Linux does: raise an error, and mark the pages clean.
+    """The sync fails the way it does on Linux: it raises an error, and marks the pages as clean.
 
-    Readers still see the bytes, but the disk never gets them, although the next sync succeeds. Only
-    writing the bytes again and syncing makes them durable.
+    Readers still see the bytes. The next sync succeeds but does not write these bytes to the disk,
+    because their pages are clean. To make the bytes durable, write them again and then sync.
     """
 
 
@@ -52,20 +64,23 @@ Fault: TypeAlias = Fail | ShortWrite | LostSync
 
 
 class Faults(Protocol):
-    """An object that chooses the fault of each operation."""
+    """An object that chooses the fault to inject into each operation."""
 
     def before(self, operation: str, name: str, size: int) -> Fault | None:
-        """Return the fault of an operation of `size` bytes on the file `name`, or None."""
+        """Return the fault to inject into an operation on the file `name`, or None.
+
+        `size` is the number of bytes of the operation.
+        """
 
 
 class FaultyStorage:
-    """The base class of the virtual disk and the virtual store: it injects the faults.
+    """The base class of the virtual disk and the virtual store. It injects the faults.
 
     Attributes:
-        faults: its `before` is called before every operation.
+        faults: an object whose method `before` is called before every operation.
         on_operation: called with (operation, name) after each operation that changes something.
-        operations: the number of operations that have changed something.
-        capacity_bytes: the maximum size of the content; can be changed at any time.
+        operations: the number of operations that have changed something so far.
+        capacity_bytes: the maximum size of the content. It can be changed at any time.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -76,12 +91,15 @@ class FaultyStorage:
         self._death: Death | None = None
 
     def _check_alive(self) -> None:
-        """Raise the Death that has ended the process, if there was one."""
+        """Raise the Death again that ended the simulated process, if there was one."""
         if self._death is not None:
             raise self._death
 
     def _begin(self, operation: str, name: str, size: int) -> Fault | None:
-        """Return the fault of an operation; raise its error if that replaces the operation."""
+        """Return the fault to inject into an operation, or None.
+
+        If the fault replaces the operation, raise the error of the fault instead.
+        """
         self._check_alive()
         fault = self.faults.before(operation, name, size) if self.faults is not None else None
         assert not isinstance(fault, ShortWrite) or operation == "write", "only writes are short"
@@ -91,7 +109,7 @@ class FaultyStorage:
         return fault
 
     def _end(self, operation: str, name: str, fault: Fault | None) -> None:
-        """Count an operation that has taken effect; raise the error of its fault, if any."""
+        """Count an operation that has taken effect. Raise the error of its fault, if it has one."""
         self.operations += 1
         if self.on_operation is not None:
             self.on_operation(operation, name)
@@ -107,29 +125,29 @@ class FaultyStorage:
 
 
 def refuse(code: int) -> Fail:
-    """Return a fault that raises an OSError with this errno instead of the operation."""
+    """Return a fault for which the operation does nothing and raises OSError with errno `code`."""
     return Fail(system_error(code))
 
 
 def system_error(code: int, name: str | None = None) -> OSError:
-    """Return the OSError for an errno; Python chooses the subclass."""
+    """Return the OSError for the errno `code`. Python chooses the matching subclass."""
     return OSError(code, os.strerror(code), name)
 
 
 # ---- changes -------------------------------------------------------------------------------------
-# Changes of files and of names that are in the page cache and not yet on the disk.
+# Changes to files and to file names that are in the page cache but not yet on the disk.
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write of bytes at a position of a file."""
+    """Bytes that were written to a file at a position."""
 
     inode: int
     position: int
     data: bytes
 
     def apply(self, content: bytes) -> bytes:
-        """Return the changed content; a gap before the write is filled with zeros."""
+        """Return the changed content. A gap before the write is filled with zeros."""
         if not self.data:
             return content
         before = content[: self.position].ljust(self.position, b"\0")
@@ -138,19 +156,19 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """A new length for a file; the new bytes are zero."""
+    """A greater length of a file. The added bytes are zero."""
 
     inode: int
     size: int
 
     def apply(self, content: bytes) -> bytes:
-        """Return the content, extended to `size` bytes; longer content stays as it is."""
+        """Return the content, extended to `size` bytes. Longer content is not changed."""
         return content.ljust(self.size, b"\0")
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A new name, of a new file."""
+    """The creation of a file: a new name for a new inode."""
 
     name: str
     inode: int
@@ -164,7 +182,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A rename of a file; a file that had the new name before loses it."""
+    """A rename of a file. If a different file had the new name before, that file loses it."""
 
     old: str
     new: str
@@ -174,9 +192,9 @@ class Rename:
         return {self.old, self.new}
 
     def apply(self, names: dict[str, int]) -> None:
-        """Give the file its new name, and remove the old one if it still belongs to the file.
+        """Give the file its new name. Remove the old name if it still belongs to the file.
 
-        After a lost sync, the old name may be missing or belong to another file.
+        After a lost sync, the old name can be missing, or it can belong to a different file.
         """
         if names.get(self.old) == self.inode:
             del names[self.old]
@@ -185,7 +203,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
-    """The removal of a name."""
+    """The removal of a file's name."""
 
     name: str
     inode: int
@@ -205,9 +223,9 @@ Change: TypeAlias = FileChange | NameChange
 
 
 # ---- power loss ----------------------------------------------------------------------------------
-# The effect of a power loss is a list of changes, which are applied in order to the durable
-# content. A torn write becomes a shorter write, and a garbled write becomes a write of other bytes.
-# So a power loss changes no byte outside an unsynced write.
+# The effect of a power loss is a list of changes. They are applied to the durable content, in
+# order. A torn write is represented by a shorter write, and a garbled write by a write of different
+# bytes. Therefore a power loss changes no byte outside an unsynced write.
 
 
 SECTOR_BYTES: Final = 512
@@ -215,9 +233,9 @@ SECTOR_BYTES: Final = 512
 CrashMode: TypeAlias = Literal[
     "all_kept",
     "all_dropped",
-    "sequential",  # a prefix of all changes; if its last change is a write, it may be torn
-    "reordered",  # each write has its own result, any of `_RESULTS`
-    # In the modes below, at least one write has the result that the mode names.
+    "sequential",  # the oldest changes are kept; if the last of them is a write, it can be torn
+    "reordered",  # each write gets its own random result, one of `_RESULTS`
+    # In each mode below, at least one write gets the result that the mode is named after.
     "torn_bytes",  # truncated at any byte
     "torn_sectors",  # only some sectors are written
     "garbage",  # some sectors have random bytes
@@ -230,9 +248,9 @@ _RESULTS: Final[tuple[_Result, ...]] = get_args(_Result)
 
 
 def survivors(pending: Sequence[Change], rng: Random, mode: CrashMode) -> list[Change]:
-    """Return the changes that are on the disk after a power loss, whole or damaged.
+    """Return the changes that are on the disk after a power loss. Some of them can be damaged.
 
-    `pending` are the unsynced changes, oldest first. Raises ValueError if there is no such mode.
+    `pending` contains the unsynced changes, oldest first. Raises ValueError if `mode` is unknown.
     """
     match mode:
         case "all_kept":
@@ -242,8 +260,8 @@ def survivors(pending: Sequence[Change], rng: Random, mode: CrashMode) -> list[C
         case "sequential":
             return _prefix(pending, rng)
         case "reordered":
-            # "kept" and "dropped" have double weight. Otherwise a reordering without damaged writes
-            # would be rare.
+            # "kept" and "dropped" are twice as likely as the other results. Otherwise it would be
+            # rare that writes are reordered without damage.
             return _independent(pending, rng, (*_RESULTS, "kept", "dropped"), None)
         case "torn_bytes" | "torn_sectors" | "garbage" | "zeros":
             return _independent(pending, rng, ("kept", "dropped", mode), mode)
@@ -261,9 +279,10 @@ def _prefix(pending: Sequence[Change], rng: Random) -> list[Change]:
 def _independent(
     pending: Sequence[Change], rng: Random, results: Sequence[_Result], certain: _Result | None
 ) -> list[Change]:
-    """Draw a result for each change; return the changes that are kept, whole or damaged.
+    """Draw a result for each change. Return the changes that are kept, whole or damaged.
 
-    If `certain` is not None, at least one write has that result.
+    The result of a write is drawn from `results`. If `certain` is not None, at least one write gets
+    the result `certain`.
     """
     writes = [index for index, change in enumerate(pending) if isinstance(change, Write)]
     certain_index = rng.choice(writes) if certain and writes else None
@@ -282,11 +301,11 @@ def _independent(
 
 
 def _kept_names(pending: Sequence[Change], rng: Random) -> set[int]:
-    """Return the indexes of the changes of names that are kept.
+    """Choose the name changes to keep, and return their indexes in `pending`.
 
-    With a change, every older change of the same names is kept, because the change depends on it.
-    For example, "rename a to b" without "create a" would rename nothing. A second "create a"
-    without "rename a to b" before it would replace the old file with the new one.
+    If a change is kept, every older change of the same names is kept, too, because the change
+    depends on them. For example, "rename a to b" without the earlier "create a" would rename
+    nothing. A second "create a" without the earlier "rename a to b" would replace the old file.
     """
     kept: set[int] = set()
     needed: set[str] = set()
@@ -317,7 +336,10 @@ def _damage(write: Write, result: _Result, rng: Random) -> list[Write]:
 
 
 def _torn(sectors: list[Write], rng: Random) -> list[Write]:
-    """Return some of the sectors, never all: a prefix or, as disks reorder writes, any subset."""
+    """Return some of the sectors, but never all of them.
+
+    The result is a prefix or any subset, because a disk can write sectors in any order.
+    """
     if rng.random() < 0.5:
         return sectors[: rng.randrange(len(sectors))]
     lost = rng.randrange(len(sectors))
@@ -335,7 +357,7 @@ def _garbled(sectors: list[Write], rng: Random) -> list[Write]:
 
 
 def _sectors(write: Write) -> list[Write]:
-    """Return a write as several writes, split at the boundaries of sectors."""
+    """Split a write at the sector boundaries, and return the parts as writes."""
     pieces = []
     start = 0
     while start < len(write.data):

@@ -1,8 +1,10 @@
-"""The checkpoint's store in memory, with atomic commits that can be made to fail.
+"""An in-memory store for checkpoints. Its commits are atomic, and a test can make them fail.
 
 It replaces LMDB in tests. A commit is durable when it returns, so a power loss drops only the open
-transaction. A commit replaces the tables and never changes an older one. So a reader keeps the
-tables from the time it was opened, and a copy of the store can share its tables.
+transaction.
+
+A commit replaces tables with new ones. It never changes an existing table. Therefore a reader keeps
+the tables as they were when the reader was opened, and a copy of the store can share its tables.
 """
 
 import errno
@@ -54,9 +56,9 @@ class VirtualReader:
         return self._find(table).rows.get(_checked(key))
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows in the order of keys, from `start` on.
+        """Yield the rows whose key is `start` or greater, in the order of their keys.
 
-        In a transaction, rows may be changed during the scan.
+        In a write transaction, it is allowed to change rows during the scan.
         """
         rows = self._find(table)
         index = bisect_left(rows.keys, start)
@@ -67,7 +69,7 @@ class VirtualReader:
             index = bisect_right(rows.keys, key)
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the row with the greatest key that is <= `key`; None if there is none."""
+        """Return the row with the greatest key <= `key`, or None if there is no such row."""
         rows = self._find(table)
         index = bisect_right(rows.keys, key)
         if not index:
@@ -84,7 +86,7 @@ class VirtualReader:
 
 
 class VirtualWriter:
-    """The one open transaction of a VirtualStore."""
+    """A write transaction of a VirtualStore. Only one can be open at a time."""
 
     __slots__ = ("_changed", "_is_full", "_room_bytes", "_store", "_tables", "_view")
 
@@ -102,11 +104,14 @@ class VirtualWriter:
         return self._open_view().get(table, key)
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows in the order of keys, including the changes of this transaction."""
+        """Yield the rows whose key is `start` or greater, in the order of their keys.
+
+        The changes of this transaction are included.
+        """
         return self._open_view().scan(table, start)
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the row with the greatest key that is <= `key`; None if there is none.
+        """Return the row with the greatest key <= `key`, or None if there is no such row.
 
         The changes of this transaction are included.
         """
@@ -115,26 +120,28 @@ class VirtualWriter:
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set the value of a key.
 
-        Raises StoreFull if that exceeds the capacity. Then the transaction can only be aborted.
+        Raises StoreFull if that would exceed the capacity. The transaction can then no longer be
+        committed, only aborted.
         """
         self._take_room(table, _checked(key), len(key) + len(value))
         self._own(table).put(key, value)
 
     def delete(self, table: str, key: bytes) -> None:
-        """Remove a key, if it exists."""
+        """Remove a key. Do nothing if the key does not exist."""
         self._take_room(table, _checked(key), 0)
         self._own(table).delete(key)
 
     def commit(self) -> None:
         """Replace the tables of the store atomically, and end the transaction.
 
-        Raises StoreFull if a `put` has raised it, or the error of a fault.
+        Raises StoreFull if an earlier `put` of this transaction raised it. Raises the error of the
+        injected fault, if there is one.
         """
         self._open_view().close()
         self._store._commit(self._tables, len(self._changed), is_full=self._is_full)
 
     def abort(self) -> None:
-        """Drop all changes, and end the transaction; do nothing if it has ended."""
+        """Drop all changes, and end the transaction. Do nothing if it has already ended."""
         self._view.close()
         self._store._abort(self)
 
@@ -147,7 +154,7 @@ class VirtualWriter:
         return self._view
 
     def _own(self, table: str) -> _Table:
-        """Return the transaction's copy of a table; copy the table before its first change."""
+        """Return the transaction's own copy of a table. The first call for a table copies it."""
         if table not in self._changed:
             self._tables[table] = self._tables[table].copy()
             self._changed.add(table)
@@ -168,10 +175,12 @@ class VirtualWriter:
 class VirtualStore(FaultyStorage):
     """A `Store` for tests.
 
-    `faults` is called for one operation only: "commit", with an empty name and the number of
-    changed tables as the size. The error of a `Fail` can be StoreFull, an OSError or a Death, and
-    is raised before or after the commit. A `put` that exceeds the capacity raises StoreFull. A
-    changed capacity applies from the next transaction on.
+    `faults` is asked only before the operation "commit". The name is then empty, and the size is
+    the number of changed tables. The error of a `Fail` can be StoreFull, an OSError or a Death. It
+    is raised before or after the commit takes effect.
+
+    A `put` that exceeds the capacity raises StoreFull. A changed capacity applies from the next
+    transaction on.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -183,7 +192,7 @@ class VirtualStore(FaultyStorage):
 
     @contextmanager
     def read(self) -> Iterator[VirtualReader]:
-        """Open a view for a `with` block; later commits are not visible in it."""
+        """Open a read-only view for a `with` block. Later commits are not visible in the view."""
         self._check_alive()
         view = VirtualReader(self._tables)
         try:
@@ -192,7 +201,7 @@ class VirtualStore(FaultyStorage):
             view.close()
 
     def write(self) -> VirtualWriter:
-        """Begin a write transaction; there can be only one at a time."""
+        """Begin a write transaction. Only one can be open at a time."""
         self._check_alive()
         assert self._writer is None, "one writer at a time"
         self._writer = VirtualWriter(self, self._tables, self._room_bytes())
@@ -205,16 +214,22 @@ class VirtualStore(FaultyStorage):
     # ---- for tests -------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End the process: the open transaction is dropped, and committed ones are kept."""
+        """Simulate the end of the process.
+
+        The open transaction is dropped, and committed transactions are kept.
+        """
         self._writer = None
         self._death = None
 
     def crash(self, _rng: Random) -> None:
-        """Lose power. This is the same as `kill`, because every commit is synced."""
+        """Simulate a power loss. The effect is that of `kill`, because every commit is synced."""
         self.kill()
 
     def copy(self) -> "VirtualStore":
-        """Return a copy with the committed tables, but without hooks and the open transaction."""
+        """Return a copy of the store with its committed tables.
+
+        `faults`, `on_operation` and the open transaction are not copied.
+        """
         twin = VirtualStore(capacity_bytes=self.capacity_bytes)
         twin.operations = self.operations
         twin._tables = self._tables
@@ -239,7 +254,7 @@ class VirtualStore(FaultyStorage):
             raise system_error(errno.EBADF)
 
     def _commit(self, tables: Mapping[str, _Table], changed_count: int, *, is_full: bool) -> None:
-        """Replace the tables. The transaction has ended even if this raises an error."""
+        """Replace the tables. The transaction ends even if this raises an error."""
         self._writer = None
         if is_full:
             raise StoreFull("virtual store: no room")

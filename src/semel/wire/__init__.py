@@ -1,22 +1,22 @@
-"""The HTTP protocol: requests become commands, outcomes become responses. There is no I/O here.
+"""The HTTP protocol: turns requests into commands, and outcomes into responses. It does no I/O.
 
-The headers of a request are a mapping of lower-case names to values. Their bytes are read as
-Latin-1. The values of a repeated header are joined with ", ", and its name is in `repeated`. Paths
-and queries are still percent-encoded. A parser returns a command or a Problem.
+The headers of a request are a mapping from lower-case names to values. Header bytes are decoded as
+Latin-1. If a header is repeated, its values are joined with ", ", and its name is in `repeated`.
+Paths and queries are still percent-encoded. A parser returns a command or a Problem.
 
-    paths           addresses: the paths of streams, and queries
-    headers         the values of headers; the tags of producers and transactions
+    paths           parses and makes URLs: the paths of streams, and queries
+    headers         parses header values, and the tags of producers and transactions
     requests        requests on streams
     responses       the responses to requests on streams
     producers, transactions, commits, groups
                     requests and responses of the other resources; sinks are in `commits`
-    schema          their JSON bodies, as structs that the client uses, too
-    bodies          the formats of batches and of frames
-    json_mode       JSON bodies: appends, split into messages, and documents
+    schema          the JSON bodies of these resources, as structs that the client uses, too
+    bodies          the batch format and the frames format
+    json_mode       JSON bodies: splits appends into messages, and reads documents
     sse             server-sent events
-    problems        the JSON documents of HTTP errors, and the entries of the refusal table
+    problems        the JSON documents of HTTP errors, and the entry type of the refusal table
     refusal_table   every refusal: code, status, message, the client's error, and advice; the
                     entries about transactions are in `refusal_table_txn`
-    rendering       the status or the problem of an outcome; responses as values, and the headers
-                    that all of them have
+    rendering       responses as values; turns an outcome into a status or a problem, and adds the
+                    headers that all responses have
 """

@@ -1,12 +1,13 @@
-"""The binary formats of bodies: batches, which are appended, and frames, which are read.
+"""The binary body formats. The batch format is for appends, the frames format is for reads.
 
-`application/vnd.semel.batch`: many messages of any media type in one POST. Little-endian.
+All numbers are little-endian. `application/vnd.semel.batch` puts many messages of any media type
+into one POST:
 
     magic "SMB1" | flags u16: 1 extras | media type bytes u16 | count u32
     media type | count x u32: each message's length
     extras bytes u32, extras: if there are any | the messages, one after the other
 
-`application/vnd.semel.frames`: a read with offsets and times. Little-endian.
+`application/vnd.semel.frames` returns the messages of a read with their offsets and times:
 
     magic "SMF1" | flags u16: 1 up to date, 2 closed | media type bytes u16 | slices u32
     next offset u64 | tail u64 | media type, then for each slice
@@ -17,8 +18,9 @@
     epoch u64, first sequence u64, last minus first u32, id bytes u16, id: if it has a producer
     payload
 
-The messages of a joined slice are separated by one comma. Offsets increase, and may
-have gaps. Extras are keys, timestamps and headers: `semel.model.messages` has their layout.
+The messages of a joined slice are separated by one comma. Offsets increase, and there can be gaps
+between them. Extras are keys, timestamps and headers. `semel.model.messages` describes their
+layout.
 """
 
 import struct
@@ -41,7 +43,7 @@ FRAMES_UP_TO_DATE: Final = 1
 FRAMES_CLOSED: Final = 2
 
 SLICE_HEAD: Final = struct.Struct("<QQIII")
-SLICE_PAYLOAD_BYTES_AT: Final = 20  # in the head of a slice
+SLICE_PAYLOAD_BYTES_AT: Final = 20  # where a slice head contains the payload size
 SLICE_JOINED: Final = 1
 SLICE_EXTRAS: Final = 2
 SLICE_PRODUCER: Final = 4
@@ -54,11 +56,11 @@ _SPACE: Final = b" \t\n\r"
 
 
 class BadFormat(ValueError):
-    """Raised if bytes do not have the format that their media type names."""
+    """Raised if a body does not have the format that its media type requires."""
 
 
 class Frames(Struct, frozen=True):
-    """A read in the frames format."""
+    """The decoded body of a read in the frames format."""
 
     content_type: str
     slices: list[Slice]
@@ -69,9 +71,9 @@ class Frames(Struct, frozen=True):
 
 
 class DecodedBatch(Struct, frozen=True, gc=False):
-    """A decoded body: the media type of its messages, and the batch.
+    """A decoded body in the batch format: the media type of the messages, and the batch.
 
-    If the messages are invalid, `error` is the reason and `batch` is None.
+    If the messages are invalid, `batch` is None and `error` is the reason.
     """
 
     content_type: str
@@ -80,12 +82,12 @@ class DecodedBatch(Struct, frozen=True, gc=False):
 
 
 def to_json_array(slices: Iterable[Slice]) -> bytes:
-    """Return the JSON messages of slices as one array."""
+    """Return the JSON messages of all slices as one JSON array."""
     return b"[" + to_bytes(slices, b",") + b"]"
 
 
 def to_bytes(slices: Iterable[Slice], separator: bytes = b"") -> bytes:
-    """Return the payloads of slices, joined with a separator."""
+    """Return the payloads of all slices, joined with `separator`."""
     return separator.join([each.payload for each in slices])
 
 
@@ -100,7 +102,10 @@ def encode_batch(
     headers: Sequence[Sequence[Header]] | None = None,
     timestamps: Sequence[int | None] | None = None,
 ) -> bytes:
-    """Return the batch of messages of a media type, with their keys, headers and timestamps."""
+    """Encode messages in the batch format, with their keys, headers and timestamps.
+
+    `content_type` is the media type of the messages.
+    """
     count = len(messages)
     extras = encode_extras(count, keys=keys, headers=headers, timestamps=timestamps)
     lengths = struct.pack(f"<{count}I", *map(len, messages))
@@ -110,7 +115,11 @@ def encode_batch(
 def pack_batch(
     content_type: str, lengths: bytes, payload: Sequence[bytes | memoryview], extras: bytes = b""
 ) -> bytes:
-    """Return a batch from packed lengths and extras, and from the payload in parts."""
+    """Encode a batch whose parts are already encoded.
+
+    `lengths` contains the length of each message as u32. `payload` contains the messages, in parts
+    that are joined here. `extras` is the encoded block of extras.
+    """
     media_type = content_type.encode("ascii")
     flags = _BATCH_EXTRAS if extras else 0
     head = _BATCH_HEAD.pack(_BATCH_MAGIC, flags, len(media_type), len(lengths) // U32.size)
@@ -122,7 +131,10 @@ def _sized(extras: bytes) -> bytes:
 
 
 def decode_batch(body: bytes) -> DecodedBatch:
-    """Decode a batch. Raises BadFormat. The engine checks its extras later, not this function."""
+    """Decode a body in the batch format. Raises BadFormat if the body is malformed.
+
+    This function does not check the extras. The engine checks them later.
+    """
     if len(body) < _BATCH_HEAD.size:
         raise BadFormat("the batch is truncated")
     magic, flags, type_bytes, count = _BATCH_HEAD.unpack_from(body)
@@ -149,16 +161,18 @@ def decode_batch(body: bytes) -> DecodedBatch:
 def _decode_json(
     content_type: str, payload: bytes, sizes: Sequence[int], extras: bytes
 ) -> DecodedBatch:
-    """Join JSON messages, if each of them is exactly one JSON value.
+    """Make a batch of JSON messages. Each message must be exactly one JSON value.
 
-    A message `1,2` is two values. `[1` and `2]` are not values, though they are if joined.
+    The message `1,2` is refused, because it is two values. The messages `[1` and `2]` are refused,
+    too, although together they would be valid JSON.
     """
     messages, at = [], 0
     for size in sizes:
         messages.append(payload[at : at + size].strip(_SPACE))
         at += size
     lengths = struct.pack(f"<{len(sizes)}I", *map(len, messages))
-    messages[0] = b"[" + messages[0]  # before the join: a copy of the join may be large
+    # Add the brackets before the join, because adding them afterwards would copy the whole batch.
+    messages[0] = b"[" + messages[0]
     messages[-1] += b"]"
     batch = split_json(b",".join(messages))
     if not isinstance(batch, Batch):
@@ -179,7 +193,10 @@ def encode_frames(
     tail: int,
     is_closed: bool = False,
 ) -> bytes:
-    """Return a read in the frames format. `is_closed`: the stream is closed at `next_offset`."""
+    """Encode the result of a read in the frames format.
+
+    `is_closed` means that the stream is closed and ends at `next_offset`.
+    """
     media_type = content_type.encode("ascii")
     flags = FRAMES_UP_TO_DATE * (next_offset >= tail) | FRAMES_CLOSED * is_closed
     head = (FRAMES_MAGIC, flags, len(media_type), len(slices), next_offset, tail)
@@ -208,7 +225,7 @@ def _pack_producer(producer: SliceProducer) -> bytes:
 
 
 def decode_frames(body: bytes) -> Frames:
-    """Decode a read. Raises BadFormat."""
+    """Decode a body in the frames format. Raises BadFormat if the body is malformed."""
     if len(body) < FRAMES_HEAD.size:
         raise BadFormat("the frames are truncated")
     magic, flags, type_bytes, count, next_offset, tail = FRAMES_HEAD.unpack_from(body)

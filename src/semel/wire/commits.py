@@ -1,8 +1,10 @@
 """Requests and responses of `/v1/commits` and `/v1/sinks`.
 
-A one-shot commit applies appends, moves of positions and staged transactions, all or nothing. The
-messages of a JSON stream are JSON values and stay as they were sent, byte for byte. The messages of
-any other stream are strings, stored as UTF-8, or `{"base64": "..."}`.
+A one-shot commit appends messages, moves positions and commits staged transactions, all or nothing.
+
+In the request, the messages for a JSON stream are JSON values. They are stored byte for byte as
+they were sent. A message for any other stream is a string, which is stored as UTF-8, or an object
+`{"base64": "..."}`.
 """
 
 import binascii
@@ -56,7 +58,7 @@ from semel.wire.schema.commits import (
 )
 from semel.wire.transactions import results_of
 
-# Returns the media type of a stream; None if there is no such stream.
+# A function that returns the media type of a stream, or None if there is no such stream.
 TypeOf = Callable[[str], str | None]
 
 _NO_ARRAY: Final = "messages must be an array"
@@ -74,7 +76,7 @@ _messages: Final = msgspec.json.Decoder(list[str | Base64Message])
 
 @parser
 def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf) -> Commit:
-    """Parse a one-shot commit."""
+    """Parse the request of a one-shot commit."""
     request = read_document(headers, body, CommitRequest)
     if request.producer_id is not None:
         check_name(request.producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
@@ -106,9 +108,9 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
 
 
 def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
-    """Return the digest of the appends and moves of a commit.
+    """Return the digest of a commit's appends and moves.
 
-    Preconditions are left out: a repeat may have others.
+    Preconditions are left out, because a repeat is allowed to have different preconditions.
     """
     parts: list[object] = [(append.stream, bytes(append.messages)) for append in request.appends]
     parts += sorted((move.group, move.path, move.to) for move in moves)
@@ -116,12 +118,14 @@ def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
 
 
 def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
-    """Return an append with its batch, or with the reason why its messages are invalid.
+    """Parse one append of a commit. Return it with its batch.
 
-    The engine refuses invalid messages, after the checks that come before.
+    If the messages are invalid, return the append with the reason instead. The engine then refuses
+    the commit, unless one of its earlier checks refuses the commit first.
     """
-    # An append to a stream that does not exist is refused. If the stream is created before the
-    # commit is decided, the append is accepted only if the stream is JSON.
+    # If the stream does not exist, the messages are parsed as JSON, and the engine normally refuses
+    # the append. If the stream is created before the commit is decided, the engine accepts the
+    # append only if the new stream is a JSON stream.
     content_type = type_of(append.stream) or JSON_MEDIA_TYPE
     raw = bytes(append.messages)
     if not raw.startswith(b"["):
@@ -159,7 +163,7 @@ def _to_bytes(message: str | Base64Message) -> bytes:
 
 @responds_to(CommitDone)
 def commit_response(outcome: CommitDone, command: Commit) -> Response:
-    """Return the response to a one-shot commit."""
+    """Return the response to a one-shot commit that was not refused."""
     sink = command.sink
     warning = _MISMATCH if outcome.is_mismatch else _UNCHECKED if outcome.is_unchecked else UNSET
     response = CommitResponse(
@@ -180,19 +184,19 @@ def commit_response(outcome: CommitDone, command: Commit) -> Response:
 
 @parser
 def parse_rebind(app: str, headers: Headers, body: bytes, *, now_ms: int) -> RebindSink:
-    """Parse a request that binds a sink to another query."""
+    """Parse a request that binds a sink to a different query."""
     request = read_document(headers, body, RebindRequest)
     return RebindSink(now_ms, app, request.query_id, request.last_version)
 
 
 @responds_to(SinkChanged)
 def rebound_response(outcome: SinkChanged, command: RebindSink) -> Response:
-    """Return the new binding of a sink."""
+    """Return the response with the new binding of a sink."""
     return json_response(200, SinkBinding(command.app, command.query_id, command.last_version))
 
 
 def sinks_response(views: Sequence[SinkView]) -> Response:
-    """Return the list of sinks."""
+    """Return the response that lists all sinks."""
     entries = [
         SinkEntry(view.app, view.query_id, view.last_version, view.open_transactions)
         for view in views
@@ -201,7 +205,10 @@ def sinks_response(views: Sequence[SinkView]) -> Response:
 
 
 def sink_response(view: SinkView | None) -> Response:
-    """Return one sink with its retained versions; 404 if there is no such sink."""
+    """Return the response with one sink and its retained versions.
+
+    The response is 404 if there is no such sink (`view` is None).
+    """
     if view is None:
         return outcome_response(UnknownSink())
     versions: list[SinkVersion] = [

@@ -211,7 +211,8 @@ def test_position_a_group_is_elsewhere_in_the_end() -> None:
     anomaly = only(story.check("a", end=3))
     assert anomaly.name == "position"
     assert anomaly.text == (
-        "group g was at 1 in in, where a set moved it, and its final position is 3"
+        "group g was at 1 in in, where a set without a transaction moved it, and its final position"
+        " is 3"
     )
 
 
@@ -258,7 +259,7 @@ def test_position_a_group_was_moved_while_another_one_held_it(is_set: bool) -> N
     prepared.committed()
     (first, *_) = story.check(*([] if is_set else ["b"]), "a").anomalies
     processed = "transaction b (staged, committed) processed 0 to 0"
-    meanwhile = "it was set to 0" if is_set else processed
+    meanwhile = "the group was set to 0" if is_set else processed
     assert first == Anomaly(
         "position",
         "transaction a (staged, committed) was prepared and held group g in in; meanwhile"

@@ -1,6 +1,6 @@
-"""Rows as Arrow columns, and their conversion to JSON and to the body of an append.
+"""Holds rows as Arrow columns, and converts them to JSON and to the body of an append.
 
-For the usual types there is no Python loop over rows.
+The conversion works on whole columns. For the common types it runs no Python code for each row.
 """
 
 from base64 import b64encode
@@ -18,12 +18,16 @@ from pyarrow import types
 from semel.model.messages import NO_KEY, NO_TIMESTAMP, is_json, pack_columns, pack_headers
 from semel.wire.bodies import decode_batch, encode_batch, pack_batch
 
-_MESSAGE_BYTES: Final = 16  # for the length of a message, the length of its key, and its time
+# The overhead of one message: 4 bytes for its length, 4 for the length of its key, 8 for its time.
+_MESSAGE_BYTES: Final = 16
 _SHOWN_BYTES_MAX: Final = 60
 
 
 class StreamRows(Struct, frozen=True):
-    """Messages of one stream as columns. `numbers` has the number of each row in its partition."""
+    """Rows that are written to one stream, as columns.
+
+    `numbers` contains the number of each row in its partition. Errors report these numbers.
+    """
 
     path: str
     content_type: str
@@ -52,14 +56,14 @@ class StreamRows(Struct, frozen=True):
         return replace(self, numbers=numbers, **changed)
 
     def sizes(self) -> Any:
-        """Return the number of bytes that each row adds to a body, without its headers."""
+        """Return, for each row, the number of bytes it adds to a body. Headers are not counted."""
         sizes = lengths_of(self.values) + _MESSAGE_BYTES
         if self.keys is not None:
             sizes += pc.fill_null(pc.binary_length(self.keys), 0).to_numpy(zero_copy_only=False)
         return sizes
 
     def body(self) -> bytes:
-        """Return the rows as the body of an append, in the batch format."""
+        """Encode the rows in the batch format, as the body of an append request."""
         offsets, data = _buffers(self.values)
         lengths = np.diff(offsets).astype("<u4").tobytes()
         return pack_batch(
@@ -77,13 +81,14 @@ class StreamRows(Struct, frozen=True):
         return pack_columns(timestamps=times, key_lengths=lengths, keys=keys, headers=headers)
 
     def first_invalid(self) -> tuple[int, str] | None:
-        """Return the number of the first row that the server refuses, and why.
+        """Find the first row that the server refuses. Return its number and the reason.
 
-        Return None if it cannot be found.
+        Return None if no such row is found. Only JSON rows are examined.
         """
         if not is_json(self.content_type):
             return None
-        messages = self.values.view(pa.binary()).to_pylist()  # may be invalid UTF-8
+        # The values are read as bytes, because they can be invalid UTF-8.
+        messages = self.values.view(pa.binary()).to_pylist()
         for number, message in zip(self.numbers, messages, strict=True):
             error = decode_batch(encode_batch(self.content_type, [message])).error
             if error is not None:
@@ -95,7 +100,7 @@ _COLUMNS: Final = ("values", "keys", "headers", "times")
 
 
 def concatenate(parts: list[StreamRows]) -> StreamRows:
-    """Return rows of one stream as one StreamRows, in order."""
+    """Join `parts`, which must all be rows of the same stream, in the given order."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -111,7 +116,7 @@ def concatenate(parts: list[StreamRows]) -> StreamRows:
 
 
 def compact(array: pa.Array) -> pa.Array:
-    """Return an array of strings or bytes in the Arrow layout with 32-bit offsets."""
+    """Convert an array of strings or bytes to the Arrow layout that uses 32-bit offsets."""
     if array.type in (pa.string(), pa.binary()):
         return array
     is_text = array.type in (pa.large_string(), pa.string_view())
@@ -125,12 +130,12 @@ def _buffers(array: pa.Array) -> tuple[Any, memoryview]:
 
 
 def lengths_of(array: pa.Array) -> Any:
-    """Return the number of bytes of each value."""
+    """Return the length of each value in bytes."""
     return np.diff(_buffers(array)[0]).astype(np.int64)
 
 
 def nulls_as_json(values: pa.Array) -> pa.Array:
-    """Replace nulls with the JSON text `null`."""
+    """Replace each missing value with the JSON text `null`."""
     if not values.null_count:
         return values
     return pc.fill_null(values, "null" if values.type == pa.string() else b"null")
@@ -166,10 +171,15 @@ def _bytes(value: str | bytes | None) -> bytes:
 
 
 # ---- rows as JSON --------------------------------------------------------------------------------
-# Each column is converted to an array of JSON texts, and one join makes objects of them. So for the
-# usual types no Python code runs per row. Values that JSON does not have are written as follows:
-# timestamps as ISO 8601 (in UTC if they have a time zone), dates as YYYY-MM-DD, decimals as numbers
-# with all digits, binary as base64, NaN and infinity as null.
+# Each column is converted to an array of JSON texts. One join then combines the texts of each row
+# into an object. Therefore no Python code runs for each row if the columns have common types.
+#
+# JSON has no type for some values. They are written as follows:
+# - timestamps as ISO 8601 text, in UTC if they have a time zone
+# - dates as YYYY-MM-DD
+# - decimals as numbers with all their digits
+# - binary values as base64
+# - NaN and infinity as null
 
 
 _NULL: Final = "null"
@@ -180,7 +190,10 @@ _quote: Final = msgspec.json.Encoder().encode
 
 
 def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
-    """Return a string array with one JSON object per row; missing values are written as null."""
+    """Return a string array with one JSON object for each row.
+
+    `names` are the member names, one for each column. A missing value is written as null.
+    """
     parts: list[Any] = []
     lead = "{"
     for name, column in zip(names, columns, strict=True):
@@ -190,7 +203,7 @@ def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def json_texts(array: pa.Array) -> pa.Array:
-    """Return the JSON text of each value. Raises TypeError if JSON cannot represent the type."""
+    """Return the JSON text of each value. Raises TypeError if the type has no JSON form."""
     for is_kind, encode in _KINDS:
         if is_kind(array.type):
             texts = encode(array)
@@ -198,8 +211,8 @@ def json_texts(array: pa.Array) -> pa.Array:
     raise TypeError(f"the type {array.type} cannot be written as JSON")
 
 
-# ---- encoders of one type ------------------------------------------------------------------------
-# Each returns the JSON texts of an array; null where the value is null.
+# ---- encoders, one for each type -----------------------------------------------------------------
+# Each encoder returns the JSON texts of an array. Where a value is null, its text is null, too.
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -214,7 +227,7 @@ def _float(array: pa.Array) -> pa.Array:
 
 
 def _quoted(array: pa.Array) -> pa.Array:
-    """Return texts with quotes around them; for texts that need no escapes."""
+    """Put quotes around each text. No text may contain a character that JSON escapes."""
     return pc.binary_join_element_wise('"', pc.cast(array, pa.string()), '"', "")
 
 
@@ -227,9 +240,10 @@ def _string(array: pa.Array) -> pa.Array:
 
 
 def _escaped(raw: bytes) -> bytes:
-    """Return a text as a JSON string.
+    """Encode a text as a JSON string.
 
-    Invalid UTF-8 is kept: the server refuses it, and the error then has the number of the row.
+    Invalid UTF-8 is copied unchanged. The server then refuses the row, and the error can name the
+    number of the row.
     """
     try:
         return _quote(raw.decode())
@@ -247,8 +261,8 @@ def _needs_escapes(array: pa.Array) -> bool:
 
 
 def _timestamp(array: pa.Array) -> pa.Array:
-    # Arrow stores timestamps in UTC. Printing them with a zone would take thirty times as long, so
-    # the zone is removed, and Z is added to the text.
+    # Arrow stores timestamps in UTC. Formatting a timestamp that has a zone takes thirty times as
+    # long. Therefore the zone is removed first, and Z is added to the text.
     times = pc.cast(array, pa.timestamp("us"))
     _require_four_digits(times, pa.int64(), _MICROS_MIN, _MICROS_MAX)
     texts = pc.replace_substring(pc.cast(times, pa.string()), " ", "T", max_replacements=1)
@@ -261,7 +275,10 @@ def _date(array: pa.Array) -> pa.Array:
 
 
 def _require_four_digits(array: pa.Array, kind: pa.DataType, low: int, high: int) -> None:
-    """Raise ValueError for years outside 1 to 9999, which Arrow does not print as ISO 8601."""
+    """Raise ValueError if a value is not between `low` and `high`.
+
+    These limits are the years 1 and 9999. Arrow does not format other years as ISO 8601.
+    """
     limits = pc.min_max(array.view(kind)).as_py()
     if limits["min"] is not None and not low <= limits["min"] <= limits["max"] <= high:
         raise ValueError("a year is not within 1 to 9999: cast the column to string, or drop it")
@@ -295,7 +312,10 @@ def _map(array: pa.MapArray) -> pa.Array:
 
 
 def _enclosed(array: pa.Array, start: str, items: pa.Array, end: str) -> pa.Array:
-    """Return the items of each list, joined by commas, between `start` and `end`."""
+    """Join the items of each list in `array` with commas, between `start` and `end`.
+
+    `items` contains the texts of the items of all lists, one list after the other.
+    """
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])

@@ -1,4 +1,4 @@
-"""The staging of a task attempt: it stages its rows in a transaction and prepares it."""
+"""The work of one task attempt: stage the rows in a transaction, then prepare the transaction."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -52,7 +52,10 @@ TypeOf = Callable[[str], str]
 
 
 class RowSplitter:
-    """Splits the batches of one partition by stream, and numbers the rows of the partition."""
+    """Splits the rows of one partition into groups, one for each stream.
+
+    It also numbers the rows of the partition, so that errors can name a row.
+    """
 
     def __init__(
         self, columns: SinkColumns, stream: str | None, type_of: TypeOf, partition: int
@@ -64,7 +67,10 @@ class RowSplitter:
         self._row_count = 0
 
     def split(self, batch: pa.RecordBatch) -> Iterator[StreamRows]:
-        """Yield the rows of a batch by stream. Raises RowError if a row cannot be written."""
+        """Yield the rows of a batch, one StreamRows for each stream.
+
+        Raises RowError if a row cannot be written.
+        """
         numbers = np.arange(self._row_count, self._row_count + batch.num_rows)
         self._row_count += batch.num_rows
         if not batch.num_rows:
@@ -106,7 +112,7 @@ class RowSplitter:
             yield paths[0], None
             return
         codes = coded.indices.to_numpy()
-        order = np.argsort(codes, kind="stable")  # rows of one stream keep their order
+        order = np.argsort(codes, kind="stable")  # the rows of each stream keep their order
         bounds = np.searchsorted(codes[order], np.arange(len(paths) + 1))
         for code, path in enumerate(paths):
             yield path, order[bounds[code] : bounds[code + 1]]
@@ -122,8 +128,8 @@ class RowSplitter:
         elif self._columns.value is None:
             raise self._wrong(
                 rows.numbers[0],
-                f"the content type of {path} is {content_type}, and rows without a column value are"
-                " JSON",
+                f"the content type of {path} is {content_type}, but rows without a column named"
+                " value are written as JSON: add the column value, or write to a JSON stream",
             )
         elif values.null_count:
             at = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
@@ -155,12 +161,12 @@ class RowSplitter:
 # ---- staging -------------------------------------------------------------------------------------
 
 
-_IN_FLIGHT_MAX: Final = 2  # chunks that are sent, or wait, while the next one is made
+_IN_FLIGHT_MAX: Final = 2  # chunks that are being sent or are queued while the next is made
 _ABORT_SECONDS_MAX: Final = 5.0
 
 
 class TaskId(Struct, frozen=True):
-    """The identity of a task: the sink, its version, and the partition."""
+    """The identity of a task: the sink's id, the version of the sink, and the partition."""
 
     app: str
     version: int
@@ -170,9 +176,10 @@ class TaskId(Struct, frozen=True):
 def stage(
     options: SinkOptions, columns: SinkColumns, id: TaskId, batches: Iterable[pa.RecordBatch]
 ) -> str | None:
-    """Stage all rows and prepare their transaction; return its token, None without rows.
+    """Stage all rows in a transaction, prepare the transaction, and return its token.
 
-    Raises RowError for a row that cannot be written, and ServerUnreachable.
+    Return None if there are no rows. Raises RowError if a row cannot be written. Raises
+    ServerUnreachable if the server does not respond.
     """
     client = client_for(options)
     task = client.sink(id.app).task(id.version, id.partition)
@@ -184,8 +191,8 @@ def stage(
     except (Indeterminate, Unavailable) as error:
         raise server_unreachable(error) from None
     except BaseException:
-        # If the abort fails, the next commit of the sink drops the chunks, or the server aborts the
-        # transaction after a day without changes.
+        # If the abort fails, the transaction does not stay forever. The sink's next commit drops
+        # its chunks, or the server aborts it after a day without changes.
         with suppress(ClientError):
             task.abort(timeout=min(options.retry_seconds, _ABORT_SECONDS_MAX))
         raise
@@ -200,7 +207,7 @@ def _chunks(splitter: RowSplitter, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 class Targets:
-    """The content types of the streams that a task writes to; creates missing streams."""
+    """Looks up the content type of each stream that a task writes to. Creates missing streams."""
 
     def __init__(self, client: Client, options: SinkOptions, *, is_first: bool) -> None:
         self._client = client
@@ -211,10 +218,11 @@ class Targets:
             self._first_timeout = min(options.retry_seconds, FIRST_SECONDS)
 
     def type_of(self, path: str) -> str:
-        """Return the content type of a stream, which is created if it does not exist.
+        """Return the content type of a stream. Create the stream if it does not exist.
 
-        Raises ValueError if the path is not valid, and SparkOptionError, a subclass, if the stream
-        may not be created or there are too many streams.
+        Raises ValueError if the path is not valid. Raises SparkOptionError (a subclass of
+        ValueError) if the options forbid creating the stream, or if the task writes to too many
+        streams.
         """
         if path not in self._types:
             if len(self._types) == TXN_STREAMS_MAX:
@@ -239,7 +247,7 @@ class Targets:
 
 
 class Sender:
-    """A sender of chunks: in order, on its own thread, while the caller makes the next ones."""
+    """Sends chunks in order, on its own thread, while the caller makes the next chunks."""
 
     def __init__(self, task: SinkTask, partition: int) -> None:
         self._task = task
@@ -259,7 +267,8 @@ class Sender:
                 while in_flight:
                     in_flight.popleft().result()
             except BaseException:
-                self._is_over = True  # a later chunk would get the number of the missing one
+                # Send no later chunk. It would get the number of the chunk that is missing.
+                self._is_over = True
                 raise
 
     def _send(self, rows: StreamRows) -> None:
@@ -272,9 +281,9 @@ class Sender:
             raise
 
     def _send_in_parts(self, rows: StreamRows) -> None:
-        """Send rows as one chunk; if it is too large for the server, send two halves.
+        """Send rows as one chunk. If the chunk is too large for the server, send it in two halves.
 
-        Raises RowError if a single row is too large.
+        Each half can be halved again. Raises RowError if a single row is too large.
         """
         body = rows.body()
         if len(body) <= self._bytes_max and self._is_accepted(rows, body):
@@ -295,14 +304,17 @@ class Sender:
         try:
             self._task.append_batch(rows.path, body, len(rows))
         except TooLarge:
-            self._bytes_max = len(body) - 1  # this server has a lower limit
+            self._bytes_max = len(body) - 1  # this server accepts only smaller bodies
             return False
         except BadRequest as error:
             raise self._row_error(rows, error) from None
         return True
 
     def _row_error(self, rows: StreamRows, error: BadRequest) -> RowError:
-        """Return the error for the row that the server refused, if it can be found."""
+        """Return the error for a chunk that the server refused.
+
+        The error names the refused row if that row can be found, and otherwise the first row.
+        """
         invalid = rows.first_invalid()
         if invalid is None:
             return RowError(
@@ -315,8 +327,8 @@ class Sender:
 # ---- chunks --------------------------------------------------------------------------------------
 
 
-HELD_BYTES_MAX: Final = 16 * MIB  # of all rows that are not yet in a chunk
-_OVERHEAD_BYTES: Final = 1 * KIB  # the header of a body, its content type, the columns of extras
+HELD_BYTES_MAX: Final = 16 * MIB  # the maximum size of all rows that are not yet in a chunk
+_OVERHEAD_BYTES: Final = 1 * KIB  # a body's header, its content type, the start of its extras
 
 
 class _PendingRows(Struct):
@@ -333,7 +345,7 @@ class _PendingRows(Struct):
 
 
 class Chunker:
-    """Collects the rows of each stream, in order, into chunks as large as the server accepts."""
+    """Combines the rows of each stream, in order, into chunks as large as the server accepts."""
 
     def __init__(self, bytes_max: int = BODY_BYTES_MAX) -> None:
         self._budget = bytes_max - _OVERHEAD_BYTES
@@ -341,7 +353,10 @@ class Chunker:
         self._held = 0
 
     def add(self, rows: StreamRows) -> Iterator[StreamRows]:
-        """Add rows of one stream; yield the chunks that are full."""
+        """Add rows of one stream. Yield the chunks that are now full.
+
+        If too many bytes are held, yield all held rows as chunks.
+        """
         size = int(rows.sizes().sum())
         pending = self._pending.setdefault(rows.path, _PendingRows())
         pending.add(rows, size)

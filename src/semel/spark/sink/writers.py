@@ -1,4 +1,7 @@
-"""The writers, streaming and batch: tasks stage their rows, and the driver commits them once."""
+"""The streaming writer and the batch writer.
+
+Each task stages its rows. The driver then commits the rows of all tasks together, and only once.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,10 +41,11 @@ _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 
 @dataclass(frozen=True)
 class StagedTask(WriterCommitMessage):
-    """The message of a task to the driver. `token` is None if the task had no rows.
+    """The message that a task sends to the driver when it has staged its rows.
 
-    `query_id` equals `app` if no query runs. `checkpoints` is the directory that a setting of Spark
-    names for the checkpoints of all queries, or None.
+    `token` is None if the task had no rows. `query_id` is the id of the streaming query, or the
+    same as `app` outside a query. `checkpoints` is the directory that the Spark configuration sets
+    for the Spark checkpoints of all queries, or None if it sets no directory.
     """
 
     partition: int
@@ -59,7 +63,7 @@ def stage_task(
     version: int,
     batches: Iterator[pa.RecordBatch],
 ) -> StagedTask:
-    """Stage the rows of the running task attempt. They are not visible before the commit."""
+    """Stage the rows of the running task attempt. The rows are not visible until the commit."""
     context = _task_context()
     partition = context.partitionId()
     return StagedTask(
@@ -72,12 +76,12 @@ def stage_task(
 
 
 def staged_tasks(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
-    """Return the messages of the tasks that finished. For a failed task, Spark passes None."""
+    """Return the messages of the tasks that succeeded. For a failed task, Spark passes None."""
     return [message for message in messages if isinstance(message, StagedTask)]
 
 
 def tokens_of(tasks: Iterable[StagedTask | Row]) -> list[str]:
-    """Return the tokens in the order of the partitions."""
+    """Return the tokens of the tasks, sorted by partition. A task without rows has no token."""
     ordered = sorted(tasks, key=lambda task: int(task.partition))
     return [task.token for task in ordered if task.token is not None]
 
@@ -89,7 +93,7 @@ def _task_context() -> TaskContext:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query. Spark creates one for planning, another to commit."""
+    """The writer of a streaming query. Spark creates one to plan and another one to commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -99,13 +103,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         if options.version is not None:
             raise SparkOptionError(
-                "txnVersion is for batch writes only: a query counts its batches itself; remove it"
+                "txnVersion is only for batch writes, because a query counts its own batches:"
+                " remove it"
             )
         self.options = options
         self.columns = find_columns(schema, options.stream)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage the rows of one task attempt. They are not visible before the commit."""
+        """Stage the rows of one task attempt. The rows are not visible until the commit."""
         context = _task_context()
         query_id = context.getLocalProperty(QUERY_ID)
         batch_id = context.getLocalProperty(BATCH_ID)
@@ -118,7 +123,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @hide_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit a batch, which makes its rows visible. A repeated commit changes nothing."""
+        """Commit a batch. Its rows become visible. Repeating the commit changes nothing."""
         tasks = staged_tasks(messages)
         assert tasks
         app, query_id, tokens = tasks[0].app, tasks[0].query_id, tokens_of(tasks)
@@ -139,7 +144,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     tasks = staged_tasks(messages)
     if tasks:
-        with suppress(Exception):  # Spark would report this error instead of the original one
+        with suppress(Exception):  # otherwise Spark would report this error, not the original one
             abort_staged(options, tasks[0].app, tokens_of(tasks))
 
 
@@ -147,16 +152,16 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
 
 
 _IN_FOREACH: Final = (
-    "Spark runs a batch again after a failure: so that foreachBatch does not write it twice, add"
-    ' .option("txnAppId", "totals").option("txnVersion", batch_id), one txnAppId for each write;'
-    " or use semel.spark.commit_batch"
+    "Spark runs a batch again after a failure, and then foreachBatch would write it twice: add"
+    ' .option("txnAppId", "totals").option("txnVersion", batch_id), with a different txnAppId for'
+    " each write, or use semel.spark.commit_batch"
 )
 
 
 class BatchWriter(DataSourceArrowWriter):
     """The writer of `df.write`. The rows become visible together, or not at all.
 
-    With `txnAppId` and `txnVersion` they are written only once, even if the write is repeated.
+    With `txnAppId` and `txnVersion`, the rows are stored only once, even if the write is repeated.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
@@ -172,7 +177,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.version = options.version or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage the rows of one task attempt. They are not visible before the commit."""
+        """Stage the rows of one task attempt. The rows are not visible until the commit."""
         context = _task_context()
         if self.options.app_id is None and context.getLocalProperty(BATCH_ID) is not None:
             raise SparkOptionError(_IN_FOREACH)
@@ -180,7 +185,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     @hide_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the rows, in the order of the partitions, which makes them visible."""
+        """Commit the rows, in the order of their partitions. The rows become visible."""
         tasks = staged_tasks(messages)
         tokens = tokens_of(tasks)
         if not tasks or (self.options.app_id is None and not tokens):
@@ -188,7 +193,7 @@ class BatchWriter(DataSourceArrowWriter):
         app, query_id = tasks[0].app, tasks[0].query_id
         commit_staged(self.options, app, query_id, self.version, tokens)
         if self.options.app_id is None:
-            with suppress(Exception):  # the rows are written; an unused sink does no harm
+            with suppress(Exception):  # the rows are committed, and an unused sink does no harm
                 sink_of(self.options, app).forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -200,12 +205,12 @@ class BatchWriter(DataSourceArrowWriter):
 # Each DataFrame is staged by its own Spark job. One commit then makes all of them visible.
 
 
-_RUN_ID: Final = "spark.jobGroup.id"  # in the thread of a query: new with each start
-# The columns of a StagedTask as a row.
+_RUN_ID: Final = "spark.jobGroup.id"  # in a query's thread; has a new value after each start
+# The columns of the rows that the staging job returns, one row for each task.
 _STAGED: Final = pa.schema([("partition", pa.int32()), ("token", pa.string())])
 _STAGED_DDL: Final = "partition int, token string"
 
-# The last batch that was committed, by the run of a query and the sink.
+# Maps a query's run and a sink to the last batch that was committed.
 _committed: Final[dict[tuple[str, str], int]] = {}
 
 
@@ -217,16 +222,20 @@ def commit_batch(
     app: str | None = None,
     **options: str,
 ) -> CommitResult:
-    """Write DataFrames to streams in one commit, and only once per batch; return its result.
+    """Write several DataFrames to streams in one commit, and return the result of the commit.
 
-    `frames` has the DataFrames by the path of the stream. Call this in foreachBatch, which passes
-    `batch_id`. `app` is the name of the sink; the default is the id of the query. Two calls in one
-    batch need two names. If Spark runs a batch again, the result is that of the first commit, with
-    `duplicate` set.
+    Call this function in foreachBatch, and pass on its `batch_id`. `frames` maps the path of each
+    stream to the DataFrame to write.
 
-    `options` are options of the sink: `token`, `createStream`, `contentType`, `retryTimeout` and
-    `checkpointLocation`. With the checkpointLocation of the query, the server also detects that a
-    checkpoint was copied or restored.
+    `app` is the name of the sink. The default is the id of the query. Two calls in the same batch
+    need different names.
+
+    Each batch is written only once. If Spark runs a batch again, this function returns the result
+    of the first commit, with `duplicate` set.
+
+    `options` are sink options: `token`, `createStream`, `contentType`, `retryTimeout` and
+    `checkpointLocation`. If `checkpointLocation` is the query's own, the server also detects that
+    the Spark checkpoint was copied or restored.
     """
     if not frames:
         raise ValueError("nothing to write: frames is empty")
@@ -259,19 +268,22 @@ def commit_batch(
 
 
 def _query_of(spark: SparkSession) -> tuple[str | None, str | None]:
-    """Return the id of this thread's query and of its run; None for both in Spark Connect."""
+    """Return the id of this thread's query and the id of the query's current run.
+
+    Both are None in Spark Connect and outside a query.
+    """
     try:
         context = spark.sparkContext
-    except Exception:  # noqa: BLE001 - Connect's own class, which may not be installed
+    except Exception:  # noqa: BLE001 - Connect raises its own class, and it can be missing here
         return None, None
     query_id = context.getLocalProperty(QUERY_ID)
     return query_id, None if query_id is None else context.getLocalProperty(_RUN_ID)
 
 
 def _require_first(run_id: str | None, app: str, batch_id: int) -> None:
-    """Raise SparkOptionError for a second call in one batch.
+    """Raise SparkOptionError if this is the second call with the same sink in one batch.
 
-    The server would treat that call as a duplicate, and its rows would be lost.
+    The server would treat the second call as a duplicate, and its rows would be lost.
     """
     if run_id is not None and _committed.get((run_id, app)) == batch_id:
         raise SparkOptionError(
@@ -284,7 +296,10 @@ def _stage(frame: DataFrame, options: SinkOptions, app: str, version: int) -> li
     columns = find_columns(frame.schema, options.stream)
 
     def stage_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage the rows of a task; yield one row with its token, or none if it had no rows."""
+        """Stage the rows of a task. Yield one row with the task's partition and token.
+
+        Yield nothing if the task had no rows.
+        """
         task = stage_task(options, columns, app, version, batches)
         if task.token is not None:
             yield pa.record_batch([[task.partition], [task.token]], schema=_STAGED)

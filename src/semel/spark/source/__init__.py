@@ -1,1 +1,1 @@
-"""The Spark source: reading streams as DataFrames, batch and streaming."""
+"""The Spark source: reads streams as DataFrames, in batch and in streaming queries."""

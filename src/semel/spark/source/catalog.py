@@ -1,4 +1,4 @@
-"""Finds the streams of a read on the server, and the offsets where a read starts and ends."""
+"""Asks the server which streams a read covers, and at which offsets the read starts and ends."""
 
 import re
 from collections.abc import Callable, Container, Mapping
@@ -31,22 +31,25 @@ from semel.spark.source.frames import FrameRows, rows_of
 
 T = TypeVar("T")
 _LITERAL: Final = re.compile(r"[\w/-]*")
-_SIMILAR_FROM: Final = 5_000  # the number of paths that are searched for similar ones
-# Times are not exactly in the order of offsets: a staged message has the time of its staging, but
-# gets its offset only when the transaction is committed. startingTimestamp may miss a message that
-# was staged longer than this before its commit.
+_SIMILAR_FROM: Final = 5_000  # how many paths are searched for a similar path
+# Times are not exactly in the order of offsets, because a staged message keeps the time of its
+# staging but gets its offset only at the commit. If a message was staged longer than this before
+# its commit, a read with startingTimestamp can miss messages.
 _STAGED_MS_MAX: Final = 3_600_000
 
 
 class StreamPosition(Struct, frozen=True, order=True):
-    """The next offset to read in a stream; `id` is the incarnation of that stream."""
+    """The next offset to read in a stream. `id` is the stream's incarnation."""
 
     id: str
     next: int
 
 
 class StreamEnd(Struct, frozen=True):
-    """The end of a stream. `id` is its incarnation; a read at `read_committed` ends at `stable`."""
+    """The end of a stream: its stable offset and its tail.
+
+    A read at `read_committed` ends at `stable`. `id` is the stream's incarnation.
+    """
 
     id: str
     stable: int
@@ -54,10 +57,10 @@ class StreamEnd(Struct, frozen=True):
 
 
 class StreamCatalog:
-    """The streams of one read and their offsets, requested from the server.
+    """Asks the server for the streams of one read and for their offsets.
 
-    Every method that sends a request raises ServerUnreachable if the server does not respond or is
-    not semel.
+    Every method that sends a request raises ServerUnreachable if the server does not respond, or
+    if it is not a semel server.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -65,25 +68,29 @@ class StreamCatalog:
         self._has_responded = False
 
     def ends(self) -> dict[str, StreamEnd]:
-        """Return the ends of those streams of the read that exist."""
+        """Return the end of each stream of this read. Streams that do not exist are left out."""
         ends = {stream: self._end(stream) for stream in self._paths()}
         return {stream: end for stream, end in ends.items() if end is not None}
 
     def require(self, existing: Container[str], positions: Container[str] = ()) -> None:
-        """Raise StreamMissing for a named stream that does not exist and has no position."""
+        """Raise StreamMissing if a stream named in the options does not exist.
+
+        `existing` contains the streams that exist. A missing stream is accepted if the query has a
+        position in it, that is, if it is in `positions`.
+        """
         for stream in self._options.streams:
             if stream not in existing and stream not in positions:
                 raise self._missing(stream)
 
     def reads(self, stream: str) -> bool:
-        """Return whether the options name this stream, or its path matches the pattern."""
+        """Return True if the options name this stream, or if its path matches their pattern."""
         pattern = self._options.pattern
         if pattern is None:
             return stream in self._options.streams
         return re.fullmatch(pattern, stream) is not None
 
     def first(self, stream: str) -> int:
-        """Return the head of a stream. Raises StreamMissing."""
+        """Return the head of a stream. Raises StreamMissing if the stream does not exist."""
         page = self._ask(lambda client: client.run(list_streams(client.site, stream, None, 1)))
         for entry in page.streams:
             if entry.path == stream:
@@ -91,9 +98,10 @@ class StreamCatalog:
         raise self._missing(stream)
 
     def starts(self, ends: Mapping[str, StreamEnd]) -> dict[str, StreamPosition]:
-        """Return the start of the read in each of these streams, according to the options.
+        """Return the position at which the options start the read, for each stream in `ends`.
 
-        Raises StreamMissing, and SparkOptionError if a start is after the tail.
+        Raises StreamMissing if a stream no longer exists. Raises SparkOptionError if a start is
+        after the tail.
         """
         return {
             stream: StreamPosition(end.id, self._start(stream, end)) for stream, end in ends.items()
@@ -111,15 +119,15 @@ class StreamCatalog:
             return end.stable
         if start > end.tail:
             raise SparkOptionError(
-                f"startingOffsets: the start of {stream} is {start}, and it ends at {end.tail}:"
+                f"startingOffsets: the start of {stream} is {start}, but the tail is {end.tail}:"
                 " write a smaller offset, or -1 for the end"
             )
         return start
 
     def _scanned(self, stream: str, since_ms: int, low: int, high: int) -> int:
-        """Return the offset of the first message stored at or after a time, by a linear scan.
+        """Return the offset of the first message that was stored at or after `since_ms`.
 
-        Return `high` if there is none before it.
+        This is a linear scan from `low`. Return `high` if there is no such message before `high`.
         """
         while low < high:
             rows = self._rows(stream, low, high)
@@ -130,9 +138,10 @@ class StreamCatalog:
         return high
 
     def _halved(self, stream: str, since_ms: int, low: int, high: int) -> int:
-        """Return the approximate offset of the first message stored at or after a time.
+        """Return roughly the offset of the first message that was stored at or after `since_ms`.
 
-        It is found by bisection. It is not exact, because times are not exactly in order.
+        This is a bisection. The result is not exact, because the times are not exactly in the order
+        of the offsets.
         """
         while low < high:
             middle = (low + high) // 2
@@ -147,16 +156,16 @@ class StreamCatalog:
         return low
 
     def _rows(self, stream: str, offset: int, end: int) -> FrameRows:
-        """Return a page of messages from `offset` on.
+        """Return a page of messages, starting at `offset`.
 
-        The page is empty only if there are no messages before `end`.
+        The page is empty only if there are no messages from `offset` up to `end`.
         """
         while True:
             page = self._page(stream, offset)
             rows = rows_of(page.body)
             if len(rows.offsets) or not offset < page.next_offset < end:
                 return rows
-            offset = page.next_offset  # the page has no messages, only skipped offsets
+            offset = page.next_offset  # the page contains no messages, only skipped offsets
 
     def _page(self, stream: str, offset: int) -> FramesPage:
         at = print_offset(offset)
@@ -172,7 +181,7 @@ class StreamCatalog:
         return [entry.path for entry in entries if self.reads(entry.path)]
 
     def _end(self, stream: str) -> StreamEnd | None:
-        """Return the end of a stream; None if it does not exist."""
+        """Return the end of a stream, or None if the stream does not exist."""
         timeout = self._first_timeout()
         try:
             info = self._ask(lambda client: client.stream(stream).head(timeout=timeout))
@@ -197,7 +206,7 @@ class StreamCatalog:
         return seconds if self._has_responded else min(seconds, FIRST_SECONDS)
 
     def _missing(self, stream: str) -> StreamMissing:
-        """Return the error for a stream that does not exist, with similar paths."""
+        """Return the error for a stream that does not exist. Its message suggests similar paths."""
         entries = self._ask(lambda client: list(islice(client.streams(), _SIMILAR_FROM)))
         names = [entry.path for entry in entries]
         near = get_close_matches(stream, names, n=3)
@@ -218,11 +227,12 @@ def _ordinal(offset: str) -> int:
 
 
 def _literal_prefix(pattern: str) -> str:
-    """Return the literal text at the start of a pattern: a prefix of every path that matches."""
+    """Return the literal text at the start of a pattern. Every matching path starts with it."""
     if "|" in pattern:
         return ""
     match = _LITERAL.match(pattern)
     assert match is not None
     literal, rest = match[0], pattern[match.end() :]
-    # The character before a quantifier may be missing.
+    # A quantifier makes the character before it optional, so that character is not part of the
+    # prefix.
     return literal[:-1] if rest and rest[0] in "*?{" else literal

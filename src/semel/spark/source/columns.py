@@ -1,4 +1,4 @@
-"""The columns of a read: the fields of a message, or the columns of the user's schema."""
+"""The columns that a read returns: the fields of each message, or those of the user's schema."""
 
 from typing import Any, Final
 
@@ -67,11 +67,11 @@ _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
 class SchemaError(SparkOptionError):
-    """Raised if JSON cannot be decoded to the user's schema; the message says what to write."""
+    """Raised if JSON cannot be decoded to the user's schema. The message says what to change."""
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """Return the columns of a read for which the user gives no schema."""
+    """Return the schema of a read for which the user gives no schema."""
     fields = [StructField(name, kind) for name, kind in _PLAIN]
     if options.has_headers:
         fields.append(StructField("headers", _HEADERS))
@@ -79,14 +79,17 @@ def source_schema(options: SourceOptions) -> StructType:
 
 
 def columns_for(options: SourceOptions, schema: StructType) -> "Columns":
-    """Return the Columns that make batches of this schema. Raises SchemaError."""
+    """Return the converter that makes Arrow batches with this schema.
+
+    Raises SchemaError if JSON cannot be decoded to the schema.
+    """
     if schema == source_schema(options):
         return PlainColumns(schema, has_headers=options.has_headers)
     return DecodedColumns(schema)
 
 
 class Columns:
-    """The base class of PlainColumns and DecodedColumns, which convert messages for Spark."""
+    """Converts messages to Arrow batches for Spark. Base class."""
 
     has_headers = False
 
@@ -94,12 +97,15 @@ class Columns:
         self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def batch(self, rows: FrameRows, stream: str) -> pa.RecordBatch:
-        """Return messages of a stream as an Arrow batch with the columns of `arrow`."""
+        """Convert messages of `stream` to an Arrow batch with the schema `self.arrow`."""
         raise NotImplementedError
 
 
 class PlainColumns(Columns):
-    """The fields of messages as columns: key, value, stream, partition, offset, timestamp."""
+    """Makes a column of each message field: key, value, stream, partition, offset, timestamp.
+
+    With `has_headers` there is also a column for the headers.
+    """
 
     def __init__(self, schema: StructType, *, has_headers: bool) -> None:
         super().__init__(schema)
@@ -124,7 +130,7 @@ class PlainColumns(Columns):
 
 
 class DecodedColumns(Columns):
-    """Messages that are decoded from JSON to the columns of the user's schema."""
+    """Decodes messages from JSON to the columns of the user's schema."""
 
     def __init__(self, schema: StructType) -> None:
         for field in schema.fields:
@@ -174,7 +180,10 @@ def _headers(headers: list[list[Header] | None], kind: pa.DataType) -> pa.Array:
 
 
 def _texts(values: pa.BinaryArray, bad: list[int]) -> pa.Array:
-    """Return a column with the text of the bad records, and null for all others."""
+    """Return a column that contains the text of each bad record, and null for every good one.
+
+    `bad` contains the indices of the bad records.
+    """
     count = len(values)
     if not bad:
         return pa.nulls(count, pa.string())

@@ -1,9 +1,11 @@
-"""Decoding of JSON messages to typed columns. A bad record affects its own row only.
+"""Decodes JSON messages to typed columns. A bad record affects only its own row.
 
-Arrow's parser decodes whole blocks, about a million rows per second. It refuses a block if one
-record is bad. Such a block is halved until it is small, and then decoded record by record
-(`record_parser`). The parser must get JSON objects only: with other input it may split or join
-records, and a bare `null` crashes the process. So every record is checked first, which is cheap.
+Arrow's parser decodes whole blocks, about a million rows per second. It refuses the whole block if
+one record is bad. A refused block is halved until it is small. A small block is then decoded record
+by record, with `record_parser`.
+
+Arrow's parser must get only JSON objects. With other input it can split or join records, and a bare
+`null` crashes the process. Therefore every record is checked first. That check is cheap.
 """
 
 import json
@@ -17,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-_SMALL: Final = 256  # records; halving further costs more than decoding record by record
+# A block of this many records is not halved again, because decoding it record by record is faster.
+_SMALL: Final = 256
 
 
 class _AnyObject(msgspec.Struct):
@@ -28,7 +31,7 @@ _check: Final = msgspec.json.Decoder(_AnyObject).decode
 
 
 class Decoder:
-    """A decoder of JSON messages to the columns of a schema."""
+    """Decodes JSON messages to the columns of a schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -45,9 +48,9 @@ class Decoder:
         )
 
     def decode(self, values: pa.BinaryArray) -> tuple[pa.Table, list[int]]:
-        """Return a table with a row for each message, and the indices of the bad rows.
+        """Return a table with one row for each message, and the sorted indices of the bad rows.
 
-        All columns of a bad row are null.
+        In a bad row, all columns are null.
         """
         records = values.to_pylist()
         bad = [index for index, record in enumerate(records) if not is_object(record)]
@@ -56,9 +59,9 @@ class Decoder:
         return self._decode(records, 0, bad), sorted(bad)
 
     def _decode(self, records: list[bytes], first: int, bad: list[int]) -> pa.Table:
-        """Return the table of some records, and append the indices of bad rows to `bad`.
+        """Decode `records` to a table, and append the indices of bad rows to `bad`.
 
-        The first record has the index `first`.
+        `first` is the index of the first record among all records of the `decode` call.
         """
         table = self._parse_block(records) if self._is_plain else None
         if table is not None:
@@ -73,7 +76,7 @@ class Decoder:
         return pa.concat_tables(parts)
 
     def _parse_block(self, records: list[bytes]) -> pa.Table | None:
-        """Return the table of records, decoded by Arrow's parser; None if any record is bad."""
+        """Decode `records` with Arrow's parser. Return None if any record is bad."""
         data = b"".join(records)
         if not data:
             return self._schema.empty_table()
@@ -104,7 +107,7 @@ class Decoder:
 
 
 def is_object(record: bytes) -> bool:
-    """Return whether a message is one JSON object, in UTF-8."""
+    """Return True if the message is exactly one JSON object in valid UTF-8."""
     try:
         _check(record)
         if not record.isascii():
@@ -115,7 +118,10 @@ def is_object(record: bytes) -> bool:
 
 
 def _has_infinity(column: pa.ChunkedArray) -> bool:
-    """Return whether a number was too large: Arrow decodes such numbers as infinity."""
+    """Return True if the column contains infinity.
+
+    Arrow decodes a number as infinity if the number is too large for the column's type.
+    """
     kind = column.type
     if pa.types.is_struct(kind):
         return any(map(_has_infinity, column.flatten()))
@@ -125,9 +131,10 @@ def _has_infinity(column: pa.ChunkedArray) -> bool:
 
 
 def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
-    """Return whether Arrow's parser supports a type.
+    """Return True if Arrow's parser can decode columns of this type.
 
-    It does not support maps, nor dates and times inside structs and lists.
+    It cannot decode maps. Dates and times are possible only at the top level (`is_top`), not inside
+    structs and lists.
     """
     if pa.types.is_struct(kind):
         return all(_is_plain(field.type) for field in kind)
@@ -139,10 +146,13 @@ def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
 
 
 # ---- single records ------------------------------------------------------------------------------
-# These functions decode records that Arrow's parser cannot decode, by the same rules. A value must
-# be of the column's type: integers within the range of the type, any number for float and double, a
-# number or its text for decimals, ISO 8601 text for dates and times. A time without a zone is in
-# UTC. A missing column is null.
+# These functions decode records that Arrow's parser cannot decode. They follow the rules of Arrow's
+# parser. A value must match the type of its column:
+# - an integer column takes an integer within the range of its type
+# - a float or double column takes any number
+# - a decimal column takes a number, or the text of a number
+# - a date or time column takes ISO 8601 text; a time without a zone is taken as UTC
+# A column that is missing in a record is null.
 
 
 Convert = Callable[[Any], Any]
@@ -152,7 +162,7 @@ _FLOAT_MAX: Final = 3.4028235677973364e38  # the largest double that rounds to a
 
 
 class BadRecord(ValueError):
-    """Raised if a record is not a JSON object that has the types of the schema."""
+    """Raised if a record is not a JSON object, or if its values do not match the schema."""
 
 
 class _Real(str):
@@ -169,7 +179,10 @@ _load: Final = json.JSONDecoder(parse_float=_Real, parse_constant=_refuse).decod
 
 
 def record_parser(schema: pa.Schema) -> Parse:
-    """Return a function that decodes a record to the values of a schema, or raises BadRecord."""
+    """Return a function that decodes one record to a mapping from column name to value.
+
+    The returned function raises BadRecord if the record does not match `schema`.
+    """
     convert = partial(_struct, _fields(schema))
 
     def parse(raw: bytes) -> dict[str, Any]:
@@ -211,14 +224,14 @@ def _converter_of_value(kind: pa.DataType) -> Convert:
 
 
 def parse_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert texts to dates, times or decimals. Raises BadRecord if one is not valid."""
+    """Convert texts to dates, times or decimals. Raises BadRecord if any text is not valid."""
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid as error:
         if not pa.types.is_timestamp(kind) or kind.tz is None:
             raise BadRecord(str(error)) from None
     try:
-        return texts.cast(pa.timestamp(kind.unit)).cast(kind)  # a time without a zone is in UTC
+        return texts.cast(pa.timestamp(kind.unit)).cast(kind)  # a time without a zone means UTC
     except pa.ArrowInvalid as error:
         raise BadRecord(str(error)) from None
 
@@ -256,7 +269,7 @@ def _text(value: Any) -> Any:
 
 
 def _number_or_text(value: Any, kind: pa.DataType) -> Any:
-    """Return the text for `parse_texts`; numbers are allowed for decimals only."""
+    """Return the text to pass to `parse_texts`. A number is accepted only for a decimal type."""
     is_number = pa.types.is_decimal(kind) and _is_number(value, _Real, int)
     return str(value) if is_number else _text(value)
 

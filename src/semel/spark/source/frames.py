@@ -1,9 +1,11 @@
-"""Decoding of the frames format into columns, without a Python loop over messages.
+"""Decodes the frames format into columns, without a Python loop over messages.
 
-The messages are in the body in order, with slice heads, lengths and commas between them. Their
-starts and ends, interleaved, are the offsets of an Arrow array over the body. Every second element
-of that array is a message, and the others are the bytes between two messages. Taking every second
-element is one copy in C. Only headers, which are rare, are decoded message by message.
+The body contains the messages in order, with slice heads, lengths and commas between them. An Arrow
+array is laid over the body. Its element boundaries are the start and the end of each message. Every
+second element of this array is therefore a message, and the other elements are the bytes between
+two messages. Taking every second element is one copy in C.
+
+Only headers are decoded message by message, because headers are rare.
 """
 
 import struct
@@ -32,9 +34,11 @@ Ints = npt.NDArray[np.int64]
 
 
 class FrameRows(NamedTuple):
-    """The messages of a page. `keys` and `headers` are None if no message has any.
+    """The messages of one page, as columns.
 
-    `times_us` has the timestamp of each message, or the time from `stored_ms` if it has none.
+    `times_us` contains the timestamp of each message. For a message without a timestamp, it
+    contains the time at which the message was stored, from `stored_ms`. `keys` is None if no
+    message has a key. `headers` is None if no message has headers, or if they were not requested.
     """
 
     values: pa.BinaryArray
@@ -60,7 +64,10 @@ class FrameRows(NamedTuple):
 
 
 class _Slices(NamedTuple):
-    """The heads of the slices of a body. Each array, and `lengths`, has one element per slice."""
+    """The slice heads in a body. Each array, and `lengths`, has one element for each slice.
+
+    An element of `lengths` contains the encoded lengths of the messages in the slice.
+    """
 
     offsets: Ints
     times_ms: Ints
@@ -69,11 +76,14 @@ class _Slices(NamedTuple):
     flags: Ints
     starts: Ints
     lengths: list[bytes]
-    extras: dict[int, tuple[int, int]]  # start and end of the extras, by index of the slice
+    extras: dict[int, tuple[int, int]]  # maps the index of a slice to the bounds of its extras
 
 
 def rows_of(body: bytes, *, has_headers: bool = False) -> FrameRows:
-    """Return the messages of a page; their headers only with `has_headers`. Raises BadFormat."""
+    """Decode the messages of a page. Headers are decoded only if `has_headers` is true.
+
+    Raises BadFormat if `body` is not in the frames format.
+    """
     try:
         return _columns(body, _find_slices(body), has_headers=has_headers)
     except (struct.error, OverflowError, ValueError) as error:
@@ -81,7 +91,10 @@ def rows_of(body: bytes, *, has_headers: bool = False) -> FrameRows:
 
 
 def _find_slices(body: bytes) -> _Slices:
-    """Return the heads of the slices. Raises BadFormat. This loop runs once per slice."""
+    """Read the head of each slice in `body`. Raises BadFormat if `body` is malformed.
+
+    The loop runs once for each slice, not for each message.
+    """
     magic, _, type_bytes, count, _, _ = FRAMES_HEAD.unpack_from(body)
     if magic != FRAMES_MAGIC:
         raise BadFormat("the body does not begin with frames of this version")
@@ -92,7 +105,8 @@ def _find_slices(body: bytes) -> _Slices:
     unpack, head_bytes = SLICE_HEAD.unpack_from, SLICE_HEAD.size
     for number in range(count):
         offset, time_ms, messages, size, flags = unpack(body, at)
-        # A slice with one message has no list of lengths: the size in its head is the length.
+        # A slice with one message has no list of lengths. The payload size in the slice head is the
+        # length of the message.
         lengths_at = at + (SLICE_PAYLOAD_BYTES_AT if messages == 1 else head_bytes)
         lengths.append(body[lengths_at : lengths_at + 4 * messages])
         at += head_bytes + (4 * messages if messages != 1 else 0)
@@ -150,13 +164,17 @@ def _numbers(parts: list[bytes]) -> Ints:
 
 
 def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
-    """Return the start of each element, relative to the first element of its slice."""
+    """Return the start of each element, relative to the start of its slice.
+
+    `sizes` has one entry for each element. `counts` has the number of elements in each slice, and
+    `firsts` the index of the first element of each slice.
+    """
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)
 
 
 def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
-    """Copy spans of `body` into an array. They must be in order and must not overlap."""
+    """Copy parts of `body` into an array. The parts must be in order and must not overlap."""
     count = len(starts)
     edges = np.empty(2 * count, np.int32)
     edges[0::2] = starts
@@ -167,7 +185,10 @@ def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
 
 
 def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> None:
-    """Replace the time of storage in `times_ms` for each message that has a timestamp."""
+    """Put the timestamp of each message that has one into `times_ms`.
+
+    Before the call, `times_ms` contains the time at which each message was stored.
+    """
     for number, (at, end) in slices.extras.items():
         if U32.unpack_from(body, at)[0] & HAS_TIMESTAMPS:
             count, first = slices.counts[number], firsts[number]
@@ -177,7 +198,10 @@ def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> No
 
 
 def _keys(body: bytes, slices: _Slices, counts: Ints, firsts: Ints) -> pa.BinaryArray | None:
-    """Return the keys; None if no message has one. The extras store them end to end."""
+    """Return the keys of all messages, or None if no message has a key.
+
+    The extras of a slice store the keys of its messages one after the other.
+    """
     parts: list[bytes] = []
     starts, ends = slices.starts.copy(), slices.starts.copy()
     has_any = False
@@ -203,7 +227,7 @@ def _keys(body: bytes, slices: _Slices, counts: Ints, firsts: Ints) -> pa.Binary
 
 
 def _headers(body: bytes, slices: _Slices) -> list[list[Header] | None]:
-    """Return the headers of each message; None for a message without headers."""
+    """Return a list with the headers of each message, and None for a message without headers."""
     headers: list[list[Header] | None] = []
     for number, count in enumerate(slices.counts.tolist()):
         at, end = slices.extras.get(number, (0, 0))

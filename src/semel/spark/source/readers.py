@@ -27,15 +27,15 @@ from semel.spark.source.catalog import StreamCatalog, StreamEnd, StreamPosition
 from semel.spark.source.columns import columns_for
 from semel.spark.source.slices import Span, TaskInput, read_task, split_range
 
-# Without new messages, Spark calls latestOffset about 80 times per second. This wait reduces that
-# to about one call per second.
+# If there are no new messages, Spark calls latestOffset about 80 times per second. latestOffset
+# waits this long for new messages, so that it is called only about once per second.
 WAIT_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MIN: Final = 0.01
 _PAUSE_SECONDS_MAX: Final = 0.1
 
 
 class _TaskReader:
-    """The base class of both readers: it reads the messages of a task."""
+    """The base class of both readers. It reads the messages of one task."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -44,15 +44,15 @@ class _TaskReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task."""
         if not isinstance(partition, TaskInput):
-            return iter(())  # Spark runs one empty task for an empty batch or read
+            return iter(())  # if there is nothing to read, Spark still runs one task
         return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
 
 
 class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of `readStream`: it reads each message once while the Spark checkpoint exists.
+    """The reader of `readStream`. It reads each message once while the Spark checkpoint exists.
 
-    Spark creates one instance, which plans all batches of the query, and sends copies to the tasks,
-    which only call `read`.
+    Spark creates one instance, and this instance plans all batches of the query. Spark also sends
+    copies of the instance to the tasks. A task only calls `read`.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -63,15 +63,19 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         super().__init__(options, schema)
         self._catalog = StreamCatalog(options)
         self._last_ends: dict[str, StreamEnd] = {}
-        self._is_end_fixed = False  # true for availableNow
-        # The first offsets of streams in which the query has no position, by incarnation.
+        self._is_end_fixed = False  # true for an availableNow query
+        # Maps (path, incarnation) to the stream's first offset, if the query has no position there.
         self._firsts: dict[tuple[str, str], int] = {}
 
     # ---- planning --------------------------------------------------------------------------------
 
     @hide_traceback
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset where the query starts; PIN if it starts at a tail, which moves."""
+        """Return the offset at which the query starts.
+
+        Return PIN if the query starts at the end of a stream, because the end moves. The first
+        batch then fixes the actual offset.
+        """
         ends = self._catalog.ends()
         self._catalog.require(ends)
         options = self._options
@@ -80,19 +84,22 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         return to_document(self._catalog.starts(ends))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit on a batch, for triggers that set none."""
+        """Return the maximum size of a batch, for a trigger that sets no limit of its own."""
         count = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
     @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
-        """Store the current ends of the streams, because an availableNow query ends there."""
+        """Fix the current ends of the streams. An availableNow query stops at these ends."""
         self._last_ends = self._catalog.ends()
         self._is_end_fixed = True
 
     @hide_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch; `start`, after a wait, if there are no new messages."""
+        """Return the end of the next batch, which begins at `start`.
+
+        If there are no new messages, wait for a short time. Return `start` if none arrive.
+        """
         if is_pin(start):
             return to_document(self._catalog.starts(self._ends({})))
         positions = from_document(start)
@@ -106,7 +113,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         return start if ends == positions else to_document(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the last known ends of the streams, from which Spark calculates the lag."""
+        """Return the last known ends of the streams. Spark uses them to calculate the lag."""
         ends = {
             stream: StreamPosition(end.id, end.stable) for stream, end in self._last_ends.items()
         }
@@ -114,7 +121,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     @hide_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the inputs of the tasks that read the batch from `start` up to `end`."""
+        """Return one input for each task that reads a part of the batch from `start` to `end`."""
         if is_pin(start):
             return []
         positions = from_document(start)
@@ -125,17 +132,17 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         return list(split_range(spans, self._options.min_partitions))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: offsets are stored in the Spark checkpoint only."""
+        """Do nothing, because offsets are stored only in the Spark checkpoint."""
 
     def stop(self) -> None:
-        """Do nothing: there are no resources to release."""
+        """Do nothing, because there are no resources to release."""
 
     # ---- positions -------------------------------------------------------------------------------
 
     def _wait_for_ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamPosition]:
-        """Return the ends of the streams; wait for a short time for new messages.
+        """Return the ends of the streams. If nothing is new, wait for a short time first.
 
-        A stream that the query no longer names keeps its position, in case it is named again.
+        If the options no longer name a stream, its position is kept in case they name it again.
         """
         kept = {stream: at for stream, at in positions.items() if not self._catalog.reads(stream)}
         read = {stream: at for stream, at in positions.items() if stream not in kept}
@@ -151,9 +158,10 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
     def _ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamEnd]:
-        """Return the ends of the streams; with availableNow, their ends at the start of the run.
+        """Return the current ends of the streams.
 
-        Raises StreamMissing for a named stream that does not exist and has no position.
+        An availableNow query gets the ends that were fixed at the start of its run. Raises
+        StreamMissing if a named stream does not exist and the query has no position in it.
         """
         if not self._is_end_fixed:
             self._last_ends = self._catalog.ends()
@@ -163,7 +171,10 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def _span(
         self, stream: str, end: StreamPosition, positions: Mapping[str, StreamPosition]
     ) -> Span:
-        """Return the range of offsets that a batch up to `end` reads in a stream."""
+        """Return the offsets that a batch reads in `stream`, if it ends at `end`.
+
+        `positions` are the positions at the start of the batch.
+        """
         position = positions.get(stream)
         if position is not None and position.id == end.id:
             return Span(end.id, position.next, end.next)
@@ -171,7 +182,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         if key not in self._firsts:
             try:
                 self._firsts[key] = self._catalog.first(stream)
-            except StreamMissing:  # it existed when the batch was planned
+            except StreamMissing:  # the stream existed when the batch was planned
                 if self._options.is_loss_fatal:
                     raise stream_deleted(stream) from None
                 return Span(end.id, end.next, end.next)
@@ -179,17 +190,22 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
 
 # ---- offsets in the Spark checkpoint -------------------------------------------------------------
-# A source offset is `{"orders": {"id": "<incarnation>", "next": 5000}}`. Spark compares offsets as
-# text, so the keys are always sorted. `{"pin": "latest"}` means the tails at the time when the
-# query is first planned. The first batch of such a query is empty. It stores the actual offsets in
-# Spark's offset log, so that a crash before the first real batch cannot move the start.
+# A source offset is `{"orders": {"id": "<incarnation>", "next": 5000}}`. Its keys are always
+# sorted, because Spark compares offsets as text.
+#
+# `{"pin": "latest"}` means the ends of the streams at the time when the query is first planned. The
+# first batch of such a query is empty, but it stores the actual offsets in Spark's offset log. If
+# the query crashes before its first real batch, it still starts at the same offsets afterwards.
 
 
 PIN: Final = {"pin": "latest"}
 
 
 def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
-    """Return positions as an offset for Spark, with sorted keys, because Spark compares text."""
+    """Return positions as a Spark offset.
+
+    The keys are sorted, because Spark compares offsets as text.
+    """
     return {
         stream: {"id": position.id, "next": position.next}
         for stream, position in sorted(positions.items())
@@ -197,12 +213,19 @@ def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
 
 
 def is_pin(document: Mapping[str, Any]) -> bool:
-    """Return whether an offset is PIN. A stream named "pin" has an object here, not a string."""
+    """Return True if the offset is PIN.
+
+    An offset for a stream with the path "pin" is not confused with PIN, because its value is an
+    object and not a string.
+    """
     return document.get("pin") == PIN["pin"]
 
 
 def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
-    """Parse an offset of the Spark checkpoint. Raises ValueError if it is of another source."""
+    """Parse an offset from the Spark checkpoint.
+
+    Raises ValueError if the offset was not written by this source.
+    """
     try:
         return {
             stream: StreamPosition(str(entry["id"]), int(entry["next"]))
@@ -210,8 +233,8 @@ def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
         }
     except (TypeError, KeyError, ValueError):
         raise ValueError(
-            f"the checkpoint has {json.dumps(document)[:200]}, which is not an offset of semel: it"
-            " belongs to another source, start with a new checkpointLocation"
+            f"the checkpoint has {json.dumps(document)[:200]}, which is not an offset of semel: the"
+            " checkpoint belongs to a different source; start with a new checkpointLocation"
         ) from None
 
 
@@ -221,11 +244,14 @@ def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
 def next_positions(
     positions: Mapping[str, StreamPosition], ends: Mapping[str, StreamEnd], *, is_loss_fatal: bool
 ) -> dict[str, StreamPosition]:
-    """Return the ends of the streams as positions, never before the positions of the query.
+    """Return the position of each stream at the end of the next batch.
 
-    A stream without an end was deleted. Raises DataLossError if messages were lost and
-    `is_loss_fatal` is true. If it is false, a deleted stream keeps its position, and a stream that
-    was created again is read in its new incarnation.
+    That is the end of the stream, but never before the query's current position. A stream that is
+    in `positions` but not in `ends` was deleted.
+
+    If messages were lost and `is_loss_fatal` is true, raise DataLossError. If it is false, a
+    deleted stream keeps its position, and a stream that was created again is read in its new
+    incarnation.
     """
     latest: dict[str, StreamPosition] = {}
     for stream, position in positions.items():
@@ -249,9 +275,9 @@ def next_positions(
 def limit_positions(
     begins: Mapping[str, int], ends: Mapping[str, StreamPosition], count: int
 ) -> dict[str, StreamPosition]:
-    """Return ends for a batch of about `count` offsets.
+    """Reduce `ends` so that the batch has about `count` offsets.
 
-    Each stream gets a share in proportion to its lag, and at least one offset if it has a lag.
+    Each stream gets a share in proportion to its lag. A stream with a lag gets at least one offset.
     """
     lags = {stream: ends[stream].next - begin for stream, begin in begins.items()}
     total = sum(lags.values())
@@ -269,7 +295,10 @@ def limit_positions(
 
 
 class BatchReader(_TaskReader, DataSourceReader):
-    """The reader of `spark.read`: one range of each stream, fixed when the read is planned."""
+    """The reader of `spark.read`. It reads one range of each stream.
+
+    The ranges are fixed when the read is planned.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.max_offsets_per_trigger is not None:
@@ -281,7 +310,7 @@ class BatchReader(_TaskReader, DataSourceReader):
 
     @hide_traceback
     def partitions(self) -> list[InputPartition]:
-        """Return the inputs of the tasks, which together read the range of each stream."""
+        """Return one input for each task. Together, the tasks read the range of each stream."""
         catalog = StreamCatalog(self._options)
         ends = catalog.ends()
         catalog.require(ends)
@@ -297,7 +326,7 @@ class BatchReader(_TaskReader, DataSourceReader):
             return end.stable
         if limit > end.stable:
             raise SparkOptionError(
-                f"endingOffsets: the end of {stream} is {limit}, and it can be read only up to its"
+                f"endingOffsets: the end of {stream} is {limit}, but a read can go only up to its"
                 f" stable offset {end.stable}: write a smaller offset, or latest"
             )
         return limit
@@ -307,9 +336,10 @@ class BatchReader(_TaskReader, DataSourceReader):
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A reader for wrong options: its methods raise the error.
+    """The reader that is used if the options are wrong. Its methods raise `error`.
 
-    If the error were raised when the reader is created, Spark would wrap it and hide its message.
+    The error is not raised when the reader is created, because Spark would then wrap the error and
+    hide its message.
     """
 
     def __init__(self, error: SparkOptionError) -> None:
@@ -322,4 +352,4 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     read = _refuse
 
     def stop(self) -> None:
-        """Do nothing, so that Spark reports the original error."""
+        """Do nothing. An error raised here would hide the original error."""

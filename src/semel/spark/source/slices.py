@@ -1,4 +1,4 @@
-"""The offset ranges of tasks: split a batch into ranges, and read a range page by page."""
+"""Splits a batch into offset ranges for tasks, and reads an offset range page by page."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ from semel.spark.options import SourceOptions, client_for
 from semel.spark.source.columns import Columns
 from semel.spark.source.frames import rows_of
 
-# The overhead of a task is about 50 ms. So a batch is split into one task per core of the planner,
-# but only if each task gets at least OFFSETS_MIN. A task has at most about OFFSETS_MAX, so that
-# repeating it is not expensive.
+# A batch is split into one task for each core of the machine that plans it. Because each task has
+# an overhead of about 50 ms, there are fewer tasks if a task would get fewer than OFFSETS_MIN
+# offsets. A task gets at most about OFFSETS_MAX offsets, so that repeating it is not expensive.
 OFFSETS_MIN: Final = 50_000
 OFFSETS_MAX: Final = 1_000_000
 
 
 class Span(Struct, frozen=True):
-    """The offsets from `begin` up to `end`, in the incarnation `id` of a stream.
+    """The offsets from `begin` up to `end` in a stream. `id` is the stream's incarnation.
 
-    `is_open` means that the span starts at the head of the stream. A trim may move the head, so
-    messages that were trimmed at its start are not reported as lost.
+    `is_open` means that the span starts at the head of the stream. A trim can move the head before
+    the span is read. Messages trimmed at the start of an open span are not reported as lost.
     """
 
     id: str
@@ -64,9 +64,9 @@ class TaskInput(InputPartition):
 def split_range(
     spans: Mapping[str, Span], min_partitions: int, cores: int | None = None
 ) -> list[TaskInput]:
-    """Return the spans, split into inputs of tasks.
+    """Split `spans` into inputs for tasks. `spans` maps the path of each stream to its span.
 
-    There are at least `min_partitions`, if there are enough offsets.
+    There are at least `min_partitions` inputs, if there are enough offsets.
     """
     total = sum(span.end - span.begin for span in spans.values())
     cores = cores or os.cpu_count() or 1
@@ -76,7 +76,7 @@ def split_range(
         length = span.end - span.begin
         if not length:
             continue
-        # Rounded up, so that there are at least `task_count` ranges in total.
+        # The count is rounded up, so that there are at least `task_count` ranges in total.
         count = min(length, -(-length * task_count // total))
         edges = [span.begin + length * number // count for number in range(count + 1)]
         for begin, end in pairwise(edges):
@@ -86,7 +86,11 @@ def split_range(
 
 
 def _packed(ranges: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
-    """Combine small ranges, so that many streams with few messages do not need many tasks."""
+    """Combine small ranges into inputs of up to `offsets_max` offsets.
+
+    Without this, many streams with few messages would need many tasks. A range that is larger than
+    `offsets_max` gets an input of its own.
+    """
     inputs: list[list[OffsetRange]] = []
     budget = 0
     for part in ranges:
@@ -101,15 +105,16 @@ def _packed(ranges: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-_AHEAD: Final = 1  # pages to fetch in advance; more would use memory without a gain
+_AHEAD: Final = 1  # pages to fetch in advance; more pages would only use more memory
 
 
 def read_task(
     options: SourceOptions, columns: Columns, task: TaskInput
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a task, range by range.
+    """Yield the messages of a task, one range after the other.
 
-    Raises DataLossError and ServerUnreachable.
+    Raises DataLossError if messages were lost and `failOnDataLoss` is true. Raises
+    ServerUnreachable if the server does not respond.
     """
     for part in task.ranges:
         yield from read_offset_range(options, columns, part)
@@ -118,10 +123,12 @@ def read_task(
 def read_offset_range(
     options: SourceOptions, columns: Columns, part: OffsetRange
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the committed messages of a range, each once, in order.
+    """Yield the committed messages of a range, in order and each only once.
 
-    The next page is fetched while the current one is decoded. Raises DataLossError and
-    ServerUnreachable.
+    The next page is fetched while the current page is decoded.
+
+    Raises DataLossError if messages were lost and `failOnDataLoss` is true. Raises
+    ServerUnreachable if the server does not respond.
     """
     with ThreadPoolExecutor(_AHEAD, "semel-pages") as ahead:
         fetch = _Fetch(options, part)
@@ -141,7 +148,7 @@ def read_offset_range(
 
 
 class _Fetch:
-    """The pages of one offset range, fetched from the server."""
+    """Fetches the pages of one offset range from the server."""
 
     def __init__(self, options: SourceOptions, part: OffsetRange) -> None:
         self._part = part
@@ -150,9 +157,10 @@ class _Fetch:
         self._calls = self._client.stream(part.stream).calls
 
     def page(self, offset: int) -> FramesPage | None:
-        """Return the page at an offset; None if the rest is lost and `failOnDataLoss` is false.
+        """Return the page that starts at `offset`, or None if there is nothing more to read.
 
-        Raises DataLossError and ServerUnreachable.
+        If the messages at `offset` were lost, raise DataLossError if `failOnDataLoss` is true.
+        Raises ServerUnreachable if the server does not respond.
         """
         try:
             return self._page(offset)

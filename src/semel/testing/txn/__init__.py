@@ -1,1 +1,1 @@
-"""The transaction checker: recorded histories, order, cycles and positions."""
+"""The transaction checker: records a history of transactions, and finds anomalies in it."""

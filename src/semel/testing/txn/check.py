@@ -1,13 +1,16 @@
-"""The transaction checker: it checks that transactions were atomic, also for readers.
+"""The transaction checker: checks that transactions are atomic, also from the view of readers.
 
-It also checks workers that share a group: they must process every message once, and each must start
-at the position where the previous one ended.
+It also checks workers that share a group. They must process every message once, and each worker
+must start at the position where the previous worker ended.
 
-Values are unique, so each message identifies its transaction, and the checker need not search for
-an order. It takes linear time in the size of the history. Only violations of what semel guarantees
-are anomalies. These are not: reads of several streams are not a snapshot; a read may end before the
-first message of an open inline transaction; and overlapping inline transactions may be in different
-orders in different streams.
+The checker need not search for an order of the transactions, because every value is unique and so
+each message identifies its transaction. The check takes linear time in the size of the history.
+
+An anomaly is always a violation of something that semel guarantees. These cases are not anomalies:
+
+- Reads of several streams are not a snapshot.
+- A read can end before the first message of an open inline transaction.
+- Overlapping inline transactions can be in different orders in different streams.
 """
 
 from collections import Counter
@@ -33,11 +36,14 @@ ANOMALIES_MAX: Final = 1_000
 class TransactionReport(Struct, frozen=True):
     """The result of a check: the anomalies, and counts of what was checked.
 
-    `committed` and `aborted` count the recorded outcomes. A transaction with an unknown outcome
-    counts as `resolved_committed` if its messages or moves are visible, else as `resolved_aborted`.
-    `edges` counts the edges of the dependency graph. `ranges` counts the ranges that committed
-    transactions processed for shared groups. `refused` counts the transactions that were refused
-    because of a position. `sets` and `deletes` count the sets and deletions that were done.
+    - `committed` and `aborted` count the transactions with a recorded outcome.
+    - `resolved_committed` and `resolved_aborted` count the transactions with an unknown outcome.
+      Such a transaction counts as committed if its messages or moves are visible.
+    - `reads` counts the reads. `edges` counts the edges of the dependency graph.
+    - `ranges` counts the ranges that committed transactions processed for shared groups.
+    - `refused` counts the transactions with a request that was refused because of a position.
+    - `sets` counts the positions that were set outside any transaction.
+    - `deletes` counts the streams that were deleted.
     """
 
     anomalies: list[Anomaly]
@@ -74,15 +80,19 @@ def check_transactions(
     positions: Mapping[tuple[str, str], int] | None = None,
     incarnations: Mapping[str, str] | None = None,
 ) -> TransactionReport:
-    """Compare a history with the final content of the streams; return the anomalies and counts.
+    """Compare a history with the final content of the streams. Return the anomalies and counts.
 
-    `committed` and `uncommitted` have every message of every stream, as read at read_committed and
-    at read_uncommitted. `positions` are the final positions of groups, by group and stream.
-    `incarnations` are the final incarnations of the streams in `positions`, as in the recorded
-    moves. They are needed only if such a stream was deleted and created again. At most 1,000
-    anomalies are returned. Before the call, every client and every transaction must have ended. No
-    stream of the logs may be trimmed or deleted. Raises ValueError if a value was appended twice,
-    or if too many moves of one group have no response.
+    `committed` and `uncommitted` map each stream to all its messages, as read at read_committed and
+    at read_uncommitted. `positions` maps each group and stream to the group's final position.
+    `incarnations` maps each stream in `positions` to its final incarnation. Use the same strings as
+    in the recorded moves. `incarnations` is needed only if such a stream was deleted and created
+    again.
+
+    Before the call, every client and every transaction must have ended. The streams in `committed`
+    and `uncommitted` must never have been trimmed or deleted.
+
+    At most 1,000 anomalies are returned. Raises ValueError if a value was appended twice, or if too
+    many moves of one group have no response.
     """
     facts = HistoryFacts(history, committed, uncommitted, positions or {})
     dependencies = Dependencies(facts)
@@ -113,11 +123,11 @@ def check_transactions(
 
 # ---- reads ---------------------------------------------------------------------------------------
 # Every read must return a part of the final stream. A read at read_committed must return only
-# committed transactions, and each of them completely.
+# messages of committed transactions, and must not return only a part of a transaction.
 
 
 def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Check each read separately; yield the first anomaly of each."""
+    """Check each read separately. Yield the first anomaly of each read, if it has one."""
     for read in facts.reads():
         anomaly = _differs(facts, read) or _early(facts, read) or _incomplete(facts, read)
         if anomaly is not None:
@@ -125,7 +135,10 @@ def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Return the anomaly of the first difference between a read and the final stream, or None."""
+    """Return an anomaly for the first difference between a read and the final stream.
+
+    Return None if there is no difference.
+    """
     log = (facts.committed if read.is_committed else facts.uncommitted).get(read.stream, ())
     stored = list(log[read.start : read.end])
     if list(read.values) == stored:
@@ -135,27 +148,28 @@ def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
     got = f"{read.reader} got {value!r} as number {number} of {read.stream}"
     sent = facts.sender(read.stream, value)
     if sent is None:
-        return Anomaly("never_sent", f"{got}, and no transaction has sent it there")
+        return Anomaly("never_sent", f"{got}, but no transaction sent it to that stream")
     name, ids = name_of(sent.transaction), (sent.transaction.id,)
     final = (facts.numbers if read.is_committed else facts.raw_numbers)[read.stream].get(value)
     if final is None and read.is_committed and not facts.is_committed[sent.number]:
         return Anomaly("G1a", f"{got}, and {name} is not committed", ids)
     if final is None:
-        return Anomaly("lost", f"{got}, and the final stream lacks it; {name} sent it", ids)
+        return Anomaly("lost", f"{got}, but it is not in the final stream; {name} sent it", ids)
     if final < number:
         return Anomaly("duplicate", f"{got}, but in the final stream it is number {final}", ids)
     before = facts.sender(read.stream, log[number])
-    text = f"{got}, and did not get {log[number]!r} before it"
+    text = f"{got}, but did not get {log[number]!r} before it"
     if before is None:
         return Anomaly("lost", text, ids)
-    text += f", of {name_of(before.transaction)}"
+    text += f"; the missing message was sent by {name_of(before.transaction)}"
     return Anomaly("lost", text, (before.transaction.id, *ids))
 
 
 def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Return the anomaly of a message that was read too early, or None.
+    """Return an anomaly if a message was read too early, or None.
 
-    At read_committed that is before its commit was sent, otherwise before the message was sent.
+    At read_committed, a message must not be read before its commit was sent. At read_uncommitted,
+    it must not be read before the message itself was sent.
     """
     for value in read.values:
         sent = facts.sender(read.stream, value)
@@ -173,10 +187,12 @@ def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Return the anomaly of a message that a read lacks although its transaction was committed.
+    """Return an anomaly if a read did not return a message that it should have returned.
 
-    There is one valid reason: an inline transaction was still open and has an earlier message. An
-    anomaly is also a read of only a part of a transaction. Returns None if there is no anomaly.
+    The read should have returned the message if the transaction was committed before the read
+    started, or if the read returned a different message of the same transaction. The only valid
+    reason to stop before such a message is an inline transaction that was still open and has an
+    earlier message. Return None if there is no anomaly.
     """
     if not (read.is_committed and read.is_up_to_date):
         return None
@@ -186,25 +202,28 @@ def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
         if sent is None:
             continue
         if facts.offset_times(sent)[0] > read.returned_at:
-            return None  # this message, and all later ones, may have come after the read
+            return None  # this message and all later messages may have come after the read
         has_ended = facts.ended_by[sent.number] < read.invoked_at
         is_partly_read = _is_partly_read(facts, read, sent)
         if facts.is_committed[sent.number] and (has_ended or is_partly_read):
             return _torn(read, log[index], sent, is_partly_read=is_partly_read)
         if sent.transaction.is_inline and not has_ended:
-            return None  # it may have been open during the read
+            return None  # this transaction may have been open during the read
     return None
 
 
 def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
-    """Return the number, at read_uncommitted, of the message after the last one of a read."""
+    """Return the number of the first message after those that a read returned.
+
+    The number is counted at read_uncommitted.
+    """
     log = facts.committed.get(read.stream, ())
     end = min(read.end, len(log))
     return facts.raw_numbers.get(read.stream, {}).get(log[end - 1], -1) + 1 if end else 0
 
 
 def _is_partly_read(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> bool:
-    """Return whether the reader got another message of the same transaction in this stream."""
+    """Return True if the reader got a message of the same transaction from this stream."""
     numbers = facts.numbers.get(read.stream, {})
     return any(
         numbers.get(append.values[0], read.end) < read.end
@@ -220,12 +239,12 @@ def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_read:
         f" {name}"
     )
     if is_partly_read:
-        return Anomaly("G1b", f"{lacks}, of which it got another message there", ids)
-    lacks += ", which was committed before the read"
+        return Anomaly("G1b", f"{lacks}, but got a different message of that transaction", ids)
+    lacks += "; that transaction was committed before the read"
     streams = {append.stream for append in appends_of(sent.transaction)}
     if len(streams) > 1:
         others = ", ".join(sorted(streams - {read.stream}))
-        return Anomaly("torn", f"{lacks}; it is also in {others}", ids)
+        return Anomaly("torn", f"{lacks}, and also wrote to {others}", ids)
     return Anomaly("stale", lacks, ids)
 
 
@@ -240,9 +259,9 @@ def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
         yield from _check_visible(facts, transaction)
         yield from _check_refused(facts, transaction)
         if facts.is_committed[number] and transaction.decide_at is None:
-            text = f"{name_of(transaction)} is visible, and its commit was never sent"
+            text = f"{name_of(transaction)} is visible, but its commit was never sent"
             yield Anomaly("G1a", text, (transaction.id,))
-    # By group and stream, the transactions that move the position.
+    # Maps each group and stream to the transactions that move the position.
     movers: dict[tuple[str, str], list[int]] = {}
     for number, transaction in enumerate(facts.history.transactions):
         for where in transaction.moves:
@@ -252,24 +271,24 @@ def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[Anomaly]:
-    """Check that every message was sent by a client and is stored only once."""
+    """Check that a transaction sent each stored message, and that each message is stored once."""
     for stream, log in logs.items():
         seen: set[Hashable] = set()
         for number, value in enumerate(log):
             sent = facts.sender(stream, value)
             where = f"{value!r} is number {number} of {stream} at {isolation}"
             if sent is None:
-                yield Anomaly("never_sent", f"{where}, and no transaction has sent it there")
+                yield Anomaly("never_sent", f"{where}, but no transaction sent it to that stream")
             elif value in seen:
-                text = f"{where}, and was there before; {name_of(sent.transaction)} sent it once"
+                text = f"{where}, and occurs earlier, too; {name_of(sent.transaction)} sent it once"
                 yield Anomaly("duplicate", text, (sent.transaction.id,))
             seen.add(value)
 
 
 def _check_visible(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
     """Check that a transaction is completely visible if committed, and invisible if aborted."""
-    visible: dict[str, Hashable] = {}  # the first value, by stream
-    missing: dict[str, Hashable] = {}
+    visible: dict[str, Hashable] = {}  # maps each stream to the first visible value
+    missing: dict[str, Hashable] = {}  # maps each stream to the first missing value
     for append in appends_of(transaction):
         numbers = facts.numbers.get(append.stream, {})
         for value in append.values:
@@ -284,7 +303,7 @@ def _check_visible(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
     elif missing and transaction.outcome == "committed":
         yield Anomaly("lost", f"{name} was acknowledged, and {_shown(missing)} is missing", ids)
     elif missing and facts.has_moved(transaction):
-        text = f"{name} has moved a position, and {_shown(missing)} is missing"
+        text = f"{name} has moved a position, but {_shown(missing)} is missing"
         yield Anomaly("torn", text, ids)
 
 
@@ -296,16 +315,17 @@ def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
         stored = [v for v in step.values if v in facts.raw_numbers.get(step.stream, {})]
         if stored:
             what = _shown({step.stream: stored[0]})
-            text = f"an append of {name_of(transaction)} was refused, and {what} is stored"
+            text = f"an append of {name_of(transaction)} was refused, but {what} is stored"
             yield Anomaly("G1a", text, (transaction.id,))
 
 
 def _check_position(
     facts: HistoryFacts, where: tuple[str, str], numbers: list[int]
 ) -> Iterator[Anomaly]:
-    """Check that the final position of a group is the one of its last committed move.
+    """Check that the final position of a group is the one that its last committed move set.
 
-    `numbers` are the transactions that move this position.
+    `where` is the group and the stream. `numbers` are the indexes of the transactions that move
+    this position.
     """
     transactions = facts.history.transactions
     position = facts.positions.get(where)
@@ -315,15 +335,15 @@ def _check_position(
     if last is None:
         if position is not None or committed:
             ids = tuple(transaction.id for transaction in committed[-1:])
-            yield Anomaly("torn", f"{here}, and no transaction has moved it there", ids)
+            yield Anomaly("torn", f"{here}, but no transaction has moved it there", ids)
         return
     name, id = name_of(transactions[last]), transactions[last].id
     if not facts.is_committed[last]:
-        yield Anomaly("G1a", f"{here}, and only {name} moves it there", (id,))
+        yield Anomaly("G1a", f"{here}, but only {name} moves it there", (id,))
         return
     for later in committed:
         if later.decide_at is not None and later.decide_at > facts.ended_by[last]:
-            text = f"{here}, where {name} moved it, and {name_of(later)} moved it after that"
+            text = f"{here}, where {name} moved it, but {name_of(later)} moved it later"
             yield Anomaly("torn", text, (id, later.id))
             return
 
@@ -336,7 +356,7 @@ def _shown(values: Mapping[str, Hashable]) -> str:
 
 
 def check_order(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Check the order of every stream against the order in which its messages were sent."""
+    """Check that the messages of every stream are in the order in which they were sent."""
     for stream, log in facts.uncommitted.items():
         yield from _check_times(facts, stream, log)
     for stream, log in facts.committed.items():
@@ -346,9 +366,9 @@ def check_order(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> Iterator[Anomaly]:
-    """Check that messages are in the order of time.
+    """Check that the order of a stream agrees with the times of its appends.
 
-    If a message had its offset before another one was sent, it must be before the other one.
+    If message A already had its offset when message B was sent, A must be before B.
     """
     latest: tuple[int, Hashable, Sent] | None = None
     for value in log:
@@ -359,7 +379,7 @@ def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> I
         if latest is not None and stored_by < latest[0]:
             text = (
                 f"{value!r} of {name_of(sent.transaction)} was in {stream} before {latest[1]!r} of"
-                f" {name_of(latest[2].transaction)} was sent, but is stored after it"
+                f" {name_of(latest[2].transaction)} was sent, but is stored after that message"
             )
             yield Anomaly("order", text, (latest[2].transaction.id, sent.transaction.id))
         if latest is None or sent_at > latest[0]:
@@ -369,25 +389,29 @@ def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> I
 def _check_isolations(
     facts: HistoryFacts, stream: str, log: Sequence[Hashable]
 ) -> Iterator[Anomaly]:
-    """Check that read_uncommitted has all messages of read_committed, in the same order."""
+    """Check that both isolation levels agree.
+
+    A read at read_uncommitted must contain all messages of a read at read_committed, in the same
+    order.
+    """
     numbers = facts.raw_numbers.get(stream, {})
     before = -1
     for value in log:
         number = numbers.get(value)
         if number is None:
-            text = f"{value!r} is in {stream} at read_committed, and not at read_uncommitted"
+            text = f"{value!r} is in {stream} at read_committed, but not at read_uncommitted"
             yield Anomaly("lost", text)
         elif number < before:
-            text = f"{value!r} is in another order in {stream} at read_committed"
+            text = f"{value!r} has a different place in the order of {stream} at read_committed"
             yield Anomaly("order", f"{text} than at read_uncommitted")
         else:
             before = number
 
 
 def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """Check that the messages of a transaction are in the order in which it appended them.
+    """Check that the messages of a transaction are in the order in which they were appended.
 
-    Unless the transaction is inline, they must also be adjacent in each stream.
+    Unless the transaction is inline, its messages must also be adjacent in each stream.
     """
     last: dict[str, tuple[int, Hashable]] = {}
     for append in appends_of(transaction):
@@ -401,6 +425,6 @@ def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterato
             if number != before + 1 and not (transaction.is_inline and number > before):
                 text = (
                     f"{name_of(transaction)} appended {earlier!r} and then {value!r} to"
-                    f" {append.stream}, which are its numbers {before} and {number}"
+                    f" {append.stream}, but their numbers there are {before} and {number}"
                 )
                 yield Anomaly("order", text, (transaction.id,))

@@ -1,4 +1,4 @@
-"""Facts about a recorded history of transactions, used by several checks."""
+"""Facts about a recorded history of transactions. Several checks use these facts."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final
@@ -20,7 +20,7 @@ Log = Mapping[str, Sequence[Hashable]]
 class Anomaly(Struct, frozen=True):
     """A violation of one guarantee.
 
-    `text` describes the evidence; `transactions` are the ids of the transactions involved.
+    `text` describes the evidence. `transactions` contains the ids of the transactions involved.
     """
 
     name: str
@@ -34,8 +34,8 @@ class Anomaly(Struct, frozen=True):
 class Sent(Struct, frozen=True):
     """The append that sent a value.
 
-    `number` is the index of its transaction in the history, `step` the index of the append in the
-    transaction.
+    `number` is the index of the transaction in the history. `step` is the index of the append in
+    the transaction.
     """
 
     number: int
@@ -45,12 +45,14 @@ class Sent(Struct, frozen=True):
 
 
 class HistoryFacts:
-    """The number of every value in its stream, and the outcome and end of every transaction.
+    """Tells where every value is in its stream, and how every transaction ended.
 
-    `numbers` are the numbers at read_committed, `raw_numbers` those at read_uncommitted.
-    `is_committed` and `ended_by` are indexed by the number of the transaction. A transaction with
-    an unknown outcome counts as committed if any of its values or moves is visible at the end.
-    `ended_by` is a time at which the transaction had certainly ended.
+    `numbers[stream][value]` is the number of a value in its stream, counted at read_committed.
+    `raw_numbers[stream][value]` is the same, counted at read_uncommitted.
+
+    `is_committed` and `ended_by` have one entry for each transaction of the history. A transaction
+    with an unknown outcome counts as committed if any of its values or moves is visible at the end.
+    `ended_by` is a time by which the transaction had certainly ended.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class HistoryFacts:
                     self.ended_by[sent.number] = min(self.ended_by[sent.number], read.returned_at)
 
     def reads(self) -> Iterator[TransactionRead]:
-        """Yield all reads: first those of readers, then those made in transactions."""
+        """Yield all reads: first the reads of separate readers, then the reads in transactions."""
         yield from self.history.reads
         for transaction in self.history.transactions:
             for step in transaction.steps:
@@ -84,14 +86,14 @@ class HistoryFacts:
                     yield step
 
     def offset_times(self, sent: Sent) -> tuple[int, int]:
-        """Return two times: the value got its offset between them."""
+        """Return two times between which the values of the append got their offsets."""
         if sent.transaction.is_inline:
             return sent.append.invoked_at, time_or_never(sent.append.returned_at)
         decide_at = sent.transaction.decide_at
         return -NEVER if decide_at is None else decide_at, self.ended_by[sent.number]
 
     def sender(self, stream: str, value: Hashable) -> Sent | None:
-        """Return the append that sent a value to this stream; None if there is none."""
+        """Return the append that sent `value` to `stream`, or None if there is no such append."""
         sent = self.sent.get(value)
         return sent if sent is not None and sent.append.stream == stream else None
 
@@ -105,9 +107,9 @@ class HistoryFacts:
         )
 
     def has_moved(self, transaction: RecordedTransaction) -> bool:
-        """Return whether a group is at a position to which this transaction moves it.
+        """Return True if the final position of a group is the one that this transaction set.
 
-        No other transaction moves the group to the same position.
+        This proves the commit, because no other transaction moves the group to the same position.
         """
         return any(self.positions.get(where) == to for where, to in transaction.moves.items())
 
@@ -124,12 +126,12 @@ def appends_of(transaction: RecordedTransaction) -> Iterator[TransactionAppend]:
 
 
 def name_of(transaction: RecordedTransaction) -> str:
-    """Return the id, kind and outcome of a transaction, for texts of anomalies."""
+    """Return the id, kind and outcome of a transaction, for use in the text of an anomaly."""
     return f"transaction {transaction.id} ({transaction.kind}, {transaction.outcome})"
 
 
 def _numbers(log: Sequence[Hashable]) -> dict[Hashable, int]:
-    """Return the number of the first occurrence of each value."""
+    """Return a mapping from each value to the number of its first occurrence."""
     return {value: number for number, value in reversed([*enumerate(log)])}
 
 

@@ -1,26 +1,30 @@
 """The dependency graph of a recorded history, and its cycles.
 
-A node is an event in time, and an edge leads from an earlier event to a later one. A cycle proves
-that a guarantee was violated. The nodes are not whole transactions, because semel does not
-guarantee that a whole transaction happens at one time:
+A node is an event in time. An edge leads from an earlier event to a later event. A cycle proves
+that a guarantee was violated, because no event can come before itself. The nodes are not always
+whole transactions, because semel does not guarantee that a whole transaction happens at one time:
 
 - A staged transaction or a one-shot commit is one node, because its commit gives all its messages
   their offsets, in all streams.
-- An inline transaction is several nodes: each append gives its messages their offsets, and the
-  commit makes all of them visible.
+- An inline transaction is several nodes: one for each append, because the append gives messages
+  their offsets, and one for the commit, because the commit makes the messages visible.
 - Each read is a node, because reads of several streams are not a snapshot.
 
 The kinds of edges:
 
-- ww: two messages are in this order in a stream.
-- wr: a read has returned a message. So it came after the commit (read_committed) or the append.
-- rw: a read has not returned a message that a later state of the stream has.
-- then: one client did the second after the first, in one transaction or as one reader.
+- ww: a message is stored in a stream directly before a second message. The edge leads from the
+  event that stored the first message to the event that stored the second.
+- wr: a read returned a message. The edge leads to the read. It starts at the commit for a read at
+  read_committed, and at the event that stored the message for a read at read_uncommitted.
+- rw: a read did not return a message, although it reached the end of the stream. The edge leads
+  from the read to the later event with which the message became visible.
+- then: one client did the first before the second, in one transaction or as one reader.
 
-The nodes between the commits and the reads of a stream are its *visible prefixes*, called cuts in
-the code: the state in which the first n messages are visible, for each n at which a read ended. A
-commit need not make its messages visible at once, because an older inline transaction may be open.
-So a read that lacks a message comes before the next cut, but not always before the commit.
+Between the commits and the reads of a stream there are further nodes, its *visible prefixes*. The
+code calls them cuts. A cut is the state in which the first n messages are visible. There is one cut
+for each n at which a read ended. Cuts are needed because a commit does not always make its messages
+visible immediately: an older inline transaction can still be open. Therefore a read that lacks a
+message comes before the next cut, but not always before the commit.
 """
 
 from bisect import bisect_right
@@ -39,9 +43,10 @@ THEN: Final = "then"
 
 
 class Edge(NamedTuple):
-    """An edge from one node to a later one.
+    """An edge from one node to a later node.
 
-    `value` is the message that the edge is about; an edge `ww` leads from `value` to `later`.
+    `value` is the message to which the edge refers. An edge of kind `ww` refers to two messages:
+    `value` is stored before `later`.
     """
 
     source: int
@@ -55,25 +60,26 @@ class Edge(NamedTuple):
 class Dependencies:
     """The nodes and edges of the graph.
 
-    Nodes are numbered from 0: the commits of all transactions, then the steps of transactions, then
-    the reads of readers, then the cuts.
+    Nodes are numbered from 0, in this order: the commits of all transactions, the steps of all
+    transactions, the reads of separate readers, and the cuts.
     """
 
     def __init__(self, facts: HistoryFacts) -> None:
         self._facts = facts
         transactions = facts.history.transactions
         counts = (len(transaction.steps) for transaction in transactions)
-        # The node of the first step, by transaction, and the node of the first read.
+        # `_steps` has the node of each transaction's first step. `_reads` is the node of the first
+        # read.
         *self._steps, self._reads = accumulate(counts, initial=len(transactions))
         self._first_cut = self._reads + len(facts.history.reads)
         self._cut_ends = _cut_ends(facts)
         counts = (len(ends) for ends in self._cut_ends.values())
-        # The node of the first cut, by stream.
+        # `_cuts` maps each stream to the node of its first cut.
         *cuts, self.count = accumulate(counts, initial=self._first_cut)
         self._cuts = dict(zip(self._cut_ends, cuts, strict=True))
 
     def edges(self) -> Iterator[Edge]:
-        """Yield all edges; every call yields the same ones."""
+        """Yield all edges. Every call yields the same edges."""
         yield from self._in_transactions()
         yield from self._of_readers()
         yield from self._between_messages()
@@ -83,11 +89,11 @@ class Dependencies:
             yield from self._around(node, read)
 
     def is_cut(self, node: int) -> bool:
-        """Return whether a node is a cut: a state of a stream, not an operation of a client."""
+        """Return True if the node is a cut: a state of a stream, not an operation of a client."""
         return node >= self._first_cut
 
     def name(self, node: int) -> str:
-        """Return a description of a node, which is not a cut, for the text of an anomaly."""
+        """Describe a node for the text of an anomaly. The node must not be a cut."""
         if node >= self._reads:
             return _name_of_read(self._facts.history.reads[node - self._reads])
         number = self._number_of(node)
@@ -100,7 +106,10 @@ class Dependencies:
         return _name_of_read(step)
 
     def transaction(self, node: int) -> str | None:
-        """Return the id of the transaction of a node; None for a read of a reader, or a cut."""
+        """Return the id of the transaction to which a node belongs.
+
+        Return None if the node is a read of a separate reader, or a cut.
+        """
         is_step = node < self._reads
         return self._facts.history.transactions[self._number_of(node)].id if is_step else None
 
@@ -115,7 +124,8 @@ class Dependencies:
             nodes = [
                 node
                 for node, step in enumerate(transaction.steps, self._steps[number])
-                # Unless the transaction is inline, its commit gives an append its offsets.
+                # Appends are nodes only in an inline transaction. In other transactions, the commit
+                # gives messages their offsets.
                 if transaction.is_inline or isinstance(step, TransactionRead)
             ]
             for before, after in pairwise([*nodes, number]):
@@ -179,7 +189,10 @@ class Dependencies:
             yield Edge(node, self._node_of(following), RW, read.stream, log[end])
 
     def _node_of(self, sent: Sent) -> int:
-        """Return the node that gave a message its offset: the append, or the commit."""
+        """Return the node that gave a message its offset.
+
+        That is the append for an inline transaction, and otherwise the commit.
+        """
         if sent.transaction.is_inline:
             return self._steps[sent.number] + sent.step
         return sent.number
@@ -207,12 +220,12 @@ Graph = Sequence[Sequence[int]]  # for each node, the nodes to which its edges l
 
 
 def components(graph: Graph) -> Iterator[list[int]]:
-    """Yield the strongly connected components with at least two nodes.
+    """Yield the strongly connected components that have at least two nodes.
 
     This is Tarjan's algorithm without recursion.
     """
     count = len(graph)
-    order = [0] * count  # of the first visit of a node, from 1; 0 if not visited
+    order = [0] * count  # when each node was first visited, from 1; 0 if not yet visited
     low = [0] * count
     is_waiting = bytearray(count)
     waiting: list[int] = []
@@ -245,7 +258,10 @@ def components(graph: Graph) -> Iterator[list[int]]:
 
 
 def _taken(waiting: list[int], root: int, is_waiting: bytearray) -> list[int]:
-    """Remove the component of `root` from the nodes without a component, and return it."""
+    """Remove the component of `root` from the end of `waiting`, and return the component.
+
+    `waiting` contains the visited nodes that do not have a component yet.
+    """
     component: list[int] = []
     while not component or component[-1] != root:
         component.append(waiting.pop())
@@ -254,9 +270,9 @@ def _taken(waiting: list[int], root: int, is_waiting: bytearray) -> list[int]:
 
 
 def shortest_cycle(graph: Graph, component: Collection[int], starts_max: int) -> list[int]:
-    """Return the shortest cycle that contains one of the first `starts_max` nodes of a component.
+    """Return the shortest cycle through any of the first `starts_max` nodes of a component.
 
-    The component may have a shorter cycle through other nodes.
+    There can be a shorter cycle through other nodes of the component.
     """
     cycles = (
         path_between(graph, child, node)
@@ -267,7 +283,10 @@ def shortest_cycle(graph: Graph, component: Collection[int], starts_max: int) ->
 
 
 def path_between(graph: Graph, start: int, end: int) -> list[int]:
-    """Return a shortest path from `start` to `end`, both included; empty if there is none."""
+    """Return the nodes of a shortest path from `start` to `end`, including both.
+
+    Return an empty list if there is no path.
+    """
     came_from = {start: start}
     queue = deque([start])
     while queue and end not in came_from:
@@ -285,7 +304,7 @@ def path_between(graph: Graph, start: int, end: int) -> list[int]:
 
 
 def graph_of(dependencies: Dependencies) -> tuple[Graph, int]:
-    """Return the graph as lists of successors, and the number of its edges."""
+    """Return the graph as one list of successors for each node, and the number of its edges."""
     graph: list[list[int]] = [[] for _ in range(dependencies.count)]
     count = 0
     for edge in dependencies.edges():
@@ -295,10 +314,12 @@ def graph_of(dependencies: Dependencies) -> tuple[Graph, int]:
 
 
 def cycles(dependencies: Dependencies, graph: Graph) -> Iterator[Anomaly]:
-    """Yield an anomaly for one cycle of each component.
+    """Yield one anomaly for each strongly connected component.
 
-    It is a cycle of the first class that exists, in the order G0, G1c, G-single, G2: from the
-    fewest kinds of edges to all kinds.
+    The anomaly shows one cycle of the component. The classes G0, G1c, G-single and G2 are tried in
+    this order, and the first class that has a cycle is reported. Each class allows more edges than
+    the class before it: G0 only `ww` and `then`, G1c also `wr`, G-single also one `rw`, and G2 any
+    number of `rw`.
     """
     parts = list(components(graph))
     part_of = {node: number for number, part in enumerate(parts) for node in part}
@@ -320,7 +341,7 @@ def _named_cycles(edges: Sequence[Edge]) -> Iterator[tuple[str, list[Edge]]]:
 
 
 def _cycle(edges: Sequence[Edge]) -> list[Edge]:
-    """Return a short cycle of these edges; empty if there is none."""
+    """Return a short cycle of these edges, or an empty list if there is no cycle."""
     numbers, graph = _local(edges, edges)
     for component in components(graph):
         return _edges_of(edges, numbers, shortest_cycle(graph, component, _TRIED_MAX))
@@ -328,7 +349,7 @@ def _cycle(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _cycle_with_one_rw(edges: Sequence[Edge]) -> list[Edge]:
-    """Return a short cycle with exactly one edge rw; empty if none is found."""
+    """Return a short cycle with exactly one `rw` edge, or an empty list if none is found."""
     numbers, graph = _local(edges, [edge for edge in edges if edge.kind != RW])
     paths = [
         path_between(graph, numbers[edge.target], numbers[edge.source])
@@ -338,9 +359,10 @@ def _cycle_with_one_rw(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int], list[list[int]]]:
-    """Return a small graph that has the nodes of `edges`, but only the edges in `used`.
+    """Return a small graph that contains all nodes of `edges`, but only the edges in `used`.
 
-    The nodes are numbered from 0; the dict that is returned first maps each node to its number.
+    The nodes of the small graph are numbered from 0. The first result maps each original node to
+    its new number. The second result is the graph.
     """
     nodes = dict.fromkeys(node for edge in edges for node in (edge.source, edge.target))
     numbers = {node: number for number, node in enumerate(nodes)}
@@ -351,7 +373,7 @@ def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int],
 
 
 def _edges_of(edges: Sequence[Edge], numbers: dict[int, int], cycle: Sequence[int]) -> list[Edge]:
-    """Return the edges of a cycle, which is given by its nodes in order."""
+    """Return the edges of a cycle. `cycle` contains its nodes in order, as numbered by `_local`."""
     by_pair = {(numbers[edge.source], numbers[edge.target]): edge for edge in edges}
     return [by_pair[pair] for pair in pairwise([*cycle, *cycle[:1]])]
 
@@ -365,13 +387,13 @@ def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> An
     edges = [*cycle[start:], *cycle[:start]]
     lines = enumerate(_lines(dependencies, edges), 1)
     ids = filter(None, (dependencies.transaction(edge.source) for edge in edges))
-    text = "each came before the next, and the last before the first:"
+    text = "these facts form a cycle, so no order of the operations agrees with all of them:"
     text += "".join(f"\n  {number}. {line}" for number, line in lines)
     return Anomaly(name, text, tuple(dict.fromkeys(ids)))
 
 
 def _lines(dependencies: Dependencies, edges: Sequence[Edge]) -> Iterator[str]:
-    """Yield a sentence for each edge; several edges that lead through cuts are one sentence."""
+    """Yield one sentence for each edge. Edges that lead through cuts share one sentence."""
     into: Edge | None = None
     for edge in edges:
         into = into or edge

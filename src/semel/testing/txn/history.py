@@ -1,4 +1,4 @@
-"""The recorded transactions of clients and their responses, for `check_transactions`.
+"""Records the transactions of clients and the responses, for `check_transactions`.
 
     history = TransactionHistory()
     transfer = history.begin("transfer-7", kind="inline")
@@ -9,12 +9,12 @@
     started_at = history.clock()
     history.read("savings", ["7: +10"], start=0, invoked_at=started_at)
 
-A transaction includes the retries of its requests. Values must be unique, so that each message
+A transaction includes the retries of its requests. Every value must be unique, so that each message
 identifies the transaction that appended it.
 
 Workers that share a group record the range that each transaction processed, with
-`move(..., start=)`. The group may also be set without a transaction, and an input may be deleted
-and created again:
+`move(..., start=)`. A history can also contain changes outside any transaction: the position of a
+group is set, or an input stream is deleted and created again. For example:
 
     transfer.move("workers", "orders", 7, start=3, incarnation="o-1")  # it processed 3, 4, 5 and 6
     history.set_position("workers", "orders", 0, incarnation="o-1").ok()
@@ -32,7 +32,7 @@ _Outcome = Literal["committed", "aborted", "unknown"]
 
 
 class _RecordedRequest(Struct, eq=False, kw_only=True):
-    """A request; its outcome is indeterminate until `ok` or `refuse` is called."""
+    """A recorded request. Its outcome is indeterminate until `ok` or `refuse` is called."""
 
     stream: str
     invoked_at: int
@@ -42,15 +42,15 @@ class _RecordedRequest(Struct, eq=False, kw_only=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether a response said that the request was done."""
+        """True if a response said that the request was carried out."""
         return self.returned_at is not None and not self.is_refused
 
     def ok(self) -> None:
-        """Record a response: the request was done."""
+        """Record a response that says that the request was carried out."""
         self.returned_at = self.clock()
 
     def refuse(self) -> None:
-        """Record a response: the request was not done and will not be done."""
+        """Record a refusal: the request was not carried out and never will be."""
         self.is_refused, self.returned_at = True, self.clock()
 
 
@@ -61,11 +61,12 @@ class TransactionAppend(_RecordedRequest, eq=False):
 
 
 class TransactionRead(Struct, eq=False):
-    """One response to a read. Its first value is number `start` of the stream.
+    """One read and the values that it returned. The first value is number `start` of the stream.
 
-    Numbers count the messages that a reader gets, from 0. They are not offsets. `is_up_to_date` is
-    true if the read reached the end of the messages visible to it. `is_committed` is true for a
-    read at read_committed.
+    Numbers are not offsets. They count the messages that a reader gets, from 0.
+
+    `is_up_to_date` is true if the read returned all messages that were visible to it from `start`
+    on. `is_committed` is true for a read at read_committed.
     """
 
     stream: str
@@ -79,14 +80,14 @@ class TransactionRead(Struct, eq=False):
 
     @property
     def end(self) -> int:
-        """The number after the last value."""
+        """The number that follows the number of the last value."""
         return self.start + len(self.values)
 
 
 class TransactionRange(Struct, frozen=True):
     """The messages of a stream that a transaction processed for a group.
 
-    They are the messages from the offset `start` up to `to`, which is excluded.
+    The range begins at the offset `start` and ends before the offset `to`.
     """
 
     start: int
@@ -95,10 +96,10 @@ class TransactionRange(Struct, frozen=True):
 
 
 class RecordedChange(_RecordedRequest, eq=False):
-    """A set of a group's position without a transaction, or the deletion of a stream.
+    """A change outside any transaction: a group's position was set, or a stream was deleted.
 
-    Until `ok` or `refuse` is called, it may have been done never, once or several times. Only a set
-    has a `group` and the position `to`.
+    Until `ok` or `refuse` is called, the change may have happened any number of times, including
+    zero. `group` and the new position `to` are used only if a position was set.
     """
 
     incarnation: str
@@ -107,12 +108,15 @@ class RecordedChange(_RecordedRequest, eq=False):
 
 
 class RecordedTransaction(Struct, eq=False):
-    """One transaction; its outcome is unknown until `committed` or `aborted` is called.
+    """One transaction. Its outcome is unknown until `committed` or `aborted` is called.
 
-    `steps` are its appends and the reads of its client, in order. `moves` are the positions to
-    which it moves groups, by group and stream. `ranges` are the messages it processed for groups
-    that it shares with other transactions. `decide_at` is the time at which its commit was sent.
-    `refused_at` is set if one of its requests was refused because of a position.
+    `steps` contains its appends and the reads of its client, in order. `moves` maps each group and
+    stream to the position to which the transaction moves the group. `ranges` maps each group and
+    stream to the messages that were processed, for groups that several transactions share.
+
+    `prepare_at` and `decide_at` are the times at which the prepare and the commit were sent.
+    `prepared_at` is the time of the response to the prepare. `refused_at` is set if a request was
+    refused because of a position.
     """
 
     id: str
@@ -131,13 +135,13 @@ class RecordedTransaction(Struct, eq=False):
 
     @property
     def is_inline(self) -> bool:
-        """Whether its messages get their offsets before the transaction ends."""
+        """True if messages get their offsets when they are appended, not at the commit."""
         return self.kind == "inline"
 
     def append(self, stream: str, values: Sequence[Hashable]) -> TransactionAppend:
-        """Record the start of an append and return it, to record its response.
+        """Record the start of an append. Record the response on the returned append.
 
-        For a one-shot commit, record its messages for one stream.
+        For a one-shot commit, call this once for each stream.
         """
         step = TransactionAppend(values, stream=stream, invoked_at=self.clock(), clock=self.clock)
         self.steps.append(step)
@@ -152,7 +156,10 @@ class RecordedTransaction(Struct, eq=False):
         invoked_at: int,
         is_up_to_date: bool = True,
     ) -> None:
-        """Record a read at read_committed on which later appends of this transaction may depend."""
+        """Record a read at read_committed, made by the client of this transaction.
+
+        Later appends of the transaction can depend on what this read returned.
+        """
         self.steps.append(
             TransactionRead(
                 stream,
@@ -177,11 +184,14 @@ class RecordedTransaction(Struct, eq=False):
     ) -> None:
         """Record that the commit of this transaction moves the position of a group to `to`.
 
-        With `start`, other transactions may move the group, too. `start` is the position of the
-        group that the server reported, and the transaction processes the messages from `start` up
-        to `to`, which is excluded. Without `start`, every move of this group in this stream must be
-        to a different position. If the stream may be deleted and created again, pass as
-        `incarnation` any string that is unique for the incarnation that was read.
+        If several transactions move the group, pass `start`: the position of the group that the
+        server reported. The transaction then processes the messages from `start` up to, but not
+        including, `to`.
+
+        Without `start`, every move of this group in this stream must be to a different position.
+
+        If the stream can be deleted and created again, pass `incarnation`: any string that is
+        unique for the incarnation that was read.
         """
         if start is None:
             self.moves[group, stream] = to
@@ -189,39 +199,44 @@ class RecordedTransaction(Struct, eq=False):
             self.ranges[group, stream] = TransactionRange(start, to, incarnation)
 
     def prepare(self) -> None:
-        """Record that a prepare is about to be sent."""
+        """Record that the prepare is about to be sent."""
         self.prepare_at = self.clock()
 
     def prepared(self) -> None:
-        """Record a response: the transaction is prepared. Its commit must not be refused now."""
+        """Record a response that says that the transaction is prepared.
+
+        From now on, it is an anomaly if the commit is refused because of a position.
+        """
         self.prepared_at = self.clock()
 
     def decide(self) -> None:
-        """Record that the commit is about to be sent; only the first call counts."""
+        """Record that the commit is about to be sent. Only the first call has an effect."""
         if self.decide_at is None:
             self.decide_at = self.clock()
 
     def refused(self) -> None:
-        """Record that a request was refused because another worker moved or may move a position.
+        """Record that a request was refused because of a position.
 
-        This does not end the transaction. Call `aborted()` when it is aborted; for a one-shot
-        commit, call it at once.
+        That happens if a different worker has moved the position, or holds it. The refusal does not
+        end the transaction. Call `aborted()` when the transaction is aborted. For a one-shot
+        commit, call `aborted()` immediately after this method.
         """
         self.refused_at = self.clock()
 
     def committed(self) -> None:
-        """Record a response: the transaction is committed."""
+        """Record a response that says that the transaction is committed."""
         self.outcome, self.returned_at = "committed", self.clock()
 
     def aborted(self) -> None:
-        """Record a response: the transaction is aborted, or it was refused and is not open."""
+        """Record that the transaction is aborted, or that it was refused and is not open."""
         self.outcome, self.returned_at = "aborted", self.clock()
 
 
 class TransactionHistory:
-    """The recorded transactions and reads of any number of streams. Threads may share a history.
+    """The recorded transactions and reads of any number of streams.
 
-    `clock` returns integers that never decrease. All clients must use the same clock.
+    Several threads can share a history. `clock` must return integers that never decrease. All
+    clients must use the same clock.
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
@@ -232,7 +247,10 @@ class TransactionHistory:
         self.deletes: Final[list[RecordedChange]] = []
 
     def begin(self, id: str, *, kind: TransactionKind = "inline") -> RecordedTransaction:
-        """Record the begin of a transaction and return it; `id` is only for texts of anomalies."""
+        """Record the begin of a transaction, and return the transaction.
+
+        `id` is used only in the texts of anomalies.
+        """
         transaction = RecordedTransaction(id, kind, self.clock(), self.clock)
         self.transactions.append(transaction)
         return transaction
@@ -248,9 +266,10 @@ class TransactionHistory:
         is_up_to_date: bool = True,
         is_committed: bool = True,
     ) -> None:
-        """Record a read that has just returned; `invoked_at` is `history.clock()` at its start.
+        """Record a read that has just returned.
 
-        The reads of one `reader` must not overlap in time, even if they read different streams.
+        `invoked_at` is the result of a call to `history.clock()` before the read started. Reads
+        with the same `reader` must not overlap in time, even if they read different streams.
         """
         self.reads.append(
             TransactionRead(
@@ -268,10 +287,10 @@ class TransactionHistory:
     def set_position(
         self, group: str, stream: str, to: int, *, incarnation: str = ""
     ) -> RecordedChange:
-        """Record that a group is about to be set to an offset without a transaction.
+        """Record that a group's position is about to be set to `to`, outside any transaction.
 
-        Returns the change, to record its response. A set with an expected offset can be recorded,
-        too, if it is sent only once.
+        Record the response on the returned change. A request with an expected offset can also be
+        recorded, but only if it is never retried.
         """
         change = RecordedChange(
             incarnation, group, to, stream=stream, invoked_at=self.clock(), clock=self.clock
@@ -280,9 +299,9 @@ class TransactionHistory:
         return change
 
     def delete(self, stream: str, *, incarnation: str = "") -> RecordedChange:
-        """Record that a stream that groups read is about to be deleted.
+        """Record that an input stream of groups is about to be deleted.
 
-        Returns the change, to record its response.
+        Record the response on the returned change.
         """
         change = RecordedChange(
             incarnation, stream=stream, invoked_at=self.clock(), clock=self.clock

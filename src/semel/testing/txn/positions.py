@@ -1,7 +1,8 @@
-"""The check of shared groups: each message is processed once, unless a group is set back.
+"""Checks groups that workers share: each message is processed once, unless a group is set back.
 
-For every group, stream and incarnation, there must be an order of all moves in which the group
-begins at 0, and each committed transaction starts at the current position of the group.
+The check looks at one group in one incarnation of a stream at a time. All moves of the group must
+fit into an order in which the group begins at 0, and each committed transaction starts at the
+group's current position.
 """
 
 from bisect import bisect_right
@@ -20,24 +21,30 @@ from semel.testing.txn.facts import (
 from semel.testing.txn.history import RecordedTransaction
 
 # ---- chains --------------------------------------------------------------------------------------
-# The search for an order of the moves of one group in one stream.
+# A search for an order of the moves of one group in one stream.
 #
-# Each step moves the group from its position to another offset. A set can start at any position.
-# The order must agree with time: if one step had ended before another one started, it comes first.
-# The search adds one step after another, and backtracks if no step is possible. A step must start
-# at the position of the group, so there is seldom a choice, and the search takes about linear time.
+# Each step moves the group from its current position to a new offset. A step is a transaction or a
+# set. A set moves the group outside any transaction, from any position.
+#
+# The order must agree with time: if step A had ended before step B started, A comes before B.
+#
+# The search adds one step after the other, and backtracks if no step is possible. There is seldom a
+# choice, because a step must start at the group's current position. Therefore the search takes
+# about linear time.
 
 
 _STATES_MAX: Final = 1_000_000
 
 
 class ChainStep(NamedTuple):
-    """One move of a group, made not before `low` and not after `high`; a set if `start` is None.
+    """One move of a group from `start` to `to`, made not before `low` and not after `high`.
 
-    For a prepared transaction, `low` is the time at which its commit was sent, and `high` the
-    earlier time at which it was prepared. Both limits are valid for the order, because no other
-    transaction could move the group between the two times. If `is_sure` is false, the move may not
-    have been made. If `is_end`, this is not a move but the final position of the group.
+    If `start` is None, the move is a set. If `is_sure` is false, it is unknown whether the move was
+    made. If `is_end` is true, this is not a move but the final position of the group.
+
+    For a prepared transaction, `low` is the time at which its commit was sent, and `high` is the
+    earlier time at which it was prepared. Both limits can be used to order the steps, because no
+    other transaction could move the group between these two times.
     """
 
     low: int
@@ -50,21 +57,24 @@ class ChainStep(NamedTuple):
 
     @property
     def goes_back(self) -> bool:
-        """Whether messages may be processed again after this step."""
+        """True if messages can be processed a second time after this step."""
         return self.start is None or self.to < self.start
 
     @property
     def is_hold(self) -> bool:
-        """Whether the transaction held the group from `high` to `low`, because it was prepared."""
+        """True if the transaction was prepared, and so held the group from `high` to `low`."""
         return self.high < self.low
 
 
 class Stuck(NamedTuple):
-    """A violation: `step` fits in no order of the steps.
+    """A violation: `step` fits into no order of the steps.
 
-    After `before`, the group is at `position`. `before` begins with the last step that moved the
-    group back or, if there is none, with the first step. `inside` are moves that were made while
-    the prepared transaction of `step` held the group.
+    `before` contains the steps that come before `step`. After them, the group is at `position`.
+    `before` begins with the last step that moved the group back. If no step did, `before` begins
+    with the first step of all.
+
+    `inside` contains the moves that were made while the prepared transaction of `step` held the
+    group.
     """
 
     step: ChainStep
@@ -74,11 +84,11 @@ class Stuck(NamedTuple):
 
 
 class _State(NamedTuple):
-    """A state of the search: the steps that are in the order so far, and the resulting position.
+    """A state of the search: the steps that are ordered so far, and the resulting position.
 
-    A timed step has certainly been made, by a known time. All other moves are loose. The order has
-    the timed steps with an index below `first` or in `done`, and the loose steps whose bit is set
-    in `loose`.
+    A step is timed if it was certainly made, and made by a known time. All other moves are loose.
+    These steps are ordered so far: the timed steps with an index below `first`, the timed steps
+    with an index in `done`, and the loose steps whose bit is set in `loose`.
     """
 
     first: int
@@ -95,7 +105,7 @@ class Chain:
     """All steps of a group in one incarnation of a stream, and the search for their order."""
 
     def __init__(self, steps: Iterable[ChainStep], end: int | None) -> None:
-        """Prepare the search; `end` is the position of the group after all steps, if known."""
+        """Prepare the search. `end` is the group's position after all steps, or None if unknown."""
         every = sorted(steps, key=lambda step: step.low)
         if end is not None:
             every.append(ChainStep(NEVER, NEVER, end, end, is_end=True))
@@ -112,9 +122,9 @@ class Chain:
         self._came_from: dict[_State, tuple[_State, ChainStep]] = {}
 
     def stuck(self) -> Iterator[Stuck]:
-        """Yield a violation for each step that fits in no order.
+        """Yield a violation for each step that fits into no order.
 
-        After each one, the search continues as if the step had been possible.
+        After each violation, the search continues as if the step had been possible.
         """
         state = _State(0, frozenset(), 0, 0)
         while (deepest := self._search(state)) is not None:
@@ -125,9 +135,10 @@ class Chain:
     # ---- the search ------------------------------------------------------------------------------
 
     def _search(self, start: _State) -> _State | None:
-        """Return None if there is an order of all steps, else the state with the most steps.
+        """Search for an order of all steps, beginning at the state `start`.
 
-        Raises ValueError if the search has too many states.
+        Return None if there is such an order. Otherwise return the state in which the most steps
+        are ordered. Raises ValueError if the search has too many states.
         """
         deepest = start
         stack, seen = [start], {start}
@@ -149,7 +160,10 @@ class Chain:
         return deepest
 
     def _options(self, state: _State) -> Iterator[tuple[ChainStep, _State]]:
-        """Yield the steps that may come next, each with the state after it; likely steps first."""
+        """Yield the steps that can come next, each with the state that follows the step.
+
+        The most likely steps come first.
+        """
         window, high = self._window(state)
         window.sort(key=lambda index: (self._timed[index].start is None, self._timed[index].high))
         for index in window:
@@ -165,14 +179,14 @@ class Chain:
                 yield step, state._replace(position=step.to)
 
     def _window(self, state: _State) -> tuple[list[int], int]:
-        """Return the timed steps that may come next by time, and the lowest `high`.
+        """Return the timed steps whose times allow them to come next, and the lowest `high`.
 
         The lowest `high` is the time by which one of the remaining timed steps must have been made.
         """
         left: list[int] = []
         index, last = state.first, max(state.done, default=-1)
         lowest, second = NEVER, NEVER  # the two lowest values of `high` of the remaining steps
-        until = NEVER  # a step with a later `low` comes after a remaining step
+        until = NEVER  # a step whose `low` is after this time cannot come next
         while index < len(self._timed) and (index <= last or self._lows[index] <= until):
             if index not in state.done:
                 left.append(index)
@@ -201,9 +215,9 @@ class Chain:
         return state._replace(loose=state.loose | 1 << number, position=self._loose[number].to)
 
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Yield the sets that may be made at this point although they are not the next timed step.
+        """Yield the sets that can happen at this point without being the next timed step.
 
-        A set may be made several times because of retries. A set without a response may be made at
+        Because of retries, a set can happen several times. A set without a response can happen at
         any time after it was sent.
         """
         yield from (step for step in self._anytime if step.low <= high)
@@ -219,16 +233,16 @@ class Chain:
                 yield self._timed[index]
 
     def _missing(self, state: _State) -> list[int]:
-        """Return the loose steps that were certainly made and are not in the order yet."""
+        """Return the indexes of loose steps that were certainly made but are not ordered yet."""
         every = enumerate(self._loose)
         return [n for n, step in every if step.is_sure and not state.loose >> n & 1]
 
     # ---- violations ------------------------------------------------------------------------------
 
     def _blocked(self, state: _State) -> tuple[Stuck, _State]:
-        """Return the violation at a state in which no step is possible, and the state after it.
+        """Return the violation at `state`, in which no step is possible, and the next state.
 
-        In the second state, the step of the violation counts as made.
+        In the next state, the step of the violation counts as made.
         """
         window, _ = self._window(state)
         index = min(window, key=lambda number: self._timed[number].high, default=-1)
@@ -246,7 +260,10 @@ class Chain:
         return Stuck(holder, state.position, before, inside), self._after(state, index)
 
     def _before(self, state: _State) -> list[ChainStep]:
-        """Return the steps that lead to a state, in order, from the last one that went back."""
+        """Return the steps that lead to a state, in order.
+
+        The first of them is the last step that moved the group back, if there is such a step.
+        """
         steps: list[ChainStep] = []
         while state in self._came_from and not (steps and steps[-1].goes_back):
             state, step = self._came_from[state]
@@ -273,10 +290,11 @@ def check_shared(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> Iterator[Anomaly]:
-    """Check the moves of groups by transactions that recorded the start of their ranges.
+    """Check the moves of transactions that recorded the ranges they processed.
 
-    `positions` and `incarnations` are the final ones, or None if they are unknown. Raises
-    ValueError if too many moves of one group have no response.
+    `positions` maps each group and stream to the final position, and `incarnations` maps each
+    stream to its final incarnation. Either is None if it is unknown. Raises ValueError if too many
+    moves of one group have no response.
     """
     for transaction in facts.history.transactions:
         yield from _check_prepared(transaction)
@@ -289,7 +307,7 @@ def check_shared(
 
 
 def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """Check that a transaction was not refused after it was prepared."""
+    """Check that a transaction was not refused because of a position after it was prepared."""
     prepared_at, refused_at = transaction.prepared_at, transaction.refused_at
     if prepared_at is not None and refused_at is not None and refused_at >= prepared_at:
         text = f"{name_of(transaction)} was prepared, and then refused because of a position"
@@ -297,9 +315,10 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
 
 
 def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Check that no transaction commits a range of a stream that was deleted before.
+    """Check that no transaction committed a range of a stream that was already deleted.
 
-    The deletion must have ended before the prepare was sent or, without one, before the commit.
+    The stream counts as already deleted if the deletion had ended before the prepare was sent. If
+    no prepare was sent, the deletion must have ended before the commit was sent.
     """
     deleted_at = {
         (change.stream, change.incarnation): time_or_never(change.returned_at)
@@ -355,7 +374,7 @@ def _ends(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> dict[_Name, int]:
-    """Return the final positions of groups, by group, stream and incarnation.
+    """Return a mapping from each group, stream and incarnation to the group's final position.
 
     Streams whose final incarnation is not known are left out.
     """
@@ -405,12 +424,12 @@ def _overlap(left: ChainStep, right: ChainStep) -> bool:
 
 
 def _who(step: ChainStep) -> str:
-    return "a set" if step.transaction is None else name_of(step.transaction)
+    return "a set without a transaction" if step.transaction is None else name_of(step.transaction)
 
 
 def _made(step: ChainStep) -> str:
     if step.start is None:
-        return f"it was set to {step.to}"
+        return f"the group was set to {step.to}"
     return f"{_who(step)} processed {step.start} to {step.to}"
 
 
