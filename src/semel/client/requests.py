@@ -60,7 +60,7 @@ def parse_address(url: str) -> Address:
         raise ValueError(f"{url!r} is not the address of a server: {error}") from None
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError(
-            f"{url!r} is not the address of a server; an example is http://127.0.0.1:4437"
+            f"{url!r} is not the address of a server; expected one such as http://127.0.0.1:4437"
         )
     if parts.username is not None or parts.password is not None:
         raise ValueError("an address must not contain a user and password; pass token= or headers=")
@@ -68,7 +68,7 @@ def parse_address(url: str) -> Address:
         raise ValueError(f"{url!r} must not contain a query or a fragment")
     if not _is_host(parts.hostname):
         raise ValueError(
-            f"{parts.hostname!r} is not a valid host name; write a name that is not ASCII in punycode"
+            f"{parts.hostname!r} is not a valid host name; write a non-ASCII name in punycode"
         )
     if port == 0:
         raise ValueError(f"{url!r} has port 0, but no server can listen on port 0")
@@ -172,7 +172,7 @@ def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
 
 def _line(name: str, value: str) -> str:
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is not a valid header name")
+        raise ValueError(f"{name!r} is not the name of a header")
     if _NEVER.search(value) is not None or value != value.strip(" \t"):
         raise ValueError(f"{value!r} cannot be sent as the value of the header {name}")
     return f"{name}: {value}\r\n"
