@@ -1,12 +1,15 @@
 """Every limit on sizes and counts, at its maximum and one beyond."""
 
 import socket
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
 
-from semel.server.http import Request, Responder, Response
+from semel.server.http import Head, Request, Responder, Response
 from semel.server.limits_http import HttpLimits, connections_allowed
+from semel.server.request_body import PartialBody
+from semel.server.request_head import CHUNKED
 from tests.http.harness import HOST, Answer, Server, eventually, get, post, serving
 
 KIB = 1024
@@ -111,6 +114,20 @@ def test_a_body_comes_in_so_many_chunks() -> None:
     with serving(count, HttpLimits(chunk_count_max=10)) as server:
         assert ask(server, chunked(*[b"x"] * 9)).headers["body-bytes"] == "9"
         assert refusal(ask(server, chunked(*[b"x"] * 10))) == (413, "body_too_large")
+
+
+def test_small_chunks_use_no_more_memory_than_is_counted() -> None:
+    """`held_bytes_max` counts the bytes of bodies, however small the chunks are."""
+    body = PartialBody(Request(Head("POST", "/", "", {})), CHUNKED, HttpLimits())
+    data = b"2\r\nab\r\n" * 20_000
+    tracemalloc.start()
+    try:
+        _, grown = body.take(data, 0)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown == 40_000
+    assert used < 2 * grown
 
 
 def test_a_chunk_line_of_1_kib(server: Server) -> None:

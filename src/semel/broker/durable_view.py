@@ -7,8 +7,6 @@ GET, HEAD, lists and live reads therefore use only this view (EO-6).
 import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice, takewhile
-from operator import methodcaller
 from typing import Final
 
 from msgspec import Struct
@@ -121,11 +119,12 @@ class DurableView:
         view = self.by_path.get(path)
         if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
             return None
+        waiter = Waiter(offset, wake, isolation == READ_COMMITTED)
+        if tail_of_view(view.tail, waiter.is_committed) > offset:
+            return None
         if view.waiters is None:
             view.waiters = {}
-        waiter = Waiter(offset, wake, isolation == READ_COMMITTED)
-        has_more = tail_of_view(view.tail, waiter.is_committed) > offset
-        if has_more or len(view.waiters) >= WAITERS_PER_STREAM_MAX:
+        if len(view.waiters) >= WAITERS_PER_STREAM_MAX:
             return None
         view.waiters[waiter] = None
         return view, waiter
@@ -195,14 +194,20 @@ class SortedPaths:
             del self._blocks[index], self._firsts[index]
 
     def after(self, path: str, prefix: str = "") -> Iterator[str]:
-        """Return the paths after `path` that begin with `prefix`, in sorted order."""
+        """Yield the paths after `path` that begin with `prefix`, in sorted order."""
         is_inside = path >= prefix
         index = self._block_of(path if is_inside else prefix)
         block = self._blocks[index]
         at = bisect_right(block, path) if is_inside else bisect_left(block, prefix)
-        later_blocks = islice(self._blocks, index + 1, None)
-        following = chain(block[at:], chain.from_iterable(later_blocks))
-        return takewhile(methodcaller("startswith", prefix), following)
+        while True:
+            for other in block[at:]:
+                if not other.startswith(prefix):
+                    return
+                yield other
+            index, at = index + 1, 0
+            if index == len(self._blocks):
+                return
+            block = self._blocks[index]
 
     def _block_of(self, path: str) -> int:
         return max(0, bisect_right(self._firsts, path) - 1)

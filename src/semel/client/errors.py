@@ -77,13 +77,9 @@ class ClientError(SemelError):
             cls.code = _CODES.get(cls.__name__, cls.code)
         cls.advice = ADVICE.get(cls.__name__, cls.advice)
 
-    def __init__(
-        self, message: str, *, status: int | None = None, retry_after: float | None = None
-    ) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-        self.status = status
-        self.retry_after = retry_after
 
     def __str__(self) -> str:
         return f"{self.message} ({self.advice})" if self.advice else self.message
@@ -96,7 +92,6 @@ class Refused(ClientError):
     """
 
     code = "refused"
-    status: int
 
     def __init__(
         self,
@@ -108,7 +103,9 @@ class Refused(ClientError):
         facts: Mapping[str, object] | None = None,
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(message, status=status, retry_after=retry_after)
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
         self.applied = applied
         self.facts = dict(facts or {})
         if code is not None:
@@ -428,6 +425,13 @@ class Unavailable(ClientError):
     code = "unavailable"
     advice = "try again later"
 
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
 
 class Indeterminate(ClientError):
     """It is unknown whether the request was applied, because no response shows its outcome."""
@@ -438,6 +442,13 @@ class Indeterminate(ClientError):
         "read the stream to find out; an append with an idempotency key or a producer is safe to"
         " repeat"
     )
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
 
 
 class ProtocolError(ClientError):

@@ -24,6 +24,8 @@ T = TypeVar("T")
 Flow = Generator["Step", Any, T]
 # Called before each retry, with the error that caused it and the number of earlier retries.
 OnRetry = Callable[[ClientError, int], object]
+# The errors with which a request can fail. Other client errors have no status and no Retry-After.
+Failure = Refused | Unavailable | Indeterminate
 
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
@@ -201,7 +203,7 @@ def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
     return min(first * 2.0 ** min(attempts, _DOUBLINGS_MAX), maximum)
 
 
-def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
+def _failure(reply: Response | NotSent | Lost) -> Failure | None:
     """Return the error for a reply after which a retry can succeed, or None if the reply is final.
 
     A refusal is final, except for a timeout (408) and a limit with a Retry-After header.
@@ -218,7 +220,7 @@ def _failure(reply: Response | NotSent | Lost) -> ClientError | None:
     return None if isinstance(error, Refused) and reply.status != 408 and is_limit else error
 
 
-def _final_error(error: ClientError, kind: RetrySafety, *, was_lost: bool) -> ClientError:
+def _final_error(error: Failure, kind: RetrySafety, *, was_lost: bool) -> Failure:
     """Return the error to raise after the last attempt, with the correct `applied`.
 
     A read always gets an error with `applied` "no", because a read changes nothing. For any other
@@ -268,7 +270,7 @@ _SHOWN_CHARS_MAX: Final = 200
 _OWN: Final = frozenset({"code", "message", "applied"})
 
 
-def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ClientError:
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
     """Return the error for a response with a status of 300 or more.
 
     The error is Unavailable, Indeterminate, Refused or a subclass of Refused.

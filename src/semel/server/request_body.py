@@ -32,13 +32,12 @@ class PartialBody:
     """
 
     __slots__ = (
-        "_body_bytes",
+        "_body",
         "_chunk_count",
         "_limits",
         "_missing_bytes",
         "_next",
         "_next_after_data",
-        "_pieces",
         "_received_bytes",
         "_trailer_bytes",
         "request",
@@ -51,8 +50,7 @@ class PartialBody:
         self._next = _Next.SIZE if is_chunked else _Next.DATA
         self._next_after_data = _Next.DATA_END if is_chunked else _Next.NOTHING
         self._missing_bytes = length  # in the body, or in the current body chunk
-        self._pieces: list[bytes] = []
-        self._body_bytes = 0
+        self._body = bytearray()  # a list of small pieces would need much more memory
         self._received_bytes = 0  # including size lines and trailers
         self._chunk_count = 0
         self._trailer_bytes = 0
@@ -68,7 +66,7 @@ class PartialBody:
         Return the position of the first byte that was not consumed, and the number of bytes that
         the body has grown by. Raises HttpRefused.
         """
-        start, body_bytes, before = position, self._body_bytes, -1
+        start, body_bytes, before = position, len(self._body), -1
         while not self.is_complete and before < position < len(data):
             before = position
             if self._next is _Next.DATA:
@@ -79,13 +77,12 @@ class PartialBody:
                 position = self._take_line(data, position)
         self._received_bytes += position - start
         if self.is_complete:
-            self.request.body = b"".join(self._pieces)
-        return position, self._body_bytes - body_bytes
+            self.request.body = bytes(self._body)
+        return position, len(self._body) - body_bytes
 
     def _take_data(self, data: bytes, position: int) -> int:
         piece = data[position : position + self._missing_bytes]
-        self._pieces.append(piece)
-        self._body_bytes += len(piece)
+        self._body += piece
         self._missing_bytes -= len(piece)
         if not self._missing_bytes:
             self._next = self._next_after_data
@@ -123,7 +120,7 @@ class PartialBody:
             raise malformed("a chunk size is malformed")
         self._missing_bytes = int(match[1], 16)
         self._chunk_count += 1
-        if self._body_bytes + self._missing_bytes > self._limits.body_bytes_max:
+        if len(self._body) + self._missing_bytes > self._limits.body_bytes_max:
             raise body_too_large(self._limits)
         if self._chunk_count > self._limits.chunk_count_max:
             raise HttpRefused(413, "body_too_large", "the body comes in too many chunks")

@@ -60,8 +60,8 @@ def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
     except RecursionError:
         return _TOO_DEEP
     except msgspec.DecodeError as error:
-        without = _without_surrogates(body)
-        if parsed is None and without != body:
+        without = _without_surrogates(body) if parsed is None else body
+        if without != body:
             return split_json(body, without)
         return f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
 

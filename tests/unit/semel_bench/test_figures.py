@@ -82,6 +82,6 @@ def test_a_number_is_shown_with_about_three_digits(value: float, text: str) -> N
 def test_a_server_without_a_response_in_time_has_no_ratio() -> None:
     rounds = {"semel": [Round(1, 0, 0, [0.1])], "bare limit": [Round(1, 0, 0, [])]}
     assert [(each.name, each.ratio) for each in _append_rates(rounds)][-1] == (
-        "semel beside bare limit",
+        "semel, ratio to bare limit",
         None,
     )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
+from semel.wire import json_mode
 from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
 
 SPACES = st.text(alphabet=" \t\r\n", max_size=3)
@@ -164,6 +165,19 @@ def test_depth_is_found_where_all_messages_have_many_brackets(kind: bytes) -> No
 @pytest.mark.parametrize("end", [b"", b'"\\ud800"'])
 def test_no_depth_breaks_the_parser(end: bytes) -> None:
     assert "deeper than 64" in str(split_json(b"[" * 100_000 + end + b"]" * 100_000))
+
+
+def test_surrogates_are_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of some megabytes that is not JSON either way must not be searched again."""
+    seen: list[bytes] = []
+
+    def replaced(body: bytes) -> bytes:
+        seen.append(body)
+        return body.replace(rb"\ud800", rb"\u0041")
+
+    monkeypatch.setattr(json_mode, "_without_surrogates", replaced)
+    assert "byte 12" in str(split_json(rb'["\ud800", {]'))
+    assert len(seen) == 1
 
 
 def test_a_lone_surrogate_does_not_hide_what_is_too_deep() -> None:
