@@ -168,7 +168,7 @@ class StreamNotFound(Refused):
 
 
 class StreamGone(Refused):
-    """The stream is deleted; only its forks still have its data."""
+    """The stream was deleted. Its data is kept only because forks still need it."""
 
     code = "stream_gone"
 
@@ -185,7 +185,7 @@ class ConfigConflict(Refused):
 
 
 class StreamClosed(Refused):
-    """The stream is closed: it accepts no more appends."""
+    """The stream is closed and accepts no more appends."""
 
     next_offset = Fact(str, "next_offset")  # the tail
 
@@ -211,7 +211,7 @@ class OffsetBeyondTail(BadRequest):
 
 
 class OffsetTrimmed(Refused):
-    """The offset is before the head of the stream: the messages there were trimmed."""
+    """The offset is before the stream's head, because the messages there were trimmed."""
 
     head = Fact(str, "head")  # the first offset that is still kept
 
@@ -261,7 +261,7 @@ class TransactionRefused(Refused):
     """The server refused a request of a transaction."""
 
     code = "transaction_refused"
-    advice = "get its state with client.transaction_status()"
+    advice = "get the transaction's state with client.transaction_status()"
 
 
 class UnknownTransaction(TransactionRefused):
@@ -334,7 +334,7 @@ class PositionRefused(Refused):
     """The position of `group` in `stream` cannot be moved."""
 
     code = "position_refused"
-    advice = "nothing was applied: abort, and continue with a new tail(group=...)"
+    advice = "nothing was applied; abort the transaction, and continue with a new tail(group=...)"
     group = Fact(str, "group")
     stream = Fact(str, "stream")
 
@@ -439,8 +439,8 @@ class Indeterminate(ClientError):
     code = "indeterminate"
     applied = UNKNOWN
     advice = (
-        "read the stream to find out; an append with an idempotency key or a producer is safe to"
-        " repeat"
+        "read the stream to find out whether it was applied; an append with an idempotency key or a"
+        " producer is safe to repeat"
     )
 
     def __init__(
@@ -463,4 +463,4 @@ class ClientClosed(ClientError):
     """The client or the producer was closed before this call."""
 
     code = "client_closed"
-    advice = "create a new one"
+    advice = "create a new client or producer"

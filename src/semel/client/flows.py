@@ -107,9 +107,8 @@ class NotSent(Struct, frozen=True):
 class Lost(Struct, frozen=True):
     """The request was sent, but no response came.
 
-    `is_stale` is True if the connection was a reused one, and it was closed before the first byte
-    of the response. This happens if the server closes an idle connection at the same moment as the
-    client sends the request.
+    `is_stale` is True if a reused connection was closed before the first byte of the response. This
+    happens if the server closes an idle connection while the client sends the next request.
     """
 
     reason: str
@@ -122,7 +121,7 @@ Reply = Response | Opened | NotSent | Lost
 class Exchanged(Struct, frozen=True):
     """The final response to a request.
 
-    `was_lost` is True if an earlier attempt got no response. That attempt may have been applied.
+    `was_lost` is True if an earlier attempt got no response. Perhaps that attempt was applied.
     """
 
     response: Response

@@ -286,7 +286,9 @@ class GroupReader(PageReader):
         isolation: str,
     ) -> None:
         if live == "sse":
-            raise ValueError("tail(group=...) needs each message's offset, which live='sse' lacks")
+            raise ValueError(
+                "tail(group=...) needs the offset of each message, but live='sse' does not have it"
+            )
         super().__init__(calls, offset, is_live=True, isolation=isolation)
         self.source = self._source = cursor.positions.read_position(calls.path)
         self._group_cursor = cursor

@@ -35,7 +35,10 @@ class NotStarted(Unavailable):
 
 
 class LocalProcess:
-    """A child process that runs `semel serve`. It can be killed and restarted. Not thread-safe."""
+    """A child process that runs `semel serve`. It can be killed and restarted.
+
+    This class is not thread-safe.
+    """
 
     def __init__(
         self, data: str | PathLike[str] | None, port: int, settings: Mapping[str, object]
@@ -71,7 +74,7 @@ class LocalProcess:
         return os.pread(self._errors.fileno(), _STDERR_BYTES_MAX, 0).decode(errors="replace")
 
     def stop(self) -> None:
-        """Shut the server down, and remove its data directory if that is a temporary one.
+        """Shut the server down. A temporary data directory is removed.
 
         A second call has no effect.
         """
@@ -206,10 +209,7 @@ class LocalServer(Client):
         return Client(self.url, **options)
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Close the client and shut the server down.
-
-        If the data directory is a temporary one, it is removed.
-        """
+        """Close the client and shut the server down. A temporary data directory is removed."""
         try:
             super().close(timeout)
         finally:

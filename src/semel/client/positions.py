@@ -1,8 +1,9 @@
 """The group positions that a client has read, and the conditions that it sends with its moves.
 
-A move is safe only if its expected offset is the position from which the messages were read. That
-is the position at which their reader began, or to which its own messages have moved the group since
-then. The group's position on the server can be different, because other readers move it too.
+A move is safe only if its expected offset is the position from which the messages were read. At
+first this is the position at which the reader began. Later it is the position to which the reader's
+own messages have moved the group. The group's position on the server can be different, because
+other readers can move the group too.
 
 Every message refers to its reader, and so does the message's `next_offset`. So the client finds the
 correct expected offset even if a different thread or task commits the message, and even if other
@@ -46,9 +47,9 @@ class KnownPosition:
     def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
         """Return the move to send: (from, to, incarnation, version).
 
-        Once the group was moved, a move to the current offset or to an earlier one is a repeat. A
-        repeat is sent with the position that was read first. The server then either recognises the
-        repeated commit or refuses the move.
+        If the group was already moved, and `to` is not after the current offset, the move is a
+        repeat. A repeat is sent with the position that was read first. The server then either
+        recognises the repeated commit or refuses the move.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -147,7 +148,7 @@ class KnownPositions:
             self._read[name] = [*self._read.get(name, ()), position][-2:]
 
     def note_read(self, path: str, incarnation: str) -> None:
-        """Record the incarnation of the stream at `path`, which a reader has just seen."""
+        """Record the incarnation that a reader has seen for the stream at `path`."""
         with self._lock:
             _make_room(self._incarnations)
             self._incarnations[path] = incarnation

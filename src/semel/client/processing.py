@@ -123,8 +123,8 @@ class ProcessLoop:
             StreamCalls(replace(self._site, retries=None), path),
             stored.offsets.get(path, START),
             is_live=self._is_live,
-            waits_at_end=len(self._paths)
-            == 1,  # with several inputs, waiting for one would delay the others
+            # With several inputs, waiting for one input would delay the others.
+            waits_at_end=len(self._paths) == 1,
         )
         return _Input(path, reader, stored.known(path), self._max_messages)
 
@@ -170,7 +170,7 @@ class ProcessLoop:
             )
         except errors.ProducerFenced as error:
             raise errors.TransactionFenced(
-                f"a newer instance processes these inputs for {self._group}: {error.message}",
+                f"a newer instance now processes these inputs for {self._group}: {error.message}",
                 status=error.status,
                 facts=error.facts,
             ) from None
@@ -202,8 +202,8 @@ class ProcessLoop:
 def group_producer_id(group: str, inputs: Sequence[str]) -> str:
     """Return the producer id for a group and its input streams.
 
-    Every instance that processes these inputs gets the same id, so a newer instance fences an older
-    one.
+    Every instance that processes these inputs for the group gets the same id. For this reason a
+    newer instance fences an older instance.
     """
     digest = sha256(msgspec.json.encode([group, sorted(inputs)])).hexdigest()[:16]
     return f"process:{quote(group, safe='')[:_GROUP_CHARS_MAX]}:{digest}"
@@ -234,9 +234,10 @@ class ProducerPool:
         self._idle: list[Registration] = []
 
     def take(self, producer_id: str | None) -> Registration | None:
-        """Return a registration for `producer_id`, or any idle generated one if it is None.
+        """Return the registration of `producer_id`.
 
-        Return None if the producer must be registered first.
+        If `producer_id` is None, take the registration of an idle generated id. Return None if
+        there is no registration. Then the caller must register the producer first.
         """
         if producer_id is not None:
             return self._named.get(producer_id)
@@ -263,5 +264,5 @@ def check_owner(producer_id: str | None, epoch: int | None) -> Registration | No
     if epoch is None:
         return None
     if producer_id is None:
-        raise ValueError("producer_epoch needs a producer_id")
+        raise ValueError("producer_epoch was passed without producer_id")
     return Registration(producer_id, epoch)

@@ -265,9 +265,7 @@ def split_array(body: bytes) -> list[bytes]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        values = json.loads(
-            body
-        )  # accepts some input that msgspec refuses, such as a lone surrogate
+        values = json.loads(body)  # accepts more than msgspec does, for example a lone surrogate
     except ValueError as error:
         raise errors.ProtocolError(f"the response is not JSON: {error}") from None
     if not isinstance(values, list):

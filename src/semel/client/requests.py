@@ -243,7 +243,10 @@ class AppendHeaders(Struct, frozen=True):
 
     @property
     def is_staged(self) -> bool:
-        """True if the append belongs to a staged transaction, so that the commit gives offsets."""
+        """True if the append belongs to a staged transaction.
+
+        Its messages get their offsets when the transaction commits.
+        """
         return self.transaction is not None and self.transaction.seq is not None
 
     @property
@@ -296,5 +299,5 @@ class CreateHeaders(Struct, frozen=True):
 def _print_ttl(ttl: int | timedelta) -> str:
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if seconds != int(seconds) or seconds < 0:
-        raise ValueError(f"ttl={seconds}; expected a whole number of seconds, 0 or more")
+        raise ValueError(f"ttl={seconds}; expected whole seconds, 0 or more")
     return str(int(seconds))

@@ -2,8 +2,8 @@
 
 Call `expect` once for each request, in order, because the format of a response depends on its
 request. Call `feed` with the received bytes, in pieces of any size. Call `end` when the server has
-closed the connection. The parser raises ProtocolError for a response that is ambiguous, which means
-that a different parser could read it differently.
+closed the connection. The parser raises ProtocolError if a different parser could read a response
+differently.
 """
 
 import re
@@ -186,7 +186,10 @@ class ResponseParser:
             self._finish()
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
-                self._refuse(f"Transfer-Encoding {coding!r} is not supported")
+                self._refuse(
+                    f"Transfer-Encoding {coding!r} is not supported; expected only chunked, and no"
+                    " Content-Length"
+                )
             self._step = self._take_chunk_size
         elif length is not None:
             self._rest = self._read_length(length)
@@ -200,7 +203,7 @@ class ResponseParser:
         values = {value.strip() for value in text.split(",")}
         value = values.pop()
         if values or not (value.isascii() and value.isdigit() and len(value) < 16):
-            self._refuse(f"{text!r} is not a Content-Length")
+            self._refuse(f"{text!r} is not a valid Content-Length")
         if int(value) > self._body_bytes_max:
             self._refuse(f"the response has {value} bytes; at most {self._body_bytes_max} are read")
         return int(value)
@@ -239,7 +242,7 @@ class ResponseParser:
             return False
         match = _CHUNK_SIZE.fullmatch(line)
         if match is None:
-            self._refuse(f"{line[:40]!r} is not the size of a chunk")
+            self._refuse(f"{line[:40]!r} is not the size of a body chunk")
         self._rest = int(match[1], 16)
         self._step = self._take_chunk if self._rest else self._take_trailer
         return True
@@ -251,7 +254,7 @@ class ResponseParser:
         if len(self._buffer) < 2:
             return False
         if self._buffer[:2] != b"\r\n":
-            self._refuse("a chunk is longer than its size")
+            self._refuse("a body chunk is longer than its declared size")
         del self._buffer[:2]
         self._step = self._take_chunk_size
         return True
@@ -268,7 +271,7 @@ class ResponseParser:
         end = self._buffer.find(b"\r\n", 0, _CHUNK_LINE_BYTES_MAX)
         if end < 0:
             if len(self._buffer) >= _CHUNK_LINE_BYTES_MAX:
-                self._refuse("a line between chunks is too long")
+                self._refuse("a line between body chunks is too long")
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 2]
@@ -301,7 +304,9 @@ class ResponseParser:
                 f"the headers say that the body is gzip, but it is not valid gzip: {error}"
             )
         if not inflater.eof or inflater.unused_data or inflater.unconsumed_tail:
-            self._refuse("the gzip response is incomplete, or longer than the limit")
+            self._refuse(
+                "the gzip body is incomplete, longer than the limit, or followed by other bytes"
+            )
         return plain
 
     def _refuse(self, message: str) -> NoReturn:

@@ -210,9 +210,10 @@ class SseReader(PageReader):
 
 
 def _messages(held: list[bytes], media_type: str, start: str, next_offset: str) -> list[Message]:
-    """Return the messages of the data events in `held`, which one control event follows.
+    """Return the messages of the data events that came before a control event.
 
-    They start at the offset `start` and end at `next_offset`.
+    `held` contains the data of these events. `next_offset` is the offset in the control event, and
+    `start` is the offset before the first message.
     """
     if not is_json(media_type):
         return plain_messages(b"".join(held), media_type, start, next_offset)

@@ -183,8 +183,8 @@ class StreamCalls:
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
-                "the request was refused, perhaps because an earlier attempt without a response was"
-                f" applied: {error.message}",
+                "the request was refused, perhaps because an earlier attempt that got no response"
+                f" was applied: {error.message}",
                 status=exchange.response.status,
             )
         raise error
@@ -203,8 +203,7 @@ _CAUSED_BY_REPEAT: Final = (
 def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str, bytes]:
     """Return the media type and the body of an append.
 
-    Each element of `values` is one message. In a JSON stream an element can be a list, which is
-    also one message.
+    Each element of `values` is one message, even if the element is a list.
     """
     messages = [encode(value, content_type) for value in values]
     if extras:

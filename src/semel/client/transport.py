@@ -1,4 +1,4 @@
-"""What both flow drivers share: the transport, the pool of idle connections, random numbers."""
+"""The parts that both flow drivers share: transport, pool of idle connections, random numbers."""
 
 import os
 import ssl
@@ -87,7 +87,9 @@ def transport_to(
     timeouts: tuple[object, ...] = (timeout, connect_timeout)
     for seconds in timeouts:
         if not (isinstance(seconds, int | float) and seconds > 0):
-            raise ValueError(f"{seconds!r} is not a timeout; expected a number of seconds above 0")
+            raise ValueError(
+                f"{seconds!r} is not a timeout; expected a number of seconds, more than 0"
+            )
     address = parse_address(url)
     own = (("User-Agent", f"semel-python/{__version__}"), *own_headers(token, headers))
     if not address.is_tls:

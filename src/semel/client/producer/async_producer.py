@@ -1,4 +1,4 @@
-"""The producer for asyncio."""
+"""The producer for programs that use asyncio."""
 
 import asyncio
 import time

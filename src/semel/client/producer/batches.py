@@ -30,7 +30,7 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
     - The caller passes `epoch`.
     - If `is_claiming`, the epoch is the stored epoch plus one. There is also a session, which
       distinguishes two instances that use the same epoch.
-    - Otherwise the server assigns the epoch. It counts one epoch for each session.
+    - Otherwise the server assigns the epoch. Each new session gets the next epoch.
     """
 
     id: str
@@ -58,7 +58,7 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
             ),
             (
                 has_epoch or self.is_claiming or has_session,
-                "expected a session, an epoch or a claim",
+                "a producer needs a session, an epoch or a claim",
             ),
             (self.epoch is None or self.epoch >= 0, "epoch must not be negative"),
             (

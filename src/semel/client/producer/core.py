@@ -428,7 +428,7 @@ class ProducerCore:
         oldest = self._unsettled[0] if self._unsettled else None
         error = self._backoff.last_error
         reason = "" if error is None else f": {error}"
-        message = f"not delivered within {self._settings.delivery_timeout:g} seconds{reason}"
+        message = f"a message was not delivered within {self._settings.delivery_timeout:g} seconds{reason}"
         if oldest is not None and (oldest.is_indeterminate or oldest.is_in_flight):
             return Indeterminate(message)
         return Unavailable(message)

@@ -360,7 +360,7 @@ class ProducerIdentity:
         """
         if read_flag(headers, _MISMATCH):
             return PayloadMismatch(
-                "the sequence of the batch was used before, with other messages",
+                "the sequence of the batch was used before with different messages",
                 status=204,
                 facts={"current_epoch": self.epoch},
             )

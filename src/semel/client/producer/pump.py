@@ -45,7 +45,7 @@ OnResponses = Callable[["ProducerConnection", BatchResponses, ClientError | None
 
 
 class ProducerConnection(asyncio.Protocol):
-    """A connection with pipelined requests: it sends requests before earlier ones have responses.
+    """A connection with pipelined requests: it sends a request before earlier responses come.
 
     `on_responses` is called with the connection, the new responses and an error. The error is None
     while the connection is open. When the connection ends, the error says why.
@@ -94,7 +94,7 @@ class ProducerConnection(asyncio.Protocol):
         except ProtocolError as error:
             end = error
         if end is None and self._parser.is_closing:
-            end = Indeterminate("the server closes the connection")
+            end = Indeterminate("the server is closing the connection")
         if end is not None:
             self.hang_up()
         if responses or end is not None:

@@ -1,4 +1,4 @@
-"""The producer for threads, and the background event loop that sends its batches."""
+"""The producer for programs that use threads, and the background event loop that sends batches."""
 
 import asyncio
 import atexit
