@@ -17,7 +17,7 @@
     │   │   ├── ProducerExpired  the producer was idle too long; use an epoch above `current_epoch`
     │   │   ├── RestartAmbiguous
     │   │   └── PayloadMismatch
-    │   ├── TransactionRefused   the server refused a request of a transaction
+    │   ├── TransactionRefused   the server refused a request that belongs to a transaction
     │   │   ├── TransactionAborted       nothing is visible; begin a new transaction; see `reason`
     │   │   │   └── TransactionTimedOut  the deadline of the transaction passed
     │   │   ├── TransactionFenced        a newer instance owns the producer (also a ProducerFenced)
@@ -199,13 +199,13 @@ class StreamSeqConflict(Refused):
 
 
 class PreconditionFailed(Refused):
-    """The stream's tail is `next_offset`. It is not the offset in If-Match."""
+    """The offset in If-Match is not the stream's tail. The tail is `next_offset`."""
 
     next_offset = Fact(str, "next_offset")  # the tail
 
 
 class OffsetBeyondTail(BadRequest):
-    """The offset is after the tail."""
+    """The offset is after the stream's tail."""
 
     next_offset = Fact(str, "next_offset")  # the tail
 
@@ -258,7 +258,7 @@ class PayloadMismatch(ProducerRefused):
 
 
 class TransactionRefused(Refused):
-    """The server refused a request of a transaction."""
+    """The server refused a request that belongs to a transaction."""
 
     code = "transaction_refused"
     advice = "get the transaction's state with client.transaction_status()"
@@ -272,14 +272,14 @@ class UnknownTransaction(TransactionRefused):
 
 
 class InvalidTransactionState(TransactionRefused):
-    """The transaction does not allow this request while it is in `state`."""
+    """The transaction's present `state` does not allow this request."""
 
     state = Fact(str, "state")
     reason = Fact(str, "reason")  # why the transaction was aborted, if it was aborted
 
 
 class TransactionAborted(TransactionRefused):
-    """The transaction was aborted for `reason`. None of its messages is visible to readers."""
+    """The transaction was aborted, and none of its changes takes effect. `reason` says why."""
 
     reason = Fact(str, "reason")  # abort, timeout, fenced, superseded, reaped or operator
 

@@ -35,7 +35,7 @@ _TEMPORARY: Final = frozenset({429, 507})
 
 
 class RetrySafety(Enum):
-    """What a request does if it is sent twice."""
+    """What happens if the server receives a request twice."""
 
     READ = "changes nothing"
     REPEATABLE = "changes nothing the second time"

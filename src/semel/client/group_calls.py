@@ -42,7 +42,10 @@ class Positions(schema.Positions, frozen=True):
     """A group's positions: the offset, the version and the pending move for each stream."""
 
     def known(self, path: str) -> KnownPosition:
-        """Return the group's position in the stream `path`. It is 0 if it was never moved."""
+        """Return the group's position in the stream `path`.
+
+        If the group was never moved in this stream, its position is 0.
+        """
         if path not in self.offsets:
             return KnownPosition()
         return KnownPosition(ordinal_of(self.offsets[path]), self.versions.get(path))

@@ -74,7 +74,7 @@ class _Moved(NamedTuple):
 class ReadPosition:
     """Where one reader of a stream began, and the group positions that it has read.
 
-    If the reader has not read a group's position, it is assumed to have begun at that position.
+    If the reader has not read a group's position, the client assumes that the reader began there.
     Then a move sends the reader's start as the expected offset. The version is sent too in two
     cases: the client itself has moved the group to that start, or the start is 0 and the client has
     not moved the group.
@@ -126,7 +126,7 @@ class ReadPosition:
 
 
 class KnownPositions:
-    """The positions that a client's readers have read, and the positions that it has moved."""
+    """The positions that a client's readers have read, and those that the client has moved."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -265,7 +265,7 @@ class MovePlanner:
         return self.plan(group, read), rest
 
     def plan_from(self, name: PositionName, position: KnownPosition, to: int) -> Planned:
-        """Return the move to send that moves the group from `position` to `to`."""
+        """Return the planned move of one group in one stream, from `position` to `to`."""
         return {name[1]: self._from(name, position, to)}
 
     def _plan(self, name: PositionName, move: Move) -> tuple[Move, _Pending]:

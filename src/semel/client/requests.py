@@ -18,7 +18,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Address(Struct, frozen=True):
-    """The address of a server. `prefix` comes before the path of every URL, such as `/base`."""
+    """The address of a server. Every request target begins with `prefix`, such as `/base`."""
 
     scheme: str
     host: str

@@ -1,4 +1,4 @@
-"""Flows for lists, for producers, and for what an operator can ask of a server. No sockets."""
+"""Flows for lists, producers and operator requests. They use no sockets."""
 
 from math import inf
 from typing import Any, Final
@@ -156,7 +156,7 @@ def show_transaction(site: ServerConfig, name: str, epoch: int | None) -> Flow[D
 def end_transaction(site: ServerConfig, name: str, epoch: int, action: str) -> Flow[Document]:
     """Commit, abort or fence a transaction as an operator, whoever owns it.
 
-    `action` is the last segment of the request target, such as "commit".
+    `action` is "commit", "abort" or "fence".
     """
     request = TxnRequest(transaction_epoch=epoch, operator=True)
     return post(site, site.address.target(TRANSACTIONS, name, action), request, Document, 200)

@@ -212,8 +212,8 @@ class SseReader(PageReader):
 def _messages(held: list[bytes], media_type: str, start: str, next_offset: str) -> list[Message]:
     """Return the messages of the data events that came before a control event.
 
-    `held` contains the data of these events. `next_offset` is the offset in the control event, and
-    `start` is the offset before the first message.
+    `held` contains the data of these events. `start` is the offset of the first message, and
+    `next_offset` is the offset in the control event.
     """
     if not is_json(media_type):
         return plain_messages(b"".join(held), media_type, start, next_offset)

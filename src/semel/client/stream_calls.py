@@ -83,7 +83,8 @@ class StreamCalls:
     def head(self) -> Flow[StreamInfo]:
         """Return the stream's metadata.
 
-        Raises StreamNotFound if there is no such stream, and StreamGone if it was deleted.
+        Raises StreamNotFound if there is no such stream. Raises StreamGone if the stream was
+        deleted, and its data is kept only for its forks.
         """
         exchange = yield from self._ask(Request("HEAD", self.target), RetrySafety.READ)
         if exchange.response.status >= 400:
@@ -171,8 +172,8 @@ class StreamCalls:
     def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
         """Append an encoded body and return the receipt.
 
-        Raises Indeterminate if the server refuses a repeat, and the refusal is perhaps only the
-        effect of an earlier attempt that got no response but was applied.
+        Raises Indeterminate if an earlier attempt got no response, and the server then refuses the
+        repeat. Perhaps it refuses the repeat only because the earlier attempt was applied.
         """
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded

@@ -87,7 +87,8 @@ class SyncConnection(PooledConnection):
     def is_usable(self) -> bool:
         """Return True if the connection is open and no bytes have come since the last response.
 
-        Return False in a forked process, because it must not use the connections of its parent.
+        Return False in a forked process, because such a process must not use the connections of its
+        parent.
         """
         is_ours = self._pid == os.getpid()
         if not is_ours or (isinstance(self.line, ssl.SSLSocket) and self.line.pending()):
@@ -99,7 +100,7 @@ class SyncConnection(PooledConnection):
     def send(self, data: bytes, deadline: float) -> int:
         """Send `data` and return the number of bytes that were sent.
 
-        If the connection fails or the deadline passes, only a part of `data` is sent.
+        The number is less than `len(data)` if the connection fails or the deadline passes.
         """
         sent = 0
         view = memoryview(data)

@@ -21,16 +21,18 @@ from semel.client.values import Headers, Key
 class AsyncProducer(ProducerFacade):
     """Appends messages to one stream, on the running event loop.
 
-    Messages are gathered into batches. A batch is sent without waiting for earlier responses, and
-    it is sent again after a failure. Each batch has a sequence, so that the server recognises
-    duplicates.
+    Messages are gathered into batches. Several batches can be in flight at the same time. After a
+    failure, a batch is sent again. The server recognises duplicates, because each batch has a
+    sequence.
 
     Entering an `async with` block, or calling `open`, claims the producer id. Leaving the block
     waits until all messages are stored.
 
     `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions. They are called on the
-    event loop. If a batch fails, the producer ends, and nothing more is sent. Without `on_error`,
-    the next `append`, `flush` or `close` then raises the error.
+    event loop.
+
+    If a batch fails, the producer ends, and nothing more is sent. From then on `append` raises the
+    error. Without `on_error`, `flush` raises it too, and so does `close` if it was not raised yet.
     """
 
     def __init__(

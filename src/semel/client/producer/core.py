@@ -24,7 +24,8 @@ These rules ensure that every message is stored exactly once:
 6. The producer moves to a higher epoch only at the start, and only if no attempt with the old epoch
    is indeterminate. A batch that is perhaps stored must not be sent again with a different epoch.
    The producer also moves to a higher epoch if the server reports the first batch as a duplicate
-   although this instance has not stored it. Then a different instance has used its sequence.
+   although this instance has not stored it. In that case a different instance has used the same
+   sequence.
 """
 
 from collections import deque
@@ -147,8 +148,8 @@ class ProducerCore:
     def pending_count(self) -> int:
         """The number of messages that are neither stored nor given up.
 
-        The messages are counted on each access. A stored counter could become wrong, because Ctrl-C
-        can interrupt `append` after it has added a message and before it increases the counter.
+        The messages are counted on each access. A separate counter could become wrong, because
+        Ctrl-C can interrupt `append` after it adds a message and before it increases the counter.
         """
         return sum(batch.count for batch in self._unsettled) + self._builder.count
 
@@ -208,7 +209,7 @@ class ProducerCore:
     # ---- called by the sender --------------------------------------------------------------------
 
     def is_ready(self, now: float) -> bool:
-        """Return True if a batch can be sent now, so that the sender needs a connection."""
+        """Return True if a batch can be sent now. To send it, the sender needs a connection."""
         wake_at = self.wake_at()
         is_ready = wake_at is not None and wake_at <= now
         self._is_idle = not (is_ready or self._is_full)
@@ -353,9 +354,9 @@ class ProducerCore:
             self.acks.acknowledge(ack, self._unsettled.popleft())
 
     def _first_offset(self, next_offset: str | None, count: int) -> str | None:
-        """Return the offset of the first of `count` messages that end at `next_offset`.
+        """Return the offset of a batch's first message, or None if it cannot be calculated.
 
-        Return None if it cannot be calculated.
+        The batch has `count` messages, and `next_offset` is the offset after the last one.
         """
         end = parse_offset(next_offset) if next_offset is not None and self._is_counting else None
         return None if end is None or end < count else print_offset(end - count)
@@ -386,9 +387,9 @@ class ProducerCore:
         return first < batch.seq and (error.expected is None or error.expected >= first)
 
     def _can_send_again(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Return True if the batch can be sent again, with fewer messages or a higher epoch.
+        """Prepare a refused batch to be sent again, and return True if that is possible.
 
-        The stored messages are removed or the epoch is changed before this returns.
+        Either the messages that are already stored are removed, or the epoch is increased.
         """
         if isinstance(error, BatchOverlap):
             return self._remove_stored(batch, error.last_seq)
@@ -428,7 +429,10 @@ class ProducerCore:
         oldest = self._unsettled[0] if self._unsettled else None
         error = self._backoff.last_error
         reason = "" if error is None else f": {error}"
-        message = f"a message was not delivered within {self._settings.delivery_timeout:g} seconds{reason}"
+        message = (
+            "a message was not delivered within"
+            f" {self._settings.delivery_timeout:g} seconds{reason}"
+        )
         if oldest is not None and (oldest.is_indeterminate or oldest.is_in_flight):
             return Indeterminate(message)
         return Unavailable(message)

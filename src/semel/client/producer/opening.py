@@ -145,9 +145,9 @@ def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | No
 
 
 def default_id() -> str:
-    """Return the environment variable `PRODUCER_ID`.
+    """Return the value of the environment variable `PRODUCER_ID`.
 
-    If it is not set, return the host name and the process id, joined by a hyphen.
+    If the variable is not set, return the host name and the process id, joined by a hyphen.
     """
     return os.environ.get("PRODUCER_ID") or f"{socket.gethostname()}-{os.getpid()}"
 
@@ -326,7 +326,10 @@ class ProducerIdentity:
         self.is_established = False
 
     def resume(self, stored_epoch: int | None) -> None:
-        """Set the epoch that the server has stored, or None. Call this before the first batch."""
+        """Set the epoch that the server has stored. Call this before the first batch.
+
+        None means that the server has stored nothing for this producer.
+        """
         self._is_unused = self._is_semel = True
         if self._settings.is_claiming and stored_epoch is not None:
             self.epoch = stored_epoch + 1
@@ -379,11 +382,14 @@ class ProducerIdentity:
         return None
 
     def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Move to a higher epoch if the server refused the batch as fenced or expired.
+        """Move to a higher epoch after the server has refused the batch.
 
-        Return True if the epoch has changed. The epoch does not change if an earlier attempt got no
-        response. It is possible that this attempt was stored with the old epoch before the instance
-        was fenced. Then a copy with a new epoch would be stored as a duplicate.
+        This is done only if the producer was fenced or has expired. Return True if the epoch has
+        changed.
+
+        The epoch does not change if an earlier attempt got no response. It is possible that this
+        attempt was stored with the old epoch before the instance was fenced. Then a copy with a new
+        epoch would be stored as a duplicate.
         """
         if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False

@@ -50,8 +50,8 @@ class ProducerConnection(asyncio.Protocol):
     `on_responses` is called with the connection, the new responses and an error. The error is None
     while the connection is open. When the connection ends, the error says why.
 
-    `quiet_since` is the time of the last received byte, or of the request that was sent last on an
-    idle connection, whichever is later.
+    `quiet_since` is the time from which the connection has been silent: the last time that bytes
+    were received, or that a request was sent while no response was missing.
     """
 
     def __init__(self, on_responses: OnResponses) -> None:

@@ -26,18 +26,19 @@ _log = logging.getLogger("semel.client")
 class Producer(ProducerFacade):
     """Appends messages to one stream. Several threads can share a producer.
 
-    Messages are gathered into batches. A batch is sent without waiting for earlier responses, and
-    it is sent again after a failure. Each batch has a sequence, so that the server recognises
-    duplicates.
+    Messages are gathered into batches. Several batches can be in flight at the same time. After a
+    failure, a batch is sent again. The server recognises duplicates, because each batch has a
+    sequence.
 
     Leaving a `with` block waits until all messages are stored. If a producer is still open when the
     process ends, it waits at most five seconds, and then logs how many messages are not
     acknowledged.
 
     `on_batch_ack(ack)` and `on_error(error, batch)` are called on a background thread. They must
-    return quickly. They are allowed to call `append`, but not `flush` or `close`. If a batch fails,
-    the producer ends, and nothing more is sent. Without `on_error`, the next `append`, `flush` or
-    `close` then raises the error.
+    return quickly. They are allowed to call `append`, but not `flush` or `close`.
+
+    If a batch fails, the producer ends, and nothing more is sent. From then on `append` raises the
+    error. Without `on_error`, `flush` raises it too, and so does `close` if it was not raised yet.
     """
 
     # Without this, sys.exit() in a callback would not end the program. It would end the background
@@ -149,7 +150,7 @@ class Producer(ProducerFacade):
     def _wait_for_room(self) -> None:
         """Wait until fewer than `max_pending_bytes` are pending.
 
-        The caller must hold the lock. In a callback this returns immediately, because the
+        The caller must hold the lock. In a callback this returns immediately, because otherwise the
         background thread would wait for itself.
         """
         if self._background.is_here:
