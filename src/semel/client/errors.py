@@ -1,7 +1,7 @@
-"""The errors that calls of the client raise.
+"""The errors that the client raises.
 
     SemelError
-    ├── Refused                  the server refused; nothing was applied, unless `applied` differs
+    ├── Refused                  the server refused; nothing was applied if `applied` is "no"
     │   ├── BadRequest           400 and similar: correct the call
     │   │   ├── OffsetBeyondTail
     │   │   └── TooLarge
@@ -12,37 +12,42 @@
     │   ├── OffsetTrimmed        start at `head`
     │   ├── ProducerRefused      the sequence or epoch does not match the producer's state
     │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
-    │   │   ├── SequenceGap      `expected` is missing, `received` was sent
+    │   │   ├── SequenceGap      sequence `expected` is missing; `received` was sent
     │   │   ├── BatchOverlap     only the sequences up to `last_seq` are stored
-    │   │   ├── ProducerExpired  it was idle too long; begin above `current_epoch`
+    │   │   ├── ProducerExpired  the producer was idle too long; use an epoch above `current_epoch`
     │   │   ├── RestartAmbiguous
     │   │   └── PayloadMismatch
-    │   ├── TransactionRefused   a transaction cannot do this
-    │   │   ├── TransactionAborted       see `reason`; nothing is visible: begin another one
-    │   │   │   └── TransactionTimedOut  its deadline passed
+    │   ├── TransactionRefused   the server refused a request that belongs to a transaction
+    │   │   ├── TransactionAborted       nothing is visible; begin a new transaction; see `reason`
+    │   │   │   └── TransactionTimedOut  the deadline of the transaction passed
     │   │   ├── TransactionFenced        a newer instance owns the producer (also a ProducerFenced)
-    │   │   ├── TransactionCommitted     it cannot be aborted any more
+    │   │   ├── TransactionCommitted     the transaction is committed and cannot be aborted
     │   │   ├── InvalidTransactionState · UnknownTransaction · ConcurrentTransactions
     │   │   ├── PartitionNotInTransaction · TooManyTransactions
     │   │   └── BranchIncomplete · BranchMissing
     │   ├── PositionRefused      the position of `group` in `stream` cannot be moved
-    │   │   ├── PositionConflict it was moved after it was read, and is at `offset` now
-    │   │   └── UnstableOffsets  a pending transaction may still move it
+    │   │   ├── PositionConflict the position has moved since it was read; it is now at `offset`
+    │   │   └── UnstableOffsets  a pending transaction can still move the position
     │   ├── StreamInTransaction · OffsetUnstable    a pending transaction has messages there
     │   ├── SinkRefused          CheckpointDiverged · AppBound · VersionForgotten
-    │   ├── KeyReused            the Idempotency-Key was used with another payload
-    │   ├── NotSupported         the server is not semel, and lacks this call
+    │   ├── KeyReused            the Idempotency-Key was used before with a different payload
+    │   ├── NotSupported         the server is not semel and does not support this call
     │   ├── LimitReached         try again after `retry_after`, or delete something
     │   │   └── DiskFull
     │   └── CorruptData          the stored data is corrupt
     ├── Unavailable              nothing was applied: the server is unreachable or overloaded
-    ├── Indeterminate            no response came: the request may have been applied
+    ├── Indeterminate            no response came; perhaps the request was applied
     ├── ProtocolError            the response does not follow the protocol
-    └── ClientClosed             the call came after `close()`
+    └── ClientClosed             the client was used after `close()`
 
-Every error has `code` (stable), `message` (for people), `advice` (what to do next) and `applied`:
-"no", or "unknown" if the request may have had an effect. The codes and the advice for refusals of
-the server are in `semel.wire.refusal_table`.
+Every error has these attributes:
+
+- `code`: a stable identifier of the error, for programs.
+- `message`: a description of the error, for people.
+- `advice`: what to do next.
+- `applied`: "no" if the request had no effect, "unknown" if it perhaps had an effect.
+
+The codes and the advice for the server's refusals are in `semel.wire.refusal_table`.
 """
 
 from collections.abc import Mapping
@@ -55,18 +60,19 @@ T = TypeVar("T")
 
 NO = "no"
 UNKNOWN = "unknown"
-# Codes by the name of the error class. A class for refusals with several codes sets its own code.
+# Maps the name of each error class to its code. A class that stands for several codes sets its own
+# `code` attribute.
 _CODES = {entry.error: code for code, entry in BY_CODE.items()}
 
 
 class ClientError(SemelError):
-    """The base of the errors that calls of the client raise."""
+    """Base class for the errors that the client raises."""
 
     advice: str = ""
     applied: str = NO
 
     def __init_subclass__(cls) -> None:
-        """Set the code and the advice of the class, if the table of refusals has them."""
+        """Set the class's code and advice if the refusal table has an entry for the class."""
         if "code" not in vars(cls):
             cls.code = _CODES.get(cls.__name__, cls.code)
         cls.advice = ADVICE.get(cls.__name__, cls.advice)
@@ -82,7 +88,7 @@ class ClientError(SemelError):
 class Refused(ClientError):
     """The server refused the request.
 
-    `facts` are the members of its problem document other than code, message and applied.
+    `facts` holds the members of the response's problem document, except code, message and applied.
     """
 
     code = "refused"
@@ -107,7 +113,10 @@ class Refused(ClientError):
 
 
 class Fact(Generic[T]):
-    """An attribute with the value of one of the `facts`, or `default` if it was not sent."""
+    """A descriptor that returns the fact `name` of an error.
+
+    Returns `default` if the server did not send the fact, or sent a value of the wrong type.
+    """
 
     def __init__(self, kind: type[T], name: str, default: T | None = None) -> None:
         self._kind = kind
@@ -128,7 +137,7 @@ class Fact(Generic[T]):
 
 
 class BadRequest(Refused):
-    """The request is malformed, and a retry would be refused again."""
+    """The request is invalid. The server would refuse it again."""
 
     code = "bad_request"
     advice = "correct the call; the same request would be refused again"
@@ -159,50 +168,50 @@ class StreamNotFound(Refused):
 
 
 class StreamGone(Refused):
-    """The stream is deleted; only its forks still have its data."""
+    """The stream was deleted. Its data is kept only because forks still need it."""
 
     code = "stream_gone"
 
 
 class StreamExists(Refused):
-    """The stream exists already, with the same configuration."""
+    """The stream already exists with the same configuration."""
 
     code = "stream_exists"
     advice = "pass exist_ok=True to accept an existing stream"
 
 
 class ConfigConflict(Refused):
-    """The stream exists with another configuration."""
+    """The stream already exists with a different configuration."""
 
 
 class StreamClosed(Refused):
-    """The stream is closed: it accepts no more appends."""
+    """The stream is closed and accepts no more appends."""
 
     next_offset = Fact(str, "next_offset")  # the tail
 
 
 class ContentTypeConflict(Refused):
-    """The stream has another media type."""
+    """The stream has a different media type."""
 
 
 class StreamSeqConflict(Refused):
-    """The Stream-Seq is not greater than the last one of the stream, compared byte by byte."""
+    """The Stream-Seq is not greater than the stream's last Stream-Seq, compared byte by byte."""
 
 
 class PreconditionFailed(Refused):
-    """The tail of the stream is `next_offset`, not the offset in If-Match."""
+    """The offset in If-Match is not the stream's tail. The tail is `next_offset`."""
 
     next_offset = Fact(str, "next_offset")  # the tail
 
 
 class OffsetBeyondTail(BadRequest):
-    """The offset is after the tail."""
+    """The offset is after the stream's tail."""
 
     next_offset = Fact(str, "next_offset")  # the tail
 
 
 class OffsetTrimmed(Refused):
-    """The offset is before the head of the stream: the messages there were trimmed."""
+    """The offset is before the stream's head, because the messages there were trimmed."""
 
     head = Fact(str, "head")  # the first offset that is still kept
 
@@ -223,60 +232,66 @@ class ProducerFenced(ProducerRefused):
 
 
 class ProducerExpired(ProducerRefused):
-    """The producer was idle for so long that its state has expired; only its epoch is stored."""
+    """The producer's state has expired because it was idle too long. Only its epoch is stored."""
 
 
 class SequenceGap(ProducerRefused):
-    """A sequence before this one is missing."""
+    """The sequence `expected` is missing. It must be stored before the sequence `received`."""
 
     expected = Fact(int, "expected_seq")  # the first missing sequence
     received = Fact(int, "received_seq")  # the sequence that was sent
 
 
 class BatchOverlap(ProducerRefused):
-    """Some sequences of this range are stored already, the others are not."""
+    """Some sequences of the batch are already stored, and the others are not."""
 
 
 class RestartAmbiguous(ProducerRefused):
-    """A bare producer sent a sequence again with another payload: it seems to have restarted."""
+    """A bare producer sent a stored sequence again with a different payload.
+
+    The producer has probably restarted and uses its old sequences for new messages.
+    """
 
 
 class PayloadMismatch(ProducerRefused):
-    """This sequence was stored before with another payload, which stays stored."""
+    """This sequence is already stored with a different payload. The stored payload is kept."""
 
 
 class TransactionRefused(Refused):
-    """The server refused a call of a transaction."""
+    """The server refused a request that belongs to a transaction."""
 
     code = "transaction_refused"
-    advice = "get its state with client.transaction_status()"
+    advice = "get the transaction's state with client.transaction_status()"
 
 
 class UnknownTransaction(TransactionRefused):
-    """There is no transaction with this id and epoch, or its outcome is no longer retained."""
+    """The server knows no transaction with this id and epoch.
+
+    Either the transaction never began, or its outcome is no longer retained.
+    """
 
 
 class InvalidTransactionState(TransactionRefused):
-    """The transaction is in a `state` that does not allow the call."""
+    """The transaction's present `state` does not allow this request."""
 
     state = Fact(str, "state")
-    reason = Fact(str, "reason")  # why it was aborted, if it was
+    reason = Fact(str, "reason")  # why the transaction was aborted, if it was aborted
 
 
 class TransactionAborted(TransactionRefused):
-    """The transaction was aborted, see `reason`. Nothing of it is visible."""
+    """The transaction was aborted, and none of its changes takes effect. `reason` says why."""
 
     reason = Fact(str, "reason")  # abort, timeout, fenced, superseded, reaped or operator
 
 
 class TransactionTimedOut(TransactionAborted):
-    """The transaction was aborted at its deadline."""
+    """The transaction was aborted because its deadline passed."""
 
     reason = Fact(str, "reason", "timeout")
 
 
 class TransactionCommitted(TransactionRefused):
-    """The transaction is committed, and cannot be aborted any more."""
+    """The transaction cannot be aborted because it is already committed."""
 
 
 class TransactionFenced(TransactionRefused, ProducerFenced):
@@ -287,7 +302,7 @@ class TransactionFenced(TransactionRefused, ProducerFenced):
 
 
 class ConcurrentTransactions(TransactionRefused):
-    """The transaction `other` must end first."""
+    """The request must wait until the transaction `other` has ended."""
 
     other = Fact(str, "transaction_id")  # the id of the other transaction
 
@@ -297,47 +312,54 @@ class TooManyTransactions(TransactionRefused):
 
 
 class PartitionNotInTransaction(TransactionRefused):
-    """The stream was not named when the transaction began, and was not added later."""
+    """The stream is not part of the transaction.
+
+    A stream must be named when the transaction begins, or be added later.
+    """
 
 
 class BranchIncomplete(TransactionRefused):
-    """The staged messages differ from the caller's counts, or the transaction is not prepared."""
+    """The staged transaction is incomplete.
+
+    Either the numbers of staged messages differ from the caller's counts, or the transaction is not
+    prepared.
+    """
 
 
 class BranchMissing(TransactionRefused):
-    """A listed transaction no longer exists."""
+    """A transaction that the one-shot commit lists no longer exists."""
 
 
 class PositionRefused(Refused):
     """The position of `group` in `stream` cannot be moved."""
 
     code = "position_refused"
-    advice = "nothing was applied: abort, and continue with a new tail(group=...)"
+    advice = "nothing was applied; abort the transaction, and continue with a new tail(group=...)"
     group = Fact(str, "group")
     stream = Fact(str, "stream")
 
 
 class PositionConflict(PositionRefused):
-    """The position was moved after it was read, or the path has another stream now.
+    """The position has moved since it was read, or the stream was deleted or created again.
 
     `reason` is one of:
 
     - "offset", "version", "moved": another client has moved the position;
-    - "mover": `mover` has moved it, and this client did not send an expected offset;
-    - "pending": the same transaction already moves it to another offset;
+    - "mover": `mover` has moved the position, and this client did not send an expected offset;
+    - "pending": the same transaction already moves the position to a different offset;
     - "incarnation": the stream was deleted and created again;
     - "deleted": the stream was deleted after the transaction named it.
     """
 
-    offset = Fact(str, "offset")  # the present position
+    offset = Fact(str, "offset")  # where the position is now
     version = Fact(int, "version")  # how often the position was moved
-    mover = Fact(str, "mover")  # the last mover; others must send an expected offset
+    mover = Fact(str, "mover")  # the last mover; other movers must send an expected offset
     reason = Fact(str, "reason")
-    incarnation = Fact(str, "incarnation")  # of the present stream, if it was created again
+    incarnation = Fact(str, "incarnation")  # the new incarnation, if the stream was created again
 
 
 class UnstableOffsets(PositionRefused):
-    """A pending transaction may still move the position of `group` in `stream`."""
+    """A pending transaction can still move the position of `group` in `stream`."""
 
     transaction_id = Fact(str, "transaction_id")  # the transaction that holds the position
     transaction_epoch = Fact(int, "transaction_epoch")
@@ -348,13 +370,14 @@ class StreamInTransaction(Refused):
 
 
 class OffsetUnstable(Refused):
-    """The messages at the offset belong to a pending transaction."""
+    """The messages at this offset belong to a pending transaction."""
 
-    stable_offset = Fact(str, "stable_offset")  # every message before it is committed or aborted
+    # Every message before the stable offset is committed or aborted.
+    stable_offset = Fact(str, "stable_offset")
 
 
 class SinkRefused(Refused):
-    """The commit of a sink conflicts with what the sink has committed before."""
+    """A sink's commit conflicts with an earlier commit of the same sink."""
 
     code = "sink_refused"
     advice = "inspect the sink with `semel sinks`"
@@ -362,30 +385,30 @@ class SinkRefused(Refused):
 
 
 class CheckpointDiverged(SinkRefused):
-    """The input that the sink has committed differs from the caller's checkpoint."""
+    """The caller's checkpoint differs from the input that the sink has committed."""
 
 
 class AppBound(SinkRefused):
-    """The sink belongs to another query."""
+    """The sink belongs to a different query."""
 
 
 class VersionForgotten(SinkRefused):
-    """The version is so old that the server no longer stores its digests to compare them."""
+    """The server cannot compare this version because it no longer retains the version's digests."""
 
 
 class KeyReused(Refused):
-    """The Idempotency-Key was used with another payload."""
+    """The Idempotency-Key was used before with a different payload."""
 
 
 class NotSupported(Refused):
-    """The server is not semel and lacks this call. Nothing was applied."""
+    """The server is not semel and does not support this call. Nothing was applied."""
 
     code = "not_supported"
     advice = "only semel supports this call"
 
 
 class LimitReached(Refused):
-    """A limit of the server is reached."""
+    """The server has reached one of its limits."""
 
 
 class DiskFull(LimitReached):
@@ -393,11 +416,11 @@ class DiskFull(LimitReached):
 
 
 class CorruptData(Refused):
-    """The data that the server has stored is corrupt: a checksum does not match."""
+    """The server's stored data is corrupt: a checksum does not match."""
 
 
 class Unavailable(ClientError):
-    """Nothing was applied: the server is unreachable, or does not accept requests now."""
+    """The server is unreachable or accepts no requests at present. Nothing was applied."""
 
     code = "unavailable"
     advice = "try again later"
@@ -411,13 +434,13 @@ class Unavailable(ClientError):
 
 
 class Indeterminate(ClientError):
-    """The request was sent, but no response shows its outcome: it may have been applied."""
+    """It is unknown whether the request was applied, because no response shows its outcome."""
 
     code = "indeterminate"
     applied = UNKNOWN
     advice = (
-        "read the stream to find out; an append with an idempotency key or a producer is safe to"
-        " repeat"
+        "read the stream to find out whether it was applied; an append with an idempotency key or a"
+        " producer is safe to repeat"
     )
 
     def __init__(
@@ -440,4 +463,4 @@ class ClientClosed(ClientError):
     """The client or the producer was closed before this call."""
 
     code = "client_closed"
-    advice = "create a new one"
+    advice = "create a new client or producer"

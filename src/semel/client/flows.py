@@ -1,7 +1,7 @@
-"""Flows: generators for requests, which the sync and the async client share.
+"""Flows: generators that decide which requests to send. The sync and async clients share them.
 
-A flow yields steps. A flow driver executes each step and sends its reply to the flow. Flows have no
-sockets, and the flow driver enforces the timeout of a call.
+A flow yields steps. A flow driver executes each step and sends the step's reply back into the flow.
+A flow uses no sockets. The flow driver owns the sockets, and it enforces the timeout of each call.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -22,9 +22,9 @@ from semel.wire.refusal_table import BY_CODE
 
 T = TypeVar("T")
 Flow = Generator["Step", Any, T]
-# Called before a request is sent again, with the error and the number of earlier retries.
+# Called before each retry, with the error that caused it and the number of earlier retries.
 OnRetry = Callable[[ClientError, int], object]
-# What a request may fail with; other errors of the client have neither status nor Retry-After.
+# The errors with which a request can fail. Other client errors have no status and no Retry-After.
 Failure = Refused | Unavailable | Indeterminate
 
 PAUSE_SECONDS_MIN: Final = 0.05
@@ -35,7 +35,7 @@ _TEMPORARY: Final = frozenset({429, 507})
 
 
 class RetrySafety(Enum):
-    """What happens if a request is sent twice."""
+    """What happens if the server receives a request twice."""
 
     READ = "changes nothing"
     REPEATABLE = "changes nothing the second time"
@@ -46,9 +46,10 @@ class RetrySafety(Enum):
 
 
 class Send(Struct, frozen=True):
-    """Send a request and wait. The reply is Response, Opened, NotSent or Lost.
+    """A step: send a request and wait for the response.
 
-    After `silence_seconds` without a byte from the server the reply is Lost.
+    The reply is Response, Opened, NotSent or Lost. It is Lost if the server sends no byte for
+    `silence_seconds`.
     """
 
     request: Request
@@ -57,21 +58,28 @@ class Send(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Wait about `seconds`, at least `at_least`. The reply is False if the call must end before."""
+    """A step: wait about `seconds` seconds, but not less than `at_least` seconds.
+
+    The reply is False if the call must end before the pause does, because its timeout comes first
+    or because the caller has stopped the call.
+    """
 
     seconds: float
     at_least: float = 0.0
 
 
 class Receive(Struct, frozen=True):
-    """Wait for the next part of a streamed response. The reply is BodyPart, BodyEnd or Lost."""
+    """A step: wait for the next part of a streamed response.
+
+    The reply is BodyPart, BodyEnd or Lost.
+    """
 
     channel: Any
     silence_seconds: float
 
 
 class CloseChannel(Struct, frozen=True):
-    """Stop reading a streamed response."""
+    """A step: stop reading a streamed response."""
 
     channel: Any
 
@@ -80,14 +88,17 @@ Step = Send | Pause | Receive | CloseChannel
 
 
 class Opened(Struct, frozen=True):
-    """A streamed response has begun; `channel` is for Receive and CloseChannel."""
+    """A streamed response has begun. Pass `channel` to Receive and CloseChannel."""
 
     response: Response
     channel: Any
 
 
 class NotSent(Struct, frozen=True):
-    """The server did not get the whole request. `is_permanent`: a retry would fail as well."""
+    """The server did not receive the whole request, so it applied nothing.
+
+    `is_permanent` is True if a retry would also fail.
+    """
 
     reason: str
     is_permanent: bool = False
@@ -96,8 +107,8 @@ class NotSent(Struct, frozen=True):
 class Lost(Struct, frozen=True):
     """The request was sent, but no response came.
 
-    `is_stale`: a reused connection was closed before the first byte of the response. This happens
-    if the server closes an idle connection while the request is sent.
+    `is_stale` is True if a reused connection was closed before the first byte of the response. This
+    happens if the server closes an idle connection while the client sends the next request.
     """
 
     reason: str
@@ -110,7 +121,7 @@ Reply = Response | Opened | NotSent | Lost
 class Exchanged(Struct, frozen=True):
     """The final response to a request.
 
-    `was_lost`: an earlier attempt got no response, and may have been applied.
+    `was_lost` is True if an earlier attempt got no response. Perhaps that attempt was applied.
     """
 
     response: Response
@@ -118,7 +129,11 @@ class Exchanged(Struct, frozen=True):
     channel: Any = None
 
     def expect(self, *statuses: int) -> Response:
-        """Return the response if it has one of these statuses. Otherwise raise its error."""
+        """Return the response if it has one of these statuses. Otherwise raise an error.
+
+        A status of 400 or more raises the error for that response. Any other status raises
+        ProtocolError.
+        """
         status = self.response.status
         if status in statuses:
             return self.response
@@ -144,10 +159,11 @@ def ask(
     silence_seconds: float = inf,
     on_retry: OnRetry | None = None,
 ) -> Flow[Exchanged]:
-    """Send a request and return its final response. Retry where that is safe.
+    """Send a request and return its final response. Send it again after a failure if that is safe.
 
-    `retries` is the maximum number of retries; None means until the timeout. Raises Unavailable or
-    Indeterminate if no attempt gets a final response.
+    `retries` is the maximum number of retries. None means to retry until the call's timeout.
+
+    Raises Unavailable or Indeterminate if no attempt gets a final response.
     """
     was_lost = False
     had_stale = False
@@ -163,7 +179,7 @@ def ask(
         is_safe = error.applied == errors.NO or kind is not RetrySafety.ONCE
         was_lost = was_lost or error.applied != errors.NO
         if is_safe and isinstance(reply, Lost) and reply.is_stale and not had_stale:
-            had_stale = True  # the server has closed an idle connection: no pause is needed
+            had_stale = True  # the server only closed an idle connection, so no pause is needed
             continue
         is_permanent = isinstance(reply, NotSent) and reply.is_permanent
         if not is_safe or is_permanent or (retries is not None and tries >= retries):
@@ -176,18 +192,21 @@ def ask(
 
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:
-    """Return the pause before the next retry. `at_least`: the seconds of Retry-After."""
+    """Return the pause before the next retry. `at_least` is the Retry-After value in seconds."""
     seconds = backoff_seconds(tries, PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX)
     return Pause(seconds, min(at_least or 0.0, RETRY_AFTER_SECONDS_MAX))
 
 
 def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
-    """Return `first`, doubled for each failed attempt in a row, up to `maximum`."""
+    """Return `first` doubled once for each of `attempts`, but at most `maximum`."""
     return min(first * 2.0 ** min(attempts, _DOUBLINGS_MAX), maximum)
 
 
 def _failure(reply: Response | NotSent | Lost) -> Failure | None:
-    """Return the error of a reply after which a retry may succeed; None for a final response."""
+    """Return the error for a reply after which a retry can succeed, or None if the reply is final.
+
+    A refusal is final, except for a timeout (408) and a limit with a Retry-After header.
+    """
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)
     if isinstance(reply, Lost):
@@ -201,7 +220,11 @@ def _failure(reply: Response | NotSent | Lost) -> Failure | None:
 
 
 def _final_error(error: Failure, kind: RetrySafety, *, was_lost: bool) -> Failure:
-    """Return the error to raise, which says whether anything may have been applied."""
+    """Return the error to raise after the last attempt, with the correct `applied`.
+
+    A read always gets an error with `applied` "no", because a read changes nothing. For any other
+    request the error is Indeterminate if an earlier attempt was lost.
+    """
     if kind is RetrySafety.READ:
         return (
             error if error.applied == errors.NO else Unavailable(error.message, status=error.status)
@@ -215,8 +238,8 @@ def _final_error(error: Failure, kind: RetrySafety, *, was_lost: bool) -> Failur
 
 
 # ---- errors from responses -----------------------------------------------------------------------
-# Refusals of semel have a stable code. Refusals of another Durable Streams server are recognised by
-# their status and headers.
+# A refusal from semel has a stable code. A refusal from a different Durable Streams server is
+# recognised by its status and headers.
 
 
 _BY_CODE: Final[Mapping[str, type[Refused]]] = {
@@ -234,7 +257,7 @@ _BY_STATUS: Final[Mapping[int, type[Refused]]] = {
     507: errors.DiskFull,
 }
 
-# Facts that a response may have only as headers, by the name of the header.
+# Maps a header to the name of its fact. Some responses have these facts only in headers.
 _FACTS: Final[Mapping[str, str]] = {
     "stream-next-offset": "next_offset",
     "producer-epoch": "current_epoch",
@@ -249,7 +272,7 @@ _OWN: Final = frozenset({"code", "message", "applied"})
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
     """Return the error for a response with a status of 300 or more.
 
-    It is Unavailable, Indeterminate, or a subclass of Refused.
+    The error is Unavailable, Indeterminate, Refused or a subclass of Refused.
     """
     problem = _problem(headers, body)
     message = _message(status, problem, body)
@@ -261,7 +284,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
     if status == 503 and applied == errors.NO:
         return Unavailable(message, status=status, retry_after=retry_after)
     if status >= 500 and applied != errors.NO:
-        # A proxy may send this status although the server has processed the request.
+        # A proxy can send this status even though the server has processed the request.
         return Indeterminate(message, status=status, retry_after=retry_after)
     kind = _error_class(status, code, headers)
     return kind(
@@ -299,7 +322,7 @@ def _problem(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
         return {}
     if not isinstance(problem, dict):
         return {}
-    # The format of another server: {"error": {"code": ..., "message": ...}}.
+    # Some other servers use this format: {"error": {"code": ..., "message": ...}}.
     inner = problem.get("error")
     return inner if isinstance(inner, dict) else problem
 

@@ -1,4 +1,4 @@
-"""Groups, with their positions and pinned steps, as flows. No sockets."""
+"""Flows that read and move a group's positions, and that pin its steps. They use no sockets."""
 
 import time
 from collections.abc import Callable, Container, Sequence
@@ -32,28 +32,35 @@ from semel.wire.schema import transactions as schema
 _SET_TRIES_MAX: Final = 10
 _POLL_SECONDS_MIN: Final = 0.02
 _POLL_SECONDS_MAX: Final = 0.5
-# How long a reader waits for a pending transaction that may still move its group. Correctness does
-# not depend on the wait: if messages are read too early, the commit of their outputs is refused.
+# How long a reader waits for a pending transaction that can still move its group. The wait is not
+# needed for correctness: if messages are read too early, the server refuses the commit of their
+# outputs.
 STABLE_SECONDS_MAX: Final = 5.0
 
 
 class Positions(schema.Positions, frozen=True):
-    """The positions of a group by stream: offsets, versions, and pending moves."""
+    """A group's positions: the offset, the version and the pending move for each stream."""
 
     def known(self, path: str) -> KnownPosition:
-        """Return the position in one stream; a group that was never moved there is at 0."""
+        """Return the group's position in the stream `path`.
+
+        If the group was never moved in this stream, its position is 0.
+        """
         if path not in self.offsets:
             return KnownPosition()
         return KnownPosition(ordinal_of(self.offsets[path]), self.versions.get(path))
 
 
 def positions(site: ServerConfig, group: str) -> Flow[dict[str, str]]:
-    """Return the positions of a group, by stream."""
+    """Return the group's positions as a mapping from each stream's path to an offset."""
     return (yield from group_page(site, group)).offsets
 
 
 def group_page(site: ServerConfig, group: str, transaction: str | None = None) -> Flow[Positions]:
-    """Return the positions of a group and its pending moves, without those of `transaction`."""
+    """Return the group's positions and pending moves.
+
+    The pending moves of the transaction with the id `transaction` are left out.
+    """
     return get(site, _target(site, group) + query(transaction=transaction), Positions)
 
 
@@ -66,10 +73,11 @@ def stable_positions(
     seconds_max: float = STABLE_SECONDS_MAX,
     clock: Callable[[], float] = time.monotonic,
 ) -> Flow[Positions]:
-    """Wait until no pending transaction can move a group in these streams. Return its positions.
+    """Wait until no pending transaction can move the group in these streams.
 
-    The wait ends after `seconds_max`, or after the deadlines of those transactions, even if some of
-    them are still pending. Transactions whose token is in `own` are ignored.
+    Return the group's positions. The wait also ends after `seconds_max` seconds, or when the
+    deadlines of the transactions have passed, even if some transactions are still pending.
+    Transactions whose token is in `own` are ignored.
     """
     until, pause = clock() + seconds_max, _POLL_SECONDS_MIN
     hidden: str | None = None
@@ -78,7 +86,7 @@ def stable_positions(
         moves = [move for path, move in page.pending.items() if path in paths]
         owned = [move.transaction_id for move in moves if _token(move) in own]
         if owned and hidden is None:
-            hidden = owned[0]  # its move may hide that of another transaction
+            hidden = owned[0]  # ask again without it: its move can hide another transaction's move
             continue
         waits = [
             inf if move.remaining_ms is None else move.remaining_ms / 1000
@@ -96,12 +104,15 @@ def _token(move: schema.PendingMove) -> str:
 
 
 def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Positions]:
-    """Move a group in all of these streams, or in none, and return its positions.
+    """Move the group in all of these streams or in none of them. Return its positions.
 
-    A move without conditions is sent with the version of the position, and sent again if the
-    version has changed. Without the version, a retry after a lost response could move the group a
-    second time, after other clients have moved it further. Raises PositionConflict if a condition
-    does not hold, and Indeterminate if the group may have been moved.
+    If the caller passes a move without conditions, the current version of the position is added to
+    the move. If the version changes before the server applies the move, the move is sent again with
+    the new version. Without a version, a retry after a lost response could undo the moves that
+    other clients have made in the meantime.
+
+    Raises PositionConflict if a condition does not hold. Raises Indeterminate if it is unknown
+    whether the group was moved.
     """
     if not moves:
         raise ValueError("there is nothing to move")
@@ -119,7 +130,7 @@ def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Position
         if not isinstance(error, PositionConflict) or error.incarnation is not None:
             raise error
         if exchange.was_lost:
-            # The attempt that got no response may have moved the group.
+            # The attempt that got no response has perhaps moved the group.
             page = yield from group_page(site, group)
             if all(_is_done(page, path, move) for path, move in guarded.items()):
                 return page
@@ -133,7 +144,10 @@ def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Position
 def set_known(
     site: ServerConfig, group: str, moves: Moves, positions: KnownPositions
 ) -> Flow[dict[str, str]]:
-    """Move a group, and record its new positions for the client. Return them by stream."""
+    """Move the group, and record its new positions in `positions`.
+
+    Return the new positions as a mapping from each stream's path to an offset.
+    """
     page = yield from set_positions(site, group, moves)
     offsets = {path: page.offsets[path] for path in moves}
     for path, offset in offsets.items():
@@ -142,13 +156,18 @@ def set_known(
 
 
 def _indeterminate(group: str) -> Indeterminate:
-    error = Indeterminate(f"{group} may have been moved; then another client has moved it further")
+    error = Indeterminate(
+        f"it is unknown whether {group} was moved, because another client moved it afterwards"
+    )
     error.advice = "read the positions of the group, and set them again if they are wrong"
     return error
 
 
 def _guarded(move: Move, path: str, page: Positions) -> Move:
-    """Return a move from the present position, if the caller passed a move without conditions."""
+    """Return the move with the current position as its condition.
+
+    A move that already has conditions is returned unchanged.
+    """
     if isinstance(move, tuple):
         return move
     position = page.known(path)
@@ -156,7 +175,7 @@ def _guarded(move: Move, path: str, page: Positions) -> Move:
 
 
 def _is_done(page: Positions, path: str, move: Move) -> bool:
-    """Return whether a group is at the target of a move, and was not moved again since."""
+    """Return True if the group is at the target of the move and has not been moved since."""
     assert isinstance(move, tuple)
     _, to, _, version = (*move, None, None)[:4]
     is_next = version is None or page.versions.get(path) in (None, version + 1)
@@ -164,12 +183,15 @@ def _is_done(page: Positions, path: str, move: Move) -> bool:
 
 
 def pin(site: ServerConfig, group: str, step: PinnedStep) -> Flow[PinnedStep]:
-    """Pin a step and return the pinned step: the first one that was sent with this number."""
+    """Pin a step and return the pinned step.
+
+    If a step with this number is already pinned, that earlier step is returned.
+    """
     return post(site, _target(site, group, "snapshot"), step, PinnedStep, 200, 201)
 
 
 def snapshot(site: ServerConfig, group: str) -> Flow[PinnedStep | None]:
-    """Return the step a group has pinned; None if it has never pinned one."""
+    """Return the step that the group has pinned, or None if it has never pinned a step."""
     return pinned_step(site, _target(site, group, "snapshot"), PinnedStep)
 
 
@@ -180,10 +202,11 @@ def _target(site: ServerConfig, group: str, page: str = "offsets") -> str:
 
 
 class GroupCursor(Struct):
-    """The `position` of a group in one stream, as its reader got it from the server.
+    """A group's position in one stream, as its reader got it from the server.
 
-    `unresolved`: tokens of transactions of the client that may be pending; the reader does not wait
-    for them. It waits for other transactions at most `seconds_max`.
+    `unresolved` contains the tokens of this client's own transactions that are perhaps still
+    pending. The reader does not wait for these transactions. It waits at most `seconds_max` seconds
+    for other transactions.
     """
 
     site: ServerConfig
@@ -195,15 +218,16 @@ class GroupCursor(Struct):
     position: KnownPosition = field(default_factory=KnownPosition)
 
     def move(self, message: Message) -> Flow[None]:
-        """Move the group to the offset after a message. Raises PositionConflict.
+        """Move the group to the offset after `message`.
 
-        If the message is before the position, nothing is moved: a later message was committed.
+        If the message is before the position, a later message was already committed, and nothing is
+        moved. Raises PositionConflict if the group is not at the expected position.
         """
         ordinal, position = end_offset_of(message), self.position
         if ordinal <= position.offset:
             return
         earlier = set(position.possible_offsets)
-        position.possible_offsets.add(ordinal)  # until a response comes
+        position.possible_offsets.add(ordinal)  # possible until a response comes
         try:
             yield from self._set(ordinal)
         except PositionConflict as error:
@@ -217,7 +241,7 @@ class GroupCursor(Struct):
                 position.possible_offsets.add(ordinal)
                 yield from self._set(ordinal)
         except Refused:
-            position.possible_offsets = earlier  # it was not applied
+            position.possible_offsets = earlier  # the move was not applied
             raise
 
     def _set(self, ordinal: int) -> Flow[None]:
@@ -229,16 +253,22 @@ class GroupCursor(Struct):
 
 
 def end_offset_of(message: Message) -> int:
-    """Return the ordinal of the offset after a message. Raises ValueError if it has none."""
+    """Return the ordinal of the offset after `message`.
+
+    Raises ValueError if the message does not carry that offset.
+    """
     to = message.next_ordinal
     ordinal = parse_offset(to) if isinstance(to, str) else to
     if ordinal is None:
-        raise ValueError("this message has no next_offset, so no group can be moved after it")
+        raise ValueError("this message has no next_offset, so no group can be moved past it")
     return ordinal
 
 
 def cursor_of(message: Message) -> GroupCursor:
-    """Return the cursor of a message's reader. Raises ValueError if it was not read for a group."""
+    """Return the cursor of the reader that read `message`.
+
+    Raises ValueError if the message was not read for a group.
+    """
     cursor: GroupCursor | None = getattr(message.on_commit, "cursor", None)
     if cursor is None:
         raise ValueError("only a message of tail(group=...) can be committed")
@@ -246,7 +276,7 @@ def cursor_of(message: Message) -> GroupCursor:
 
 
 class GroupReader(PageReader):
-    """A reader that starts at the position of a group; its messages can move the group."""
+    """A reader that starts at a group's position. Committing a message moves the group."""
 
     def __init__(
         self,
@@ -259,7 +289,9 @@ class GroupReader(PageReader):
         isolation: str,
     ) -> None:
         if live == "sse":
-            raise ValueError("tail(group=...) needs each message's offset, which live='sse' lacks")
+            raise ValueError(
+                "tail(group=...) needs the offset of each message, but live='sse' does not have it"
+            )
         super().__init__(calls, offset, is_live=True, isolation=isolation)
         self.source = self._source = cursor.positions.read_position(calls.path)
         self._group_cursor = cursor
@@ -267,7 +299,7 @@ class GroupReader(PageReader):
         self._is_started = False
 
     def begin(self) -> Flow[None]:
-        """Get the position of the group from the server, to start there."""
+        """Get the group's position from the server, and start reading there."""
         if not self._is_started:
             cursor, group, path = self._group_cursor, self._group_cursor.group, self._calls.path
             page = yield from stable_positions(
@@ -282,7 +314,7 @@ class GroupReader(PageReader):
         yield from super().begin()
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the next messages, possibly an empty list; None at the end."""
+        """Return the next messages, or None at the end. The list can be empty."""
         page = yield from super().next_page()
         self._group_cursor.position.incarnation = self.incarnation
         for message in page or ():

@@ -23,19 +23,22 @@ _START_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 30.0
 _LISTENING: Final = "listening on "
 _STDERR_BYTES_MAX: Final = 64 * 1024
-# The defaults reserve much more space on the disk, which a server for a short time does not need.
+# The server's defaults reserve much more disk space. A short-lived server does not need it.
 _LIGHT: Final = {"segment_bytes": 16 * MIB, "reserve_bytes": 0}
 
 
 class NotStarted(Unavailable):
-    """The server did not start. The message contains its output."""
+    """The server did not start. The message contains the server's output."""
 
     code = "not_started"
     advice = ""
 
 
 class LocalProcess:
-    """A child process that runs `semel serve`. It can be killed and restarted. Not thread-safe."""
+    """A child process that runs `semel serve`. It can be killed and restarted.
+
+    This class is not thread-safe.
+    """
 
     def __init__(
         self, data: str | PathLike[str] | None, port: int, settings: Mapping[str, object]
@@ -43,12 +46,12 @@ class LocalProcess:
         self._temporary = "" if data is not None else tempfile.mkdtemp(prefix="semel-")
         self.data: Final = self._temporary if data is None else fspath(data)
         self.url = ""
-        self.port = port  # the port it listens on, also after a restart
+        self.port = port  # the port the server listens on, also after a restart
         self._settings = {**_LIGHT, **settings}
-        self._running: list[subprocess.Popen[bytes]] = []  # one or none
-        # The standard error of all its runs.
+        self._running: list[subprocess.Popen[bytes]] = []  # holds one process, or none
+        # The server's standard error, from its first start on.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
-        # Also runs when this object is collected, and at the end of the interpreter.
+        # The finalizer also runs when this object is garbage-collected and when Python exits.
         self._finalizer = weakref.finalize(
             self, _dispose, self._running, self._temporary, self._errors
         )
@@ -60,18 +63,21 @@ class LocalProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process, or None if it does not run."""
+        """The process id of the server, or None if the server is not running."""
         return self._running[0].pid if self._running else None
 
     @property
     def stderr(self) -> str:
-        """The standard error of all its runs so far."""
+        """The first 64 KiB of the server's standard error, also from before a restart."""
         if self._errors.closed:
             return ""
         return os.pread(self._errors.fileno(), _STDERR_BYTES_MAX, 0).decode(errors="replace")
 
     def stop(self) -> None:
-        """Shut the server down, and remove a temporary directory. A second call has no effect."""
+        """Shut the server down. A temporary data directory is removed.
+
+        A second call has no effect.
+        """
         self._finalizer()
 
     def kill(self) -> None:
@@ -79,9 +85,10 @@ class LocalProcess:
         _end(self._running, is_gentle=False)
 
     def restart(self) -> None:
-        """Start the server again with the same directory and port. If it runs, shut it down first.
+        """Start the server again with the same directory and port.
 
-        Raises NotStarted after `stop`, or if it does not start.
+        A running server is shut down first. Raises NotStarted after `stop`, or if the server does
+        not start.
         """
         if not self._finalizer.alive:
             raise NotStarted("a stopped server cannot be restarted; call local() again")
@@ -117,7 +124,10 @@ class LocalProcess:
 
 
 def _read_line(pipe: IO[bytes], until: float) -> str:
-    """Return a line. If the pipe ends or the time runs out before, return what was read."""
+    """Read one line from the pipe.
+
+    If the pipe ends or the time `until` is reached first, return the part that was read.
+    """
     line = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
@@ -131,7 +141,7 @@ def _read_line(pipe: IO[bytes], until: float) -> str:
 
 def _end(running: list[subprocess.Popen[bytes]], *, is_gentle: bool) -> None:
     while running:
-        with running.pop() as process:  # closes its pipes, and waits
+        with running.pop() as process:  # on exit: closes the pipes, and waits for the process
             if is_gentle:
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
@@ -153,19 +163,20 @@ def local(
     timeout: float | None = TIMEOUT_SECONDS,
     **settings: Any,
 ) -> "LocalServer":
-    """Start a server in a child process, wait until it listens, and return a client of it.
+    """Start a server in a child process, wait until it listens, and return a client for it.
 
-    Without `data`, the server uses a temporary directory, which is removed at the end. `timeout` is
-    the timeout of the client. `settings` are options of `semel serve`, as in
-    `local(long_poll_timeout=1)`. Environment variables named SEMEL_* are ignored. The server ends
-    with the `with` block, with `stop()`, or when this process ends, even if this process is killed.
-    Raises NotStarted if the server does not start.
+    `data` is the data directory. Without `data`, the server uses a temporary directory that is
+    removed at the end. `timeout` is the client's timeout. `settings` are options of `semel serve`,
+    as in `local(long_poll_timeout=1)`. Environment variables named SEMEL_* are ignored.
+
+    The server ends at the end of the `with` block, with `stop()`, or when this process ends, even
+    if this process is killed. Raises NotStarted if the server does not start.
     """
     return LocalServer(LocalProcess(data, port, settings), timeout)
 
 
 class LocalServer(Client):
-    """A client of a local server, which it stops when it is closed."""
+    """A client for a local server. Closing the client stops the server."""
 
     def __init__(self, process: LocalProcess, timeout: float | None) -> None:
         super().__init__(process.url, timeout=timeout)
@@ -182,27 +193,30 @@ class LocalServer(Client):
 
     @property
     def pid(self) -> int | None:
-        """The id of the process, or None if it does not run."""
+        """The process id of the server, or None if the server is not running."""
         return self._process.pid
 
     @property
     def stderr(self) -> str:
-        """The standard error of all its runs so far."""
+        """The first 64 KiB of the server's standard error, also from before a restart."""
         return self._process.stderr
 
     def client(self, **options: Any) -> Client:
-        """Return another client with the options of `Client`. The caller must close it."""
+        """Return a further client for the same server. `options` are the options of `Client`.
+
+        The caller must close the new client.
+        """
         return Client(self.url, **options)
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Close the client, shut the server down, and remove a temporary directory."""
+        """Close the client and shut the server down. A temporary data directory is removed."""
         try:
             super().close(timeout)
         finally:
             self._process.stop()
 
     def stop(self) -> None:
-        """Do the same as `close`."""
+        """Close the client and the server, as `close` does."""
         self.close()
 
     def kill(self) -> None:
@@ -210,5 +224,8 @@ class LocalServer(Client):
         self._process.kill()
 
     def restart(self) -> None:
-        """Start the server again with its directory and port; if it runs, shut it down first."""
+        """Start the server again with the same directory and port.
+
+        A running server is shut down first.
+        """
         self._process.restart()

@@ -1,10 +1,13 @@
-"""The positions of groups as a client has read them, and the conditions of its moves.
+"""The group positions that a client has read, and the conditions that it sends with its moves.
 
-A move is safe if its expected offset is the position from which the messages were read. So a client
-does not send the present position, but the position at which the reader began. A message refers to
-its reader, and so does its `next_offset`. Therefore the right position is sent, whichever thread or
-task commits the message, and even if other readers of the client have moved the group since. No
-sockets.
+A move is safe only if its expected offset is the position from which the messages were read. At
+first this is the position at which the reader began. Later it is the position to which the reader's
+own messages have moved the group. The group's position on the server can be different, because
+other readers can move the group too.
+
+Every message refers to its reader, and so does the message's `next_offset`. So the client finds the
+correct expected offset even if a different thread or task commits the message, and even if other
+readers of the same client have moved the group. This module uses no sockets.
 """
 
 import threading
@@ -22,11 +25,14 @@ _NAMES_MAX: Final = 10_000
 
 
 class KnownPosition:
-    """The position of a group in a stream: as a reader has read it, then as it was moved.
+    """A group's position in one stream, as far as the client knows it.
 
-    `version` is None if it is unknown, for example after a commit that was a repeat. `incarnation`
-    is None before anything was read. `possible_offsets`: where the position may be after moves that
-    got no response.
+    At first it is the position that a reader has read. Each move that the server applies changes
+    it.
+
+    `version` is None if it is unknown, for example after a repeated commit. `incarnation` is None
+    until a message was read. `possible_offsets` holds the targets of moves that got no response.
+    The position is perhaps at one of these offsets.
     """
 
     def __init__(
@@ -41,9 +47,9 @@ class KnownPosition:
     def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
         """Return the move to send: (from, to, incarnation, version).
 
-        If the group was moved already, a move that is not beyond the present offset is a repeat. It
-        is sent with the position as first read. Then the server refuses the move, or recognises the
-        repeated commit.
+        If the group was already moved, and `to` is not after the current offset, the move is a
+        repeat. A repeat is sent with the position that was read first. The server then either
+        recognises the repeated commit or refuses the move.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -52,13 +58,13 @@ class KnownPosition:
         return self.offset, to, self.incarnation, self.version
 
     def moved(self, to: int, version: int | None) -> None:
-        """Record a move that was applied."""
+        """Record that the server has moved the group to `to`."""
         self.offset, self.version = to, version
         self.possible_offsets.clear()
 
 
 class _Moved(NamedTuple):
-    """The position to which a client has moved a group, and the incarnation of the stream."""
+    """The position to which this client has moved a group, and the stream's incarnation."""
 
     offset: int
     version: int | None
@@ -66,11 +72,12 @@ class _Moved(NamedTuple):
 
 
 class ReadPosition:
-    """The record of one reader of a stream, and of the group positions it has read.
+    """Where one reader of a stream began, and the group positions that it has read.
 
-    If it has not read the position of a group, it is assumed to have begun there: its start is sent
-    as `from`. The version is sent too if the client has moved the group to that start, or if the
-    start is 0 and the client has not moved the group.
+    If the reader has not read a group's position, the client assumes that the reader began there.
+    Then a move sends the reader's start as the expected offset. The version is sent too in two
+    cases: the client itself has moved the group to that start, or the start is 0 and the client has
+    not moved the group.
     """
 
     def __init__(
@@ -81,7 +88,7 @@ class ReadPosition:
         on_incarnation: Callable[[str, str], None],
     ) -> None:
         self.path = path
-        self.start = start  # the offset it began at
+        self.start = start  # the offset at which the reader began
         self._incarnation: str | None = None
         self._moved = moved
         self._known: dict[str, KnownPosition] = {}
@@ -89,7 +96,7 @@ class ReadPosition:
 
     @property
     def incarnation(self) -> str | None:
-        """The incarnation of the stream that is read; None before the first response."""
+        """The stream's incarnation, or None before the first response."""
         return self._incarnation
 
     @incarnation.setter
@@ -99,11 +106,11 @@ class ReadPosition:
             self._on_incarnation(self.path, incarnation)
 
     def server_position(self, group: str, position: KnownPosition) -> None:
-        """Record the position of a group that the server has returned."""
+        """Record a group's position as the server has returned it."""
         self._known[group] = position
 
     def known(self, group: str) -> KnownPosition:
-        """Return the position to move a group from, after messages of this reader."""
+        """Return the position from which this reader's messages move the group."""
         position = self._known.get(group)
         if position is None:
             position = self._known[group] = KnownPosition(self.start, self._version(group))
@@ -111,7 +118,7 @@ class ReadPosition:
         return position
 
     def _version(self, group: str) -> int | None:
-        """Return the version of the position when the reader began; None if it is unknown."""
+        """Return the position's version when the reader began, or None if it is unknown."""
         moved = self._moved.get(group)
         if moved is None or moved.incarnation not in (None, self.incarnation):
             return 0 if self.start == _START else None
@@ -119,34 +126,38 @@ class ReadPosition:
 
 
 class KnownPositions:
-    """The positions that readers of a client have read, and those that the client has moved."""
+    """The positions that a client's readers have read, and those that the client has moved."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._read: dict[PositionName, list[KnownPosition]] = {}  # at most two: two are ambiguous
-        self._moved: dict[str, dict[str, _Moved]] = {}  # by path, then by group
-        self._incarnations: dict[str, str] = {}  # the one read last, by path
+        # At most two positions for each name are kept, because two are enough to be ambiguous.
+        self._read: dict[PositionName, list[KnownPosition]] = {}
+        self._moved: dict[str, dict[str, _Moved]] = {}  # keyed by path, then by group
+        self._incarnations: dict[str, str] = {}  # the last incarnation read, keyed by path
 
     def read_position(self, path: str, offset: str = START) -> ReadPosition:
-        """Return the record for a new reader that begins at an offset."""
+        """Return a ReadPosition for a new reader that begins at `offset`."""
         start = parse_offset(offset) or _START
         with self._lock:
             return ReadPosition(path, start, dict(self._moved.get(path, {})), self.note_read)
 
     def note_server_position(self, name: PositionName, position: KnownPosition) -> None:
-        """Record the position that a reader has read."""
+        """Record a position that a reader has read from the server."""
         with self._lock:
             _make_room(self._read)
             self._read[name] = [*self._read.get(name, ()), position][-2:]
 
     def note_read(self, path: str, incarnation: str) -> None:
-        """Record the incarnation of a stream that is read."""
+        """Record the incarnation that a reader has seen for the stream at `path`."""
         with self._lock:
             _make_room(self._incarnations)
             self._incarnations[path] = incarnation
 
     def note_moved(self, name: PositionName, to: int, version: int | None) -> None:
-        """Record a move by this client. It does not change positions that readers have read."""
+        """Record that this client has moved a group.
+
+        The positions that readers have read stay unchanged.
+        """
         group, path = name
         with self._lock:
             _make_room(self._moved)
@@ -155,17 +166,20 @@ class KnownPositions:
             groups[group] = _Moved(to, version, self._incarnations.get(path))
 
     def incarnation(self, path: str) -> str | None:
-        """Return the incarnation of a stream that this client has read last."""
+        """Return the stream's incarnation when this client last read it, or None."""
         return self._incarnations.get(path)
 
     def find(self, name: PositionName, offset: object) -> KnownPosition:
-        """Return the position from which to move a group to an offset.
+        """Return the position from which to move a group to `offset`.
 
-        If the offset comes from a message, it is the position that the reader of the message has
-        read. A number, or a copy of an offset, does not refer to a reader. Then it is the position
-        of the only tail that this client has had for the group in the stream. Raises ValueError if
-        there were several tails. If there was none, it is the position to which this client has
-        moved the group.
+        If the offset comes from a message, this is the position that the message's reader has read.
+
+        A number or a copy of an offset does not refer to a reader. Then the result depends on how
+        many tails this client has opened for the group in this stream:
+
+        - one: the position that this tail has read;
+        - none: the position to which this client has moved the group, or 0;
+        - several: ValueError is raised, because it is unknown which tail is meant.
         """
         group, path = name
         reading = read_position_of(offset, path)
@@ -175,9 +189,9 @@ class KnownPositions:
             positions = self._read.get(name, [])
             if len(positions) > 1:
                 raise ValueError(
-                    f"this client has read {path} for {group} several times, and the offset does"
-                    " not say by which tail: use txn.commit_message(message), next_offset of the"
-                    " message as it is, or (from, to)"
+                    f"this client has opened several tails of {path} for {group}, and the offset"
+                    " does not show which tail read it; use txn.commit_message(message), pass the"
+                    " message's next_offset object itself, or pass (from, to)"
                 )
             if positions:
                 return positions[0]
@@ -189,13 +203,19 @@ class KnownPositions:
 
 
 def read_position_of(offset: object, path: str) -> ReadPosition | None:
-    """Return the reader that an offset comes from, if it reads that stream."""
+    """Return the ReadPosition of the reader that returned `offset`.
+
+    Return None if the offset does not come from a reader of the stream `path`.
+    """
     source = offset.source if isinstance(offset, ReadOffset) else None
     return source if isinstance(source, ReadPosition) and source.path == path else None
 
 
 def _make_room(names: dict[Any, Any]) -> None:
-    """Clear the records if there are too many. Offsets of messages do not need them."""
+    """Clear `names` if it has too many entries.
+
+    This does no harm to offsets that come from messages, because they refer to their readers.
+    """
     if len(names) >= _NAMES_MAX:
         names.clear()
 
@@ -204,31 +224,37 @@ def _make_room(names: dict[Any, Any]) -> None:
 
 
 class _Pending(Struct, frozen=True):
-    """A move of a commit that has not ended. `position` is None if the caller passed `from`."""
+    """A move whose commit has not ended.
+
+    `position` is None if the caller passed the expected offset.
+    """
 
     position: KnownPosition | None
     to: int
     version: int | None
 
 
-Planned = dict[str, tuple[Move, _Pending]]  # by path
+Planned = dict[str, tuple[Move, _Pending]]  # keyed by path
 
 
 class MovePlanner:
-    """The moves of one transaction or one-shot commit, until that ends."""
+    """The moves of one transaction or one-shot commit, until the transaction or commit ends."""
 
     def __init__(self, positions: KnownPositions) -> None:
         self._positions = positions
         self._pending: dict[PositionName, _Pending] = {}
 
     def plan(self, group: str, moves: Moves) -> Planned:
-        """Return the moves to send for a group. `accepted` records them."""
+        """Return the moves to send for a group.
+
+        Nothing is recorded yet. Call `accepted` once the server has accepted the moves.
+        """
         return {path: self._plan((group, path), move) for path, move in moves.items()}
 
     def plan_read(self, group: str, moves: Moves) -> tuple[Planned, Moves]:
-        """Return the planned moves of a group, and the other moves unchanged.
+        """Split a group's moves into two: the planned moves, and the remaining moves unchanged.
 
-        A move is planned if it has a condition, or if its offset comes from a message.
+        A move is planned if it has a condition or if its offset comes from a message.
         """
         read = {
             path: move
@@ -239,7 +265,7 @@ class MovePlanner:
         return self.plan(group, read), rest
 
     def plan_from(self, name: PositionName, position: KnownPosition, to: int) -> Planned:
-        """Return the move to send from `position`."""
+        """Return the planned move of one group in one stream, from `position` to `to`."""
         return {name[1]: self._from(name, position, to)}
 
     def _plan(self, name: PositionName, move: Move) -> tuple[Move, _Pending]:
@@ -266,7 +292,10 @@ class MovePlanner:
     def _on(
         self, name: PositionName, pending: _Pending, position: KnownPosition | None, to: int
     ) -> tuple[Move, _Pending]:
-        """Return the extension of a pending move. It never goes back to an earlier offset."""
+        """Return a move that extends a pending move to `to`.
+
+        The new target is never before the target of the pending move.
+        """
         to = max(to, pending.to)
         incarnation = (
             self._positions.incarnation(name[1]) if position is None else position.incarnation
@@ -275,12 +304,15 @@ class MovePlanner:
         return move, _Pending(position, to, pending.version)
 
     def accepted(self, group: str, planned: Planned) -> None:
-        """Record that the server has accepted the moves, which the commit will apply."""
+        """Record that the server has accepted the moves. The commit will apply them."""
         for path, (_, pending) in planned.items():
             self._pending[group, path] = pending
 
     def done(self, *, is_repeat: bool = False) -> None:
-        """Record that the moves were applied. After a repeat the versions are unknown."""
+        """Record that the commit has applied the moves.
+
+        If the commit was a repeat (`is_repeat`), the new versions are unknown.
+        """
         for name, pending in self._pending.items():
             position, to = pending.position, pending.to
             version = None if pending.version is None or is_repeat else pending.version + 1
@@ -291,10 +323,10 @@ class MovePlanner:
         self._pending.clear()
 
     def dropped(self) -> None:
-        """Record that nothing was moved."""
+        """Record that the commit has moved nothing."""
         self._pending.clear()
 
 
 def moves_of(planned: Planned) -> dict[str, Move]:
-    """Return the moves of a plan, by path."""
+    """Return the planned moves as a mapping from each path to its move."""
     return {path: move for path, (move, _) in planned.items()}

@@ -1,8 +1,9 @@
-"""Consume, transform, produce, with exactly-once effects, as flows. No sockets.
+"""Flows that read inputs, transform them and store the outputs, with exactly-once effects.
 
-One request commits the outputs together with the position in the input. The server refuses it if
-the group is not at the expected position. So the stored positions always show for which inputs the
-outputs are stored. After a restart the processing continues there, even if the process was killed.
+One request commits the outputs together with the group's position in the input. The server refuses
+the request if the group is not at the expected position. Because of this, the stored position shows
+exactly which inputs have their outputs stored. After a restart, processing continues at the stored
+position, even if the process was killed. This module uses no sockets.
 """
 
 from collections import deque
@@ -34,7 +35,7 @@ _GROUP_CHARS_MAX: Final = 200
 
 
 class InputBatch(Struct, frozen=True):
-    """A batch of messages of one input, in order; it can be iterated over."""
+    """Messages from one input stream, in order. Iterating over the batch yields the messages."""
 
     stream: str
     messages: list[Message]
@@ -51,12 +52,12 @@ AsyncTransform = Callable[[InputBatch], Outputs | Awaitable[Outputs | None] | No
 
 
 def sync_transform(function: SyncTransform, batch: InputBatch) -> Outputs | None:
-    """Return the outputs of a function for a batch."""
+    """Call the function with the batch and return its outputs."""
     return function(batch)
 
 
 async def async_transform(function: AsyncTransform, batch: InputBatch) -> Outputs | None:
-    """Return the outputs of a plain function or a coroutine function for a batch."""
+    """Call the function with the batch and return its outputs. Await them if necessary."""
     outputs = function(batch)
     return await outputs if isinstance(outputs, Awaitable) else outputs
 
@@ -71,7 +72,7 @@ class _Input(Struct):
 
 
 class ProcessLoop:
-    """Reads batches from the inputs, and commits the outputs of each batch."""
+    """Reads batches from the input streams, and commits the outputs for each batch."""
 
     def __init__(
         self,
@@ -102,9 +103,10 @@ class ProcessLoop:
         self._empty_rounds = 0
 
     def begin(self) -> Flow[None]:
-        """Fence the older instance, then read the positions.
+        """Fence the older instance, and then read the positions.
 
-        In this order, no request of the older instance can be applied after the positions are read.
+        The order matters: once the older instance is fenced, none of its requests can move a
+        position that was already read here.
         """
         registered = yield from register_producer(self._site, self._producer_id)
         self._commit_id = CommitId(registered.producer_id, registered.producer_epoch, 0)
@@ -121,13 +123,13 @@ class ProcessLoop:
             StreamCalls(replace(self._site, retries=None), path),
             stored.offsets.get(path, START),
             is_live=self._is_live,
-            waits_at_end=len(self._paths)
-            == 1,  # with several inputs, a wait would delay the others
+            # With several inputs, waiting for one input would delay the others.
+            waits_at_end=len(self._paths) == 1,
         )
         return _Input(path, reader, stored.known(path), self._max_messages)
 
     def next_batch(self) -> Flow[InputBatch | None]:
-        """Return the next batch, from the inputs in turn; None if all inputs are at their end."""
+        """Return the next batch, or None if all inputs have ended. The inputs take turns."""
         while True:
             for index, source in enumerate(self._inputs):
                 if not source.ready and not source.is_over:
@@ -145,17 +147,21 @@ class ProcessLoop:
                 yield self._pause()
 
     def commit(self, batch: InputBatch, outputs: Outputs | None) -> Flow[bool]:
-        """Commit the outputs of a batch together with the position after it.
+        """Commit the outputs for a batch together with the group's position after the batch.
 
-        Return False if they are too large for one commit: then `next_batch` returns the messages
-        again in smaller batches. Raises TransactionFenced, PositionConflict, and TooLarge if the
-        outputs of one message are too large.
+        Return True if they were committed. Return False if the outputs are too large for one
+        commit. In that case `next_batch` returns the same messages again, in smaller batches.
+
+        Raises TransactionFenced if a newer instance has taken over, PositionConflict if the group
+        is not at the expected position, and TooLarge if the outputs for a single message are too
+        large.
         """
         assert self._commit_id is not None
         source = next(source for source in self._inputs if source.path == batch.stream)
         to = _end(batch)
         position = source.position
-        # The incarnation is a condition too: a stream that was created again has not been read.
+        # The incarnation is a condition too. If the stream was deleted and created again, its new
+        # messages have not been read.
         move = (position.offset, to, source.reader.incarnation, position.version)
         parts = Parts(outputs or {}, {self._group: {batch.stream: move}})
         try:
@@ -164,7 +170,7 @@ class ProcessLoop:
             )
         except errors.ProducerFenced as error:
             raise errors.TransactionFenced(
-                f"a newer instance processes these inputs for {self._group}: {error.message}",
+                f"a newer instance now processes these inputs for {self._group}: {error.message}",
                 status=error.status,
                 facts=error.facts,
             ) from None
@@ -194,7 +200,11 @@ class ProcessLoop:
 
 
 def group_producer_id(group: str, inputs: Sequence[str]) -> str:
-    """Return the producer id for a group and its inputs. A newer instance fences an older one."""
+    """Return the producer id for a group and its input streams.
+
+    Every instance that processes these inputs for the group gets the same id. For this reason a
+    newer instance fences an older instance.
+    """
     digest = sha256(msgspec.json.encode([group, sorted(inputs)])).hexdigest()[:16]
     return f"process:{quote(group, safe='')[:_GROUP_CHARS_MAX]}:{digest}"
 
@@ -210,11 +220,11 @@ def _end(batch: InputBatch) -> int:
 
 
 class ProducerPool:
-    """The producers that a client has registered, each once.
+    """The producers that a client has registered for its transactions.
 
-    Registering a producer fences its older instances and aborts their transactions. So a client
-    registers each id once, and keeps the epoch. It does not register an id again after it was
-    fenced, because two instances would then fence each other in turn.
+    Registering a producer fences its older instances and aborts their transactions. For this reason
+    a client registers each id only once, and keeps the epoch. The client does not register an id
+    again after it was fenced, because two instances would then fence each other in turn.
 
     An id that the server has generated is used by one transaction at a time.
     """
@@ -224,30 +234,35 @@ class ProducerPool:
         self._idle: list[Registration] = []
 
     def take(self, producer_id: str | None) -> Registration | None:
-        """Return a registration, or None if the producer must be registered first."""
+        """Return the registration of `producer_id`.
+
+        If `producer_id` is None, take the registration of an idle generated id. Return None if
+        there is no registration. Then the caller must register the producer first.
+        """
         if producer_id is not None:
             return self._named.get(producer_id)
         return self._idle.pop() if self._idle else None
 
     def add(self, producer_id: str | None, registration: Registration) -> Registration:
-        """Return a new registration. It is kept if the caller has chosen the id."""
+        """Return `registration`, and keep it if the caller has chosen the id."""
         if producer_id is not None:
             self._named[producer_id] = registration
         return registration
 
     def give_back(self, producer_id: str | None, registration: Registration) -> None:
-        """Make a generated id available again, once its transaction has ended."""
+        """Make a generated id available again after its transaction has ended."""
         if producer_id is None:
             self._idle.append(registration)
 
 
 def check_owner(producer_id: str | None, epoch: int | None) -> Registration | None:
-    """Return the caller's own registration, or None if the client must register the producer.
+    """Return a registration with the caller's own id and epoch.
 
-    Raises ValueError for an epoch without an id.
+    Return None if the caller passed no epoch, because the client must then register the producer.
+    Raises ValueError if the caller passed an epoch without an id.
     """
     if epoch is None:
         return None
     if producer_id is None:
-        raise ValueError("producer_epoch needs a producer_id")
+        raise ValueError("producer_epoch was passed without producer_id")
     return Registration(producer_id, epoch)

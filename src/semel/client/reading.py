@@ -1,4 +1,7 @@
-"""Reading a stream page by page, as flows. Each page has the offset to continue at. No sockets."""
+"""Flows that read a stream page by page. Each page has the offset at which to continue.
+
+This module uses no sockets.
+"""
 
 import json
 from collections.abc import Mapping
@@ -20,8 +23,8 @@ from semel.model.slices import Slice
 from semel.wire.bodies import BadFormat, decode_frames
 from semel.wire.headers import FRAMES, read_flag
 
-# How long a live read waits for a byte. Servers end a long-poll after about half a minute, and an
-# event stream after a minute.
+# How long a live read waits for a byte. It is longer than a server stays silent: servers end a
+# long-poll after about half a minute, and an event stream after about a minute.
 SILENCE_SECONDS: Final = 90.0
 _array: Final = msgspec.json.Decoder(list[Raw])
 _ACCEPT: Final = (("Accept", f"{FRAMES}, */*;q=0.5"),)
@@ -29,7 +32,10 @@ _ACCEPT_GZIP: Final = (*_ACCEPT, ("Accept-Encoding", "gzip"))
 
 
 class Page(Struct, frozen=True):
-    """The content of one response. `end`: the tail at that time, if the server reports it."""
+    """The content of one response to a read.
+
+    `end` is the stream's tail at that time, or None if the server does not report it.
+    """
 
     messages: list[Message]
     next_offset: str
@@ -40,21 +46,23 @@ class Page(Struct, frozen=True):
 
 
 class ReadSource(Protocol):
-    """The reader that messages come from, with the incarnation of the stream it reads."""
+    """The reader that returned a message. It knows the incarnation of the stream that it reads."""
 
     incarnation: str | None
 
 
 class PageReader:
-    """A reader of a stream, page by page, from `offset` on.
+    """Reads a stream page by page, starting at `offset`.
 
-    The flow `next_page` returns the next messages, or None at the end. The end is the present tail;
-    if `is_live`, it is the tail of a closed stream. `waits_at_end`: at the tail of an open stream,
-    a live reader sends a long-poll. The server responds to it when there are new messages, or after
-    its timeout.
+    The flow `next_page` returns the next messages, or None at the end. A reader that is not live
+    ends at the current tail. A live reader ends only at the tail of a closed stream.
 
-    At read_committed the reader ends at the stable offset. Servers other than semel have no
-    transactions: they ignore the parameter in the first request, and later requests omit it.
+    If `waits_at_end`, a live reader sends a long-poll at the tail of an open stream. The server
+    responds when there are new messages, or when the long-poll times out.
+
+    At read_committed, the stable offset takes the place of the tail. Servers other than semel have
+    no transactions. They ignore the isolation parameter in the first request, and later requests
+    omit it.
     """
 
     def __init__(
@@ -72,10 +80,10 @@ class PageReader:
                 f"isolation={isolation!r}; expected {READ_COMMITTED!r} or {READ_UNCOMMITTED!r}"
             )
         self.offset = offset
-        self.source: ReadSource | None = None  # the `source` of its messages
-        self.has_begun = False  # after the first response a live reader retries without a limit
-        self.is_at_end = False  # the last response was up to date with the tail
-        self.incarnation: str | None = None  # of the stream that is read
+        self.source: ReadSource | None = None  # every message gets this as its `source`
+        self.has_begun = False  # after the first response, a live reader retries without a limit
+        self.is_at_end = False  # the last response reached the tail
+        self.incarnation: str | None = None  # the incarnation of the stream
         self._isolation = isolation
         self._waits_at_end = waits_at_end
         self._on_retry = on_retry
@@ -84,15 +92,15 @@ class PageReader:
         self._is_over = False
         self._cursor: str | None = None
         self._end: int | None = None
-        self.tail: int | None = None  # of the stream, as last reported
+        self.tail: int | None = None  # the stream's tail, as the server last reported it
 
     def begin(self) -> Flow[None]:
-        """Replace the offset `now` by the present tail, so that a retry uses the same one."""
+        """Replace the offset `now` with the current tail, so that a retry uses the same offset."""
         if self.offset == NOW:
             yield from self._read_page(None, 200)
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the next messages, possibly an empty list; None at the end."""
+        """Return the next messages, or None at the end. The list can be empty."""
         yield from self.begin()
         if self._is_over:
             return None
@@ -107,11 +115,14 @@ class PageReader:
         return page.messages
 
     def hang_up(self) -> Flow[None]:
-        """Close the connection that is kept between two pages; this reader keeps none."""
+        """Close the connection that a reader keeps between two pages. This reader keeps none."""
         yield from ()
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Record the incarnation in a response. Raises StreamGone if it is another than before."""
+        """Record the stream's incarnation from the response headers.
+
+        Raises StreamGone if the incarnation has changed since an earlier response.
+        """
         incarnation = headers.get("stream-incarnation")
         if self.incarnation is not None and incarnation not in (None, self.incarnation):
             raise errors.StreamGone(
@@ -125,10 +136,10 @@ class PageReader:
 
     @property
     def isolation(self) -> str | None:
-        """The value of the parameter `isolation`, or None to omit it.
+        """The value of the `isolation` parameter in requests, or None to omit the parameter.
 
-        It is omitted for read_uncommitted, which is the server's default, and for servers that are
-        not semel.
+        The parameter is omitted for read_uncommitted, because that is the server's default. It is
+        also omitted if the server is not semel.
         """
         is_sent = self._isolation == READ_COMMITTED and not self._calls.is_foreign
         return self._isolation if is_sent else None
@@ -137,7 +148,7 @@ class PageReader:
         has_moved = page.next_offset != self.offset
         if page.messages and not has_moved:
             raise errors.ProtocolError(
-                f"there are messages at {self.offset}, but the next offset is not after them"
+                f"the response has messages at {self.offset}, but its next offset is the same"
             )
         self.offset, self._cursor = page.next_offset, page.cursor
         self.has_begun = True
@@ -151,7 +162,7 @@ class PageReader:
             self._is_over = page.is_closed or self.is_at_end or self._has_passed(page)
 
     def _has_passed(self, page: Page) -> bool:
-        """Return whether the reader has reached the tail that the first response reported."""
+        """Return True if the reader has reached the tail that was reported first."""
         end = page.messages[-1].next_ordinal if page.messages else None
         return self._end is not None and isinstance(end, int) and end >= self._end
 
@@ -173,7 +184,10 @@ class PageReader:
 
 
 def page_of(response: Response, start: str, source: ReadSource | None = None) -> Page:
-    """Decode the response to a read from `start`. Raises ProtocolError if it is invalid."""
+    """Decode the response to a read that starts at `start`.
+
+    Raises ProtocolError if the response is invalid.
+    """
     headers = response.headers
     next_offset = headers.get("stream-next-offset")
     if next_offset is None:
@@ -182,7 +196,7 @@ def page_of(response: Response, start: str, source: ReadSource | None = None) ->
     end: int | None = None
     if response.status != 204 and normalise(media_type) == FRAMES:
         messages, end = _from_frames(response.body, source)
-    else:  # 204 has no body, and so no messages
+    else:  # a response with status 204 has no body, and therefore no messages
         messages = plain_messages(response.body, media_type, start, next_offset, source)
     return Page(
         messages,
@@ -226,9 +240,10 @@ def plain_messages(
     next_offset: str,
     source: ReadSource | None = None,
 ) -> list[Message]:
-    """Return the messages of a body in the stream's media type.
+    """Return the messages in a body that has the stream's own media type.
 
-    Only the first one has an offset, and only the last one a next offset.
+    Such a body has no offsets for single messages. So only the first message gets an offset, and
+    only the last message gets a next offset.
     """
     if not body:
         return []
@@ -241,13 +256,16 @@ def plain_messages(
 
 
 def split_array(body: bytes) -> list[bytes]:
-    """Return the elements of a JSON array as bytes. Raises ProtocolError if it is not an array."""
+    """Return the elements of a JSON array as bytes.
+
+    Raises ProtocolError if `body` is not a JSON array.
+    """
     try:
         return [bytes(raw).strip() for raw in _array.decode(body)]
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        values = json.loads(body)  # accepts more than msgspec does, such as a lone surrogate
+        values = json.loads(body)  # accepts more than msgspec does, for example a lone surrogate
     except ValueError as error:
         raise errors.ProtocolError(f"the response is not JSON: {error}") from None
     if not isinstance(values, list):
@@ -259,7 +277,7 @@ def split_array(body: bytes) -> list[bytes]:
 
 
 class FramesPage(Struct, frozen=True):
-    """One response in the frames format."""
+    """One response in the frames format. The caller decodes `body`."""
 
     body: bytes
     incarnation: str
@@ -267,7 +285,7 @@ class FramesPage(Struct, frozen=True):
 
 
 def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
-    """Return about 1 MiB of committed messages from an offset on, in the frames format.
+    """Return about 1 MiB of committed messages in the frames format, starting at `offset`.
 
     Raises NotSupported if the server is not semel.
     """

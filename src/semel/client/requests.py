@@ -1,4 +1,4 @@
-"""HTTP requests: the address of a server, request targets, headers, and encoding as bytes."""
+"""HTTP requests: server addresses, request targets, headers, and the encoding as bytes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Address(Struct, frozen=True):
-    """The address of a server; `prefix` is the path it is served under, such as `/base`."""
+    """The address of a server. Every request target begins with `prefix`, such as `/base`."""
 
     scheme: str
     host: str
@@ -40,16 +40,19 @@ class Address(Struct, frozen=True):
         return f"{self.scheme}://{self.authority}{self.prefix}"
 
     def target(self, path: str, *names: str) -> str:
-        """Return the request target of a path such as `/v1/streams`, followed by quoted names."""
+        """Return the request target for a path such as `/v1/streams`.
+
+        `names` are quoted and added to the path as further segments.
+        """
         return self.prefix + "/".join([path, *[quote(name, safe="") for name in names]])
 
     def stream_target(self, path: str) -> str:
-        """Return the request target of a stream. Raises ValueError for an invalid path."""
+        """Return the request target for a stream. Raises ValueError if the path is invalid."""
         return stream_url(self.prefix, checked_path(path))
 
 
 def parse_address(url: str) -> Address:
-    """Parse `http://host:port/prefix`. Raises ValueError if it is not such an address."""
+    """Parse an address such as `http://host:port/prefix`. Raises ValueError if it is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -64,9 +67,11 @@ def parse_address(url: str) -> Address:
     if parts.query or parts.fragment:
         raise ValueError(f"{url!r} must not contain a query or a fragment")
     if not _is_host(parts.hostname):
-        raise ValueError(f"{parts.hostname!r} is not a host name; write it in punycode")
+        raise ValueError(
+            f"{parts.hostname!r} is not a valid host name; write a non-ASCII name in punycode"
+        )
     if port == 0:
-        raise ValueError(f"{url!r} has port 0, on which no server can listen")
+        raise ValueError(f"{url!r} has port 0, but no server can listen on port 0")
     prefix = quote(parts.path.rstrip("/"), safe="/%-._~!$&'()*+,;=:@")
     return Address(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], prefix)
 
@@ -81,7 +86,7 @@ def _is_host(name: str) -> bool:
 
 
 def checked_path(path: str) -> str:
-    """Return the path of a stream, normalised. Raises ValueError if it is invalid."""
+    """Return the stream's path in its normal form. Raises ValueError if the path is invalid."""
     try:
         parsed = stream_path(stream_url("", path))
     except UnicodeEncodeError:
@@ -92,12 +97,12 @@ def checked_path(path: str) -> str:
 
 
 def stream_reference(path: str) -> str:
-    """Return the reference to a stream in a header: `/v1/stream/` and the quoted path."""
+    """Return the text that refers to a stream in a header: `/v1/stream/` and the quoted path."""
     return stream_url("", checked_path(path))
 
 
 def query(**values: str | int | None) -> str:
-    """Return a query such as `?a=b&c=d`, without the values that are None."""
+    """Return a query string such as `?a=b&c=d`. Values that are None are left out."""
     pairs = [
         f"{name}={quote(str(value), safe='-._~')}"
         for name, value in values.items()
@@ -111,16 +116,17 @@ def query(**values: str | int | None) -> str:
 Fields = tuple[tuple[str, str], ...]
 
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-# Characters that could end a header line, or that HTTP does not allow in it.
+# Characters that could end a header line, or that HTTP does not allow in a header line.
 _NEVER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
 # Headers that the client sets itself.
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request. `is_streamed`: the body of the response is read in parts.
+    """An HTTP request.
 
-    If `body` is None, Content-Length is omitted; if it is empty, Content-Length is 0.
+    If `body` is None, the Content-Length header is omitted. If `body` is empty, Content-Length is
+    0. If `is_streamed`, the body of the response is read in parts.
     """
 
     method: str
@@ -131,14 +137,14 @@ class Request(Struct, frozen=True):
 
 
 def fixed_lines(address: Address, headers: Iterable[tuple[str, str]] = ()) -> bytes:
-    """Return the header lines that every request to a server has: Host, and `headers`."""
+    """Return the header lines that every request to this server has: Host and `headers`."""
     lines = [f"Host: {address.authority}\r\n"]
     lines += [_line(name, value) for name, value in headers]
     return "".join(lines).encode("latin-1")
 
 
 def render(request: Request, fixed: bytes) -> bytes:
-    """Encode a request as bytes; `fixed` is the result of `fixed_lines`."""
+    """Encode a request as bytes. `fixed` is what `fixed_lines` returned."""
     lines = [_line(name, value) for name, value in request.headers]
     if request.body is not None:
         lines.append(f"Content-Length: {len(request.body)}\r\n")
@@ -147,14 +153,14 @@ def render(request: Request, fixed: bytes) -> bytes:
 
 
 def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
-    """Return the caller's headers, with the token as the Authorization header.
+    """Return the caller's headers. The token, if there is one, becomes the Authorization header.
 
     Raises ValueError if a header cannot be sent.
     """
     fields = list((headers or {}).items())
     for name, value in fields:
         if name.lower() in _OURS:
-            raise ValueError(f"the header {name} cannot be passed: the client sets it")
+            raise ValueError(f"the header {name} cannot be passed, because the client sets it")
         _line(name, value)
     if token is not None:
         if any(name.lower() == "authorization" for name, _ in fields):
@@ -176,7 +182,7 @@ def _line(name: str, value: str) -> str:
 
 
 class ProducerHeaders(Struct, frozen=True):
-    """The producer and sequence of an append, with an epoch or a session."""
+    """The producer id and the sequence of an append, with its epoch or session."""
 
     producer_id: str
     seq: int
@@ -185,7 +191,10 @@ class ProducerHeaders(Struct, frozen=True):
 
 
 class TransactionHeaders(Struct, frozen=True):
-    """The transaction of an append; `seq` is the number of the chunk, if it is staged."""
+    """The transaction that an append belongs to.
+
+    In a staged transaction, `seq` is the number of the chunk. Otherwise `seq` is None.
+    """
 
     transaction_id: str
     epoch: int
@@ -193,7 +202,7 @@ class TransactionHeaders(Struct, frozen=True):
 
 
 class AppendHeaders(Struct, frozen=True):
-    """The conditions of an append, and the identity by which a repeat is recognised."""
+    """The conditions of an append, and the identity by which the server recognises a repeat."""
 
     seq: str | None = None
     if_match: str | None = None
@@ -224,24 +233,28 @@ class AppendHeaders(Struct, frozen=True):
 
     @property
     def is_tagged(self) -> bool:
-        """Whether the server recognises a repeat of the append, and returns the first result."""
+        """True if the server recognises a repeat of the append and returns the first result."""
         return (self.idempotency_key, self.tag, self.transaction) != (None, None, None)
 
     @property
     def is_numbered(self) -> bool:
-        """Whether the append has the sequence of a producer, or belongs to a transaction."""
+        """True if the append has a producer's sequence or belongs to a transaction."""
         return self.tag is not None or self.transaction is not None
 
     @property
     def is_staged(self) -> bool:
-        """Whether the append belongs to a staged transaction, whose commit assigns the offsets."""
+        """True if the append belongs to a staged transaction.
+
+        Its messages get their offsets when the transaction commits.
+        """
         return self.transaction is not None and self.transaction.seq is not None
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a condition prevents that a repeat is applied a second time.
+        """True if only a condition keeps the server from applying a repeat a second time.
 
-        The refusal of a repeat does not show whether the first request was applied.
+        If the server refuses such a repeat, the refusal does not show whether the first request was
+        applied.
         """
         return not self.is_tagged and (self.if_match is not None or self.seq is not None)
 
@@ -263,7 +276,7 @@ class CreateHeaders(Struct, frozen=True):
 
     @property
     def headers(self) -> Fields:
-        """The headers of the request. Raises ValueError for an invalid ttl, time or path."""
+        """The headers of the request. Raises ValueError if the ttl, a time or a path is invalid."""
         fields = {
             "Content-Type": self.content_type,
             "Stream-TTL": None if self.ttl is None else _print_ttl(self.ttl),

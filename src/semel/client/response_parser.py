@@ -1,9 +1,9 @@
-"""A parser of the HTTP/1.1 responses on one connection: bytes in, responses out. No sockets.
+"""A parser for the HTTP/1.1 responses on one connection: bytes in, responses out. No sockets.
 
 Call `expect` once for each request, in order, because the format of a response depends on its
-request. Call `feed` with the received bytes, in pieces of any size, and `end` when the server has
-closed the connection. For a response that two parsers could read differently, ProtocolError is
-raised.
+request. Call `feed` with the received bytes, in pieces of any size. Call `end` when the server has
+closed the connection. The parser raises ProtocolError if a different parser could read a response
+differently.
 """
 
 import re
@@ -29,9 +29,10 @@ _STREAMED_TYPE: Final = "text/event-stream"
 
 
 class Response(Struct, frozen=True):
-    """A response. Header names are in lower case; values of repeated headers are joined by commas.
+    """An HTTP response.
 
-    `is_streamed`: `body` is empty, and the body follows in parts.
+    Header names are in lower case. If a header is repeated, its values are joined by commas. If
+    `is_streamed`, `body` is empty here, and the content follows as BodyPart events.
     """
 
     status: int
@@ -47,7 +48,7 @@ class BodyPart(Struct, frozen=True):
 
 
 class BodyEnd(Struct, frozen=True):
-    """The end of a streamed body."""
+    """A streamed body has ended."""
 
 
 ParserEvent = Response | BodyPart | BodyEnd
@@ -74,26 +75,32 @@ class ResponseParser:
         self._head: Response | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
-        self._rest: int | None = 0  # missing bytes of the body or chunk; None: up to the end
+        # How many bytes of the body or of the body chunk are missing. None means that the body ends
+        # when the connection ends.
+        self._rest: int | None = 0
         self._step = self._take_head
         self._events: list[ParserEvent] = []
 
     def expect(self, *, is_head: bool = False, is_streamed: bool = False) -> None:
-        """Register a request that is sent now, so that its response is expected."""
+        """Tell the parser that a request is being sent, so that it expects the response."""
         self._expected.append(_Expected(is_head, is_streamed))
 
     @property
     def waiting_count(self) -> int:
-        """The number of responses that are not complete."""
+        """The number of expected responses that are not complete yet."""
         return len(self._expected)
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request can be sent: all responses are complete, and none said close."""
+        """True if a further request can be sent on this connection.
+
+        All responses must be complete, and the server must not have announced that it will close
+        the connection.
+        """
         return not (self._expected or self._buffer or self.is_closing)
 
     def feed(self, data: bytes) -> list[ParserEvent]:
-        """Return the events that `data` completes. Raises ProtocolError if it is invalid."""
+        """Return the events that `data` completes. Raises ProtocolError if `data` is invalid."""
         if data and not self._expected:
             self._refuse("there is a response without a request")
         self._buffer += data
@@ -106,8 +113,8 @@ class ResponseParser:
     def end(self) -> list[ParserEvent]:
         """Return the events that the end of the connection completes.
 
-        Raises ResponseCut if a response is incomplete. Responses of which no byte was received are
-        not an error here; `waiting_count` counts them.
+        Raises ResponseCut if only a part of a response was received. It is no error here if no byte
+        of a response was received. `waiting_count` counts such responses.
         """
         self._events = []
         self.is_closing = True
@@ -138,16 +145,16 @@ class ResponseParser:
         status, is_old = self._read_status(lines[0])
         headers = self._read_fields(lines[1:])
         if status == 101:
-            self._refuse("the server switches to another protocol without a request")
+            self._refuse("the server switches to a different protocol without a request")
         if status < 200:
-            return True  # an interim response: the final one follows
+            return True  # an interim response; the final response follows
         self._begin(status, headers, is_old=is_old)
         return True
 
     def _read_status(self, line: bytes) -> tuple[int, bool]:
         match = _STATUS_LINE.fullmatch(line)
         if match is None:
-            self._refuse(f"{line[:80]!r} is not a status line of HTTP/1.1")
+            self._refuse(f"{line[:80]!r} is not an HTTP/1.1 status line")
         return int(match[2]), match[1] == b"0"
 
     def _read_fields(self, lines: list[bytes]) -> dict[str, str]:
@@ -173,13 +180,16 @@ class ResponseParser:
         self._frame(status, headers, is_head=expected.is_head)
 
     def _frame(self, status: int, headers: dict[str, str], *, is_head: bool) -> None:
-        """Determine where the body ends (RFC 9112, 6.3)."""
+        """Determine where the body ends (RFC 9112, section 6.3)."""
         coding, length = headers.get("transfer-encoding"), headers.get("content-length")
         if is_head or status in _BODILESS:
             self._finish()
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
-                self._refuse(f"Transfer-Encoding {coding!r} is not supported")
+                self._refuse(
+                    f"Transfer-Encoding {coding!r} is not supported; expected only chunked, and no"
+                    " Content-Length"
+                )
             self._step = self._take_chunk_size
         elif length is not None:
             self._rest = self._read_length(length)
@@ -193,7 +203,7 @@ class ResponseParser:
         values = {value.strip() for value in text.split(",")}
         value = values.pop()
         if values or not (value.isascii() and value.isdigit() and len(value) < 16):
-            self._refuse(f"{text!r} is not a Content-Length")
+            self._refuse(f"{text!r} is not a valid Content-Length")
         if int(value) > self._body_bytes_max:
             self._refuse(f"the response has {value} bytes; at most {self._body_bytes_max} are read")
         return int(value)
@@ -232,7 +242,7 @@ class ResponseParser:
             return False
         match = _CHUNK_SIZE.fullmatch(line)
         if match is None:
-            self._refuse(f"{line[:40]!r} is not the size of a chunk")
+            self._refuse(f"{line[:40]!r} is not the size of a body chunk")
         self._rest = int(match[1], 16)
         self._step = self._take_chunk if self._rest else self._take_trailer
         return True
@@ -244,7 +254,7 @@ class ResponseParser:
         if len(self._buffer) < 2:
             return False
         if self._buffer[:2] != b"\r\n":
-            self._refuse("a chunk is longer than its size")
+            self._refuse("a body chunk is longer than its declared size")
         del self._buffer[:2]
         self._step = self._take_chunk_size
         return True
@@ -261,7 +271,7 @@ class ResponseParser:
         end = self._buffer.find(b"\r\n", 0, _CHUNK_LINE_BYTES_MAX)
         if end < 0:
             if len(self._buffer) >= _CHUNK_LINE_BYTES_MAX:
-                self._refuse("a line between chunks is too long")
+                self._refuse("a line between body chunks is too long")
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 2]
@@ -290,9 +300,13 @@ class ResponseParser:
         try:
             plain = inflater.decompress(body, self._body_bytes_max)
         except zlib.error as error:
-            self._refuse(f"the headers say that the response is gzip, but it is not: {error}")
+            self._refuse(
+                f"the headers say that the body is gzip, but it is not valid gzip: {error}"
+            )
         if not inflater.eof or inflater.unused_data or inflater.unconsumed_tail:
-            self._refuse("the gzip response is incomplete, or longer than the limit")
+            self._refuse(
+                "the gzip body is incomplete, longer than the limit, or followed by other bytes"
+            )
         return plain
 
     def _refuse(self, message: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Calls for lists, producers and operators of a server, as flows. No sockets."""
+"""Flows for lists, producers and operator requests. They use no sockets."""
 
 from math import inf
 from typing import Any, Final
@@ -35,12 +35,12 @@ from semel.wire.schema.producers import (
 )
 from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 
-# A JSON document as the server sent it: the calls for operators return it unchanged.
+# A JSON document as the server sent it. The operator calls return it unchanged.
 Document = dict[str, Any]
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
-# The codes of a 404 for an object that does not exist. Any other 404 means that the server does not
-# have the request target.
+# A 404 with one of these codes means that an object does not exist. Any other 404 means that the
+# server does not know the request target.
 _LACKING: Final = frozenset(
     {
         "stream_not_found",
@@ -56,16 +56,21 @@ _LACKING: Final = frozenset(
 
 
 def get(site: ServerConfig, target: str, kind: type[T]) -> Flow[T]:
-    """Return the document at a target. Raises NotSupported if the server lacks the target."""
+    """Get the document at `target` and decode it as `kind`.
+
+    Raises NotSupported if the server does not know the target.
+    """
     exchange = yield from _exchange(site, Request("GET", target), RetrySafety.READ)
     return decoded(exchange.expect(200), kind)
 
 
 def post(site: ServerConfig, target: str, document: Any, kind: type[T], *statuses: int) -> Flow[T]:
-    """Send a document and return the decoded response. A repeat must have no further effect.
+    """Send a document and decode the response as `kind`.
 
-    Raises NotSupported if the server lacks the target, the error of a refusal, or ProtocolError for
-    a status that is not expected.
+    The request is sent again if no response comes, so a repeat must have no further effect.
+
+    Raises NotSupported if the server does not know the target, a Refused error if the server
+    refuses the request, and ProtocolError if the status is not one of `statuses`.
     """
     exchange = yield from send(site, target, document)
     return decoded(exchange.expect(*statuses), kind)
@@ -74,9 +79,10 @@ def post(site: ServerConfig, target: str, document: Any, kind: type[T], *statuse
 def send(
     site: ServerConfig, target: str, document: Any, *, silence_seconds: float = inf
 ) -> Flow[Exchanged]:
-    """Send a document and return the response. A repeat must have no further effect.
+    """Send a document and return the response.
 
-    Raises NotSupported if the server lacks the target.
+    The request is sent again if no response comes, so a repeat must have no further effect. Raises
+    NotSupported if the server does not know the target.
     """
     request = Request("POST", target, _JSON, msgspec.json.encode(document, enc_hook=to_plain))
     return _exchange(site, request, RetrySafety.REPEATABLE, silence_seconds)
@@ -99,7 +105,7 @@ def _exchange(
 
 
 def decoded(response: Response, kind: type[T]) -> T:
-    """Decode the body of a response. Raises ProtocolError if it is another document."""
+    """Decode the body of a response as `kind`. Raises ProtocolError if that is not possible."""
     try:
         return msgspec.json.decode(response.body, type=kind)
     except msgspec.DecodeError as error:
@@ -107,9 +113,12 @@ def decoded(response: Response, kind: type[T]) -> T:
 
 
 def _require_progress(next_page: Any, after: Any) -> None:
-    """Raise ProtocolError if the next page is not after this one: the list would never end."""
+    """Raise ProtocolError if the next page does not begin after the current page.
+
+    Without this check, reading the list could continue forever.
+    """
     if next_page is not None and after is not None and next_page <= after:
-        raise ProtocolError("the next page of a list does not begin after this one")
+        raise ProtocolError("the next page of a list does not begin after the current page")
 
 
 # ---- transactions, sinks and groups, for operators -----------------------------------------------
@@ -118,7 +127,11 @@ def _require_progress(next_page: Any, after: Any) -> None:
 def list_transactions(
     site: ServerConfig, state: str | None, stream: str | None
 ) -> Flow[list[Document]]:
-    """Return the pending transactions, if requested only those in a state or with a stream."""
+    """Return the pending transactions.
+
+    `state` limits the list to transactions in that state. `stream` limits it to transactions with
+    that stream. None means no limit.
+    """
     transactions: list[Document] = []
     after: int | None = 0
     while after is not None:
@@ -133,12 +146,18 @@ def list_transactions(
 
 
 def show_transaction(site: ServerConfig, name: str, epoch: int | None) -> Flow[Document]:
-    """Return the transaction with an id and a transaction epoch; None means the newest one."""
+    """Return the transaction with the id `name` and the transaction epoch `epoch`.
+
+    If `epoch` is None, return the newest transaction with that id.
+    """
     return get(site, site.address.target(TRANSACTIONS, name) + query(epoch=epoch), Document)
 
 
 def end_transaction(site: ServerConfig, name: str, epoch: int, action: str) -> Flow[Document]:
-    """Commit, abort or fence a transaction as an operator, regardless of its owner."""
+    """Commit, abort or fence a transaction as an operator, whoever owns it.
+
+    `action` is "commit", "abort" or "fence".
+    """
     request = TxnRequest(transaction_epoch=epoch, operator=True)
     return post(site, site.address.target(TRANSACTIONS, name, action), request, Document, 200)
 
@@ -154,29 +173,29 @@ def show_sink(site: ServerConfig, app: str) -> Flow[Document]:
 
 
 def rebind_sink(site: ServerConfig, app: str, query_id: str, last_version: int) -> Flow[Document]:
-    """Bind a sink to another query, which continues after `last_version`."""
+    """Bind a sink to a different query. That query continues after `last_version`."""
     request = RebindRequest(query_id, last_version)
     return post(site, site.address.target(SINKS, app, "rebind"), request, Document, 200)
 
 
 def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
-    """Remove what the server stores about a sink."""
+    """Remove everything that the server stores about a sink."""
     request = Request("DELETE", site.address.target(SINKS, app))
     exchange = yield from _exchange(site, request, RetrySafety.REPEATABLE)
-    # The attempt that got no response may have removed it.
+    # A 404 after an attempt without a response is accepted: that attempt has removed the sink.
     if not (exchange.was_lost and exchange.response.status == 404):
         exchange.expect(204)
 
 
 def show_group(site: ServerConfig, group: str) -> Flow[Document]:
-    """Return the positions of a group, with its pinned step as `snapshot`."""
+    """Return the group's positions. The member `snapshot` is its pinned step, or None."""
     page = yield from get(site, site.address.target(GROUPS, group, "offsets"), Document)
     target = site.address.target(GROUPS, group, "snapshot")
     return {**page, "snapshot": (yield from pinned_step(site, target, Document))}
 
 
 def pinned_step(site: ServerConfig, target: str, kind: type[T]) -> Flow[T | None]:
-    """Return the step that a group has pinned; None if it has never pinned one."""
+    """Return the pinned step at `target`, or None if the group has never pinned a step."""
     try:
         return (yield from get(site, target, kind))
     except Refused as error:
@@ -191,7 +210,10 @@ def pinned_step(site: ServerConfig, target: str, kind: type[T]) -> Flow[T | None
 def list_streams(
     site: ServerConfig, prefix: str, after: str | None, limit: int = _LISTING_COUNT
 ) -> Flow[StreamsPage]:
-    """Return a page of the streams whose paths begin with a prefix."""
+    """Return one page of the list of streams whose paths begin with `prefix`.
+
+    The page begins after the path `after` and has at most `limit` streams.
+    """
     parameters = query(prefix=prefix or None, after=after, limit=limit)
     page = yield from get(site, site.address.target(STREAMS) + parameters, StreamsPage)
     _require_progress(page.next, after)
@@ -199,12 +221,15 @@ def list_streams(
 
 
 def health(site: ServerConfig) -> Flow[Document]:
-    """Return what the server reports about its state."""
+    """Return the server's report about its own state."""
     return get(site, site.address.target(HEALTH), Document)
 
 
 def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[ProducerState]]:
-    """Return the stored states of a stream's producers, or of one of them."""
+    """Return the stored state of each of the stream's producers.
+
+    If `producer_id` is given, return only the state of that producer.
+    """
     site = calls.site
     states: list[ProducerState] = []
     after = None
@@ -224,7 +249,7 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
 def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Registration]:
     """Register a new producer id, or the next epoch of `producer_id`.
 
-    A retry is harmless: it raises the epoch once more.
+    A retry is harmless, because it only increases the epoch once more.
     """
     request = RegisterRequest(producer_id)
     return post(site, site.address.target(PRODUCERS), request, Registration, 200, 201)
@@ -233,7 +258,10 @@ def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Regis
 def claim_producer(
     calls: StreamCalls, producer_id: str, session: str, mode: str
 ) -> Flow[ProducerClaim]:
-    """Claim a producer and return its stored state. A repeat with the session changes nothing."""
+    """Claim a producer and return its stored state.
+
+    A repeat with the same session changes nothing.
+    """
     request = ClaimRequest(calls.path, producer_id, session, mode)
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
 
@@ -247,7 +275,7 @@ def explain_append(
     session: str | None = None,
     mode: str | None = None,
 ) -> Flow[Document]:
-    """Return what the outcome of an append would be, and why."""
+    """Return the outcome that an append would have, and the reason. Nothing is appended."""
     target = calls.site.address.target(EXPLAIN) + query(
         stream=calls.path, id=producer_id, seq=seq, epoch=epoch, session=session, mode=mode
     )
@@ -255,7 +283,7 @@ def explain_append(
 
 
 def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
-    """Remove what a stream stores about a producer."""
+    """Remove everything that a stream stores about a producer."""
     target = calls.site.address.target(PRODUCERS) + query(stream=calls.path, id=producer_id)
     request = Request("DELETE", target)
     (yield from _exchange(calls.site, request, RetrySafety.REPEATABLE)).expect(200, 204)

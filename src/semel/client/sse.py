@@ -1,7 +1,8 @@
-"""Live reads with server-sent events, as flows. No sockets.
+"""Flows for live reads with server-sent events. They use no sockets.
 
-A data event has no offset. Its messages are returned when the control event after it, which has the
-next offset, is received. So no message is skipped or repeated if the connection is lost in between.
+A data event has no offset. The control event after it has the next offset. The reader keeps the
+messages of a data event until it has received that control event. Because of this, no message is
+skipped or repeated if the connection is lost between the two events.
 """
 
 import binascii
@@ -29,25 +30,28 @@ _LINE_END: Final = re.compile(rb"\r\n?|\n")
 
 
 class SseEvent(Struct, frozen=True):
-    """One event, as the HTML standard defines it."""
+    """One server-sent event, as the HTML standard defines it."""
 
     kind: str
     data: bytes
 
 
 class SseParser:
-    """Parses the events of one connection; a line ends with CRLF, CR or LF."""
+    """Parses the events of one connection. A line can end with CRLF, CR or LF."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0  # the first bytes of the buffer, without a line end
+        self._searched = 0  # so many bytes at the start of the buffer contain no line end
         self._is_after_cr = False
         self._kind = "message"
         self._data: list[bytes] = []
         self._data_bytes = 0
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """Return the events that `data` completes. Raises ProtocolError if one is too long."""
+        """Return the events that `data` completes.
+
+        Raises ProtocolError if an event is too long.
+        """
         if self._is_after_cr and data:
             data = data.removeprefix(b"\n")
             self._is_after_cr = False
@@ -69,9 +73,9 @@ class SseParser:
             return None
         start, end = match.span()
         line = bytes(buffer[:start])
-        # The LF of a CRLF may come with the next data.
+        # If the data ends with CR, the next data can begin with the LF of the same CRLF.
         self._is_after_cr = match[0] == b"\r" and end == len(buffer)
-        match = None  # it refers to the buffer, which cannot shrink while it is referenced
+        match = None  # a bytearray cannot shrink while a match object refers to it
         del buffer[:end]
         self._searched = 0
         return line
@@ -100,9 +104,10 @@ _control = msgspec.json.Decoder(ControlEvent)
 def live_reader(
     calls: StreamCalls, offset: str, live: str, *, isolation: str = READ_COMMITTED
 ) -> PageReader:
-    """Return a reader for `live`: auto, long-poll or sse. Raises ValueError for other values.
+    """Return a live reader. `live` is "auto", "long-poll" or "sse".
 
-    `auto` is long-poll, because its responses have the offset and the time of each message.
+    "auto" means long-poll, because its responses have the offset and the time of each message.
+    Raises ValueError for any other value.
     """
     if live in ("auto", "long-poll"):
         return PageReader(calls, offset, is_live=True, isolation=isolation)
@@ -112,10 +117,10 @@ def live_reader(
 
 
 class SseReader(PageReader):
-    """A reader of server-sent events.
+    """A live reader that uses server-sent events.
 
-    Of the messages before a control event, only the first one has an `offset`, and only the last
-    one has a `next_offset`.
+    Only control events have offsets. So among the messages before a control event, only the first
+    message has an `offset`, and only the last message has a `next_offset`.
     """
 
     def __init__(self, calls: StreamCalls, offset: str, *, isolation: str = READ_COMMITTED) -> None:
@@ -127,7 +132,7 @@ class SseReader(PageReader):
         self._failures = 0
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the messages of the next events, possibly an empty list; None at the end."""
+        """Return the messages of the next events, or None at the end. The list can be empty."""
         yield from self.begin()
         if self._is_over:
             yield from self.hang_up()
@@ -146,7 +151,7 @@ class SseReader(PageReader):
         return messages
 
     def hang_up(self) -> Flow[None]:
-        """Close the event stream."""
+        """Close the connection that receives the events."""
         channel, self._channel = self._channel, None
         if channel is not None:
             yield CloseChannel(channel)
@@ -198,14 +203,18 @@ class SseReader(PageReader):
         if not self._is_base64:
             return data
         try:
-            # The parser has joined the lines of the event with LF, which base64 does not contain.
+            # The parser has joined the lines of the event with LF. Base64 contains no LF.
             return b64decode(data.replace(b"\n", b""), validate=True)
         except binascii.Error as error:
             raise ProtocolError(f"a data event is not base64: {error}") from None
 
 
 def _messages(held: list[bytes], media_type: str, start: str, next_offset: str) -> list[Message]:
-    """Return the messages of the data events before one control event."""
+    """Return the messages of the data events that came before a control event.
+
+    `held` contains the data of these events. `start` is the offset of the first message, and
+    `next_offset` is the offset in the control event.
+    """
     if not is_json(media_type):
         return plain_messages(b"".join(held), media_type, start, next_offset)
     messages = [

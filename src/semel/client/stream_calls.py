@@ -1,4 +1,4 @@
-"""The calls of a stream, as flows: they build requests and interpret responses. No sockets."""
+"""Flows for the calls on a stream. They build requests and interpret responses. No sockets."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,7 +21,7 @@ NO_EXTRAS: Final = Extras()
 
 
 class ServerConfig(Struct, frozen=True):
-    """The address of a server, and the options of the client for requests to it."""
+    """The server's address, and the client's options for requests to the server."""
 
     address: Address
     retries: int | None = None
@@ -29,14 +29,14 @@ class ServerConfig(Struct, frozen=True):
 
 
 class CreateResult(Struct, frozen=True):
-    """The result of a creation. `is_new`: the stream did not exist before this call."""
+    """The result of creating a stream. `is_new` is True if this call created it."""
 
     info: StreamInfo
     is_new: bool
 
 
 class StreamCalls:
-    """The calls of one stream. The media type of the stream is cached."""
+    """The calls on one stream. They cache the stream's media type."""
 
     def __init__(self, site: ServerConfig, path: str) -> None:
         self.site = site
@@ -48,7 +48,7 @@ class StreamCalls:
         self.is_foreign = False
 
     def retrying_forever(self) -> "StreamCalls":
-        """Return a copy whose requests are retried until the timeout of the call."""
+        """Return a copy that retries each request until the call's timeout."""
         calls = StreamCalls(replace(self.site, retries=None), self.path)
         calls.content_type, calls.is_semel = self.content_type, self.is_semel
         return calls
@@ -56,10 +56,10 @@ class StreamCalls:
     def create(
         self, configuration: CreateHeaders, value: Any = None, *, exist_ok: bool = False
     ) -> Flow[CreateResult]:
-        """Create the stream, with `value` as its first message if that is not None.
+        """Create the stream. If `value` is not None, it becomes the first message.
 
-        Raises StreamExists if the stream exists, unless `exist_ok`, and ConfigConflict if it
-        exists with another configuration.
+        If the stream already exists with the same configuration, StreamExists is raised, unless
+        `exist_ok` is True. If it exists with a different configuration, ConfigConflict is raised.
         """
         body = None
         if value is not None:
@@ -71,16 +71,21 @@ class StreamCalls:
             error = exchange.error()
             raise errors.ConfigConflict(error.message, status=409) if _is_bare(error) else error
         response = exchange.expect(200, 201)
-        # 200 after an attempt without a response: that attempt has created the stream.
+        # If the status is 200 after an attempt without a response, that attempt has created the
+        # stream.
         is_new = response.status == 201 or exchange.was_lost
         if not is_new and not exist_ok:
-            raise errors.StreamExists(f"{self.path} exists already", status=200)
+            raise errors.StreamExists(f"{self.path} already exists", status=200)
         info = _info(response)
         self.content_type = info.content_type
         return CreateResult(info, is_new)
 
     def head(self) -> Flow[StreamInfo]:
-        """Return the metadata of the stream. Raises StreamNotFound or StreamGone."""
+        """Return the stream's metadata.
+
+        Raises StreamNotFound if there is no such stream. Raises StreamGone if the stream was
+        deleted, and its data is kept only for its forks.
+        """
         exchange = yield from self._ask(Request("HEAD", self.target), RetrySafety.READ)
         if exchange.response.status >= 400:
             raise _bodiless(exchange, self.path)
@@ -91,7 +96,7 @@ class StreamCalls:
         return info
 
     def exists(self) -> Flow[bool]:
-        """Return whether the stream exists."""
+        """Return True if the stream exists."""
         try:
             yield from self.head()
         except (errors.StreamNotFound, errors.StreamGone):
@@ -103,12 +108,12 @@ class StreamCalls:
         exchange = yield from self._ask(Request("DELETE", self.target), RetrySafety.REPEATABLE)
         self.content_type = None
         if exchange.was_lost and exchange.response.status in (404, 410):
-            return  # the attempt that got no response has deleted it
+            return  # the attempt that got no response has deleted the stream
         exchange.expect(204)
 
     def trim(self, before: str) -> Flow[None]:
         """Drop the messages before an offset. Raises NotSupported if the server is not semel."""
-        # Another server would ignore `before` and delete the stream.
+        # A server that does not know `before` would ignore it and delete the whole stream.
         yield from self._require_semel("trim")
         request = Request("DELETE", self.target + query(before=before))
         (yield from self._ask(request, RetrySafety.REPEATABLE)).expect(204)
@@ -116,9 +121,10 @@ class StreamCalls:
     def append(
         self, values: Sequence[Any], conditions: AppendHeaders, extras: Extras = NO_EXTRAS
     ) -> Flow[Receipt]:
-        """Append messages: all of them are stored, or none.
+        """Append messages. Either all of them are stored or none.
 
-        Raises NotSupported if the server is not semel and the call uses a feature of semel.
+        Raises NotSupported if the call uses a feature that only semel has, and the server is not
+        semel.
         """
         if not values:
             raise ValueError("there is nothing to append")
@@ -150,14 +156,14 @@ class StreamCalls:
         return _receipt(exchange.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
-        """Return the media type of the stream, which the first call gets from the server."""
+        """Return the stream's media type. If it is not cached, get it from the server."""
         if self.content_type is None:
             yield from self.head()
         assert self.content_type is not None
         return self.content_type
 
     def _require_semel(self, call: str) -> Flow[None]:
-        """Raise NotSupported if the server is not semel: it could misinterpret the call."""
+        """Raise NotSupported if the server is not semel, because it could misinterpret the call."""
         if not self.is_semel:
             yield from self.head()
         if not self.is_semel:
@@ -166,8 +172,8 @@ class StreamCalls:
     def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
         """Append an encoded body and return the receipt.
 
-        Raises Indeterminate if an earlier attempt got no response and may itself be the cause of
-        the refusal.
+        Raises Indeterminate if an earlier attempt got no response, and the server then refuses the
+        repeat. Perhaps it refuses the repeat only because the earlier attempt was applied.
         """
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded
@@ -178,8 +184,8 @@ class StreamCalls:
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
-                "an earlier request got no response, and may be the cause of this refusal:"
-                f" {error.message}",
+                "the request was refused, perhaps because an earlier attempt that got no response"
+                f" was applied: {error.message}",
                 status=exchange.response.status,
             )
         raise error
@@ -196,7 +202,10 @@ _CAUSED_BY_REPEAT: Final = (
 
 
 def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> tuple[str, bytes]:
-    """Return the media type and the body of an append. A list is one message in a JSON stream."""
+    """Return the media type and the body of an append.
+
+    Each element of `values` is one message, even if the element is a list.
+    """
     messages = [encode(value, content_type) for value in values]
     if extras:
         return BATCH, encode_batch(
@@ -215,12 +224,14 @@ def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> 
 
 def _receipt(response: Response, conditions: AppendHeaders) -> Receipt:
     headers = response.headers
-    # For a batch of a producer or a transaction the status is 200, and 204 for a repeat.
+    # An append of a producer or a transaction has status 200 if it is new, and 204 if it is a
+    # repeat.
     is_repeat = conditions.is_numbered and response.status == 204
     is_duplicate = is_repeat or read_flag(headers, "idempotent-replayed")
     proof = "Transaction-Next-Seq" if conditions.is_staged else "Stream-Next-Offset"
     if proof.lower() not in headers and not is_duplicate:
-        # Every Durable Streams server sends this header, so the response comes from a proxy.
+        # Every Durable Streams server sends this header. Without it, the response comes from
+        # something else, such as a proxy.
         raise errors.ProtocolError(f"the response has no {proof}")
     return Receipt(
         headers.get("stream-next-offset"),
@@ -257,21 +268,27 @@ def _read_at(headers: Mapping[str, str]) -> datetime | None:
 
 
 def _is_bare(error: errors.ClientError) -> bool:
-    """Return whether the error is a 409 without a code, as servers other than semel send it."""
+    """Return True if the error is a 409 without a code. Servers other than semel send these."""
     return (
         type(error) is errors.Refused and error.status == 409 and error.code == errors.Refused.code
     )
 
 
 def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Refused:
-    """Return the refusal of an append, once it is certain that the media type is not the cause."""
+    """Return the error for a refused append whose media type is correct.
+
+    A 409 without a code then means a Stream-Seq conflict, if the append has a Stream-Seq.
+    """
     if _is_bare(error) and conditions.seq is not None:
         return errors.StreamSeqConflict(error.message, status=409)
     return error
 
 
 def _bodiless(exchange: Exchanged, path: str) -> errors.ClientError:
-    """Return the error for a refused HEAD. Its response has no body, so it has no message."""
+    """Return the error for a refused HEAD request.
+
+    A response to HEAD has no body and so no message. The message is added here.
+    """
     error = exchange.error()
     if isinstance(error, errors.StreamNotFound):
         return errors.StreamNotFound(f"there is no stream {path}", status=404)

@@ -1,7 +1,7 @@
-"""The flow driver for threads: it runs flows with blocking sockets. Threads may share it.
+"""The flow driver for threads. It runs flows with blocking sockets. Threads can share a driver.
 
-The constructor of `Tail` determines the offset to start at. To end a wait for a message, another
-thread calls `close`.
+A `Tail` determines its start offset in the constructor. If one thread waits for a message, a
+different thread can end the wait by calling the tail's `close`.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _LINGER_SECONDS: Final = 1.0
 
 
 class Stop:
-    """A signal with which one thread ends a call of another thread."""
+    """A signal that one thread sets to end a call in a different thread."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -54,16 +54,17 @@ class Stop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """End the call: the response it waits for counts as lost, and nothing is sent again."""
+        """End the call. The response that it waits for counts as lost, and nothing is resent."""
         self._event.set()
         with self._lock:
             if self._socket is not None:
                 _shut_down(self._socket)
 
     def watch(self, connection: socket.socket | None) -> None:
-        """Record the socket that the call waits for, so that `set` can shut it down.
+        """Record the socket on which the call waits, so that `set` can shut the socket down.
 
-        If `set` was called before, shut it down now.
+        If `set` was already called, shut the socket down immediately. None means that the call no
+        longer waits.
         """
         with self._lock:
             self._socket = connection
@@ -71,7 +72,7 @@ class Stop:
                 _shut_down(connection)
 
     def wait(self, seconds: float) -> None:
-        """Wait until `set` is called, at most `seconds`."""
+        """Wait until `set` is called, but at most `seconds` seconds."""
         self._event.wait(seconds)
 
 
@@ -84,9 +85,10 @@ class SyncConnection(PooledConnection):
         self._pid = os.getpid()
 
     def is_usable(self) -> bool:
-        """Return whether the connection is open, and nothing was received since the last response.
+        """Return True if the connection is open and no bytes have come since the last response.
 
-        Return False in a forked process, which must not use the connections of its parent.
+        Return False in a forked process, because such a process must not use the connections of its
+        parent.
         """
         is_ours = self._pid == os.getpid()
         if not is_ours or (isinstance(self.line, ssl.SSLSocket) and self.line.pending()):
@@ -98,7 +100,7 @@ class SyncConnection(PooledConnection):
     def send(self, data: bytes, deadline: float) -> int:
         """Send `data` and return the number of bytes that were sent.
 
-        It is less than all if the connection fails or the deadline passes.
+        The number is less than `len(data)` if the connection fails or the deadline passes.
         """
         sent = 0
         view = memoryview(data)
@@ -111,9 +113,10 @@ class SyncConnection(PooledConnection):
         return sent
 
     def receive(self, deadline: float, silence_seconds: float) -> ParserEvent:
-        """Return the next event of the parser.
+        """Receive bytes until the parser has an event, and return the event.
 
-        Raises OSError or ResponseCut if the connection fails or the time runs out before it.
+        Raises OSError or ResponseCut if the connection fails first, if the deadline passes, or if
+        the server sends no byte for `silence_seconds`.
         """
         while not self.events:
             self.line.settimeout(_seconds_until(min(deadline, time.monotonic() + silence_seconds)))
@@ -139,11 +142,13 @@ class SyncDriver:
         *,
         silence_seconds: float = FOREVER,
     ) -> T:
-        """Run a flow and return its result. Raises what the flow raises.
+        """Run a flow and return its result. Any exception that the flow raises is passed on.
 
-        After `timeout` seconds, or once `stop` is set, requests of the flow get no response, and
-        it cannot pause. A response counts as lost after `silence_seconds` without a byte: if the
-        server's machine fails, no error is reported on the connection.
+        After `timeout` seconds, or once `stop` is set, the flow's requests fail and its pauses
+        return False. So the flow ends soon.
+
+        A response counts as lost if the server sends no byte for `silence_seconds`. This limit is
+        needed because a connection reports no error when the server's machine fails.
         """
         deadline = time.monotonic() + timeout
         stop = stop or Stop()
@@ -164,7 +169,10 @@ class SyncDriver:
                 reply = None
 
     def close(self) -> None:
-        """Close idle connections. Requests in progress continue; later ones raise ClientClosed."""
+        """Close the idle connections.
+
+        Requests in progress continue. Later requests raise ClientClosed.
+        """
         self._pool.close()
 
     # ---- steps -----------------------------------------------------------------------------------
@@ -194,7 +202,8 @@ class SyncDriver:
         connection.parser.expect(is_head=request.method == "HEAD", is_streamed=request.is_streamed)
         is_sent = connection.send(data, deadline) == len(data)
         if not is_sent:
-            # The server may refuse a request before all of it is sent. Then it sends a response.
+            # A server can refuse a request before it has received all of it. So wait briefly for a
+            # response.
             deadline = min(time.monotonic() + _LINGER_SECONDS, deadline)
         try:
             event = connection.receive(deadline, min(silence_seconds, step.silence_seconds))
@@ -241,7 +250,10 @@ class SyncDriver:
 
 
 def _seconds_until(deadline: float) -> float | None:
-    """Return the timeout for a socket. Raises TimeoutError if the deadline has passed."""
+    """Return the seconds until the deadline as a socket timeout. None means no timeout.
+
+    Raises TimeoutError if the deadline has passed.
+    """
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError("timed out")
@@ -249,7 +261,7 @@ def _seconds_until(deadline: float) -> float | None:
 
 
 def _shut_down(line: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it is closed already
+    with contextlib.suppress(OSError):  # raised if the socket is already closed
         line.shutdown(socket.SHUT_RDWR)
 
 
@@ -257,9 +269,9 @@ def _shut_down(line: socket.socket) -> None:
 
 
 class Tail(Iterator[Message]):
-    """An iterator over the messages of a stream, which waits for new ones.
+    """An iterator over a stream's messages that waits for new messages at the tail.
 
-    It ends when the stream is closed, or when `close` is called.
+    The iteration ends when the stream is closed, or when `close` is called.
     """
 
     def __init__(
@@ -298,11 +310,14 @@ class Tail(Iterator[Message]):
 
     @property
     def offset(self) -> str:
-        """The offset after the messages that were fetched so far."""
+        """The offset after all messages that were fetched so far.
+
+        Some of these messages are perhaps not yet returned by the iterator.
+        """
         return self._reader.offset
 
     def close(self) -> None:
-        """End the iteration, also in a thread that waits. Any thread may call this."""
+        """End the iteration. Any thread can call this, even while a different thread waits."""
         self._stop.set()
         if self._lock.acquire(blocking=False):
             self._hang_up()

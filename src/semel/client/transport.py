@@ -1,4 +1,4 @@
-"""Shared by both flow drivers: the transport to a server, its idle connections, random numbers."""
+"""The parts that both flow drivers share: transport, pool of idle connections, random numbers."""
 
 import os
 import ssl
@@ -25,7 +25,8 @@ CONNECT_SECONDS: Final = 5.0
 FOREVER: Final = inf
 RECEIVE_BYTES: Final = 256 * KIB
 IDLE_COUNT_MAX: Final = 64
-# semel closes a connection after 30 idle seconds, the HTTP server of Node after 5.
+# A connection that was idle longer than this is not used again. The limits are shorter than those
+# of servers: semel closes a connection after 30 idle seconds, and the Node HTTP server after 5.
 IDLE_SECONDS_MAX: Final[Mapping[RetrySafety, float]] = {
     RetrySafety.READ: 25.0,
     RetrySafety.REPEATABLE: 25.0,
@@ -34,7 +35,7 @@ IDLE_SECONDS_MAX: Final[Mapping[RetrySafety, float]] = {
 
 
 class ClientDefault(Enum):
-    """The type of CLIENT_DEFAULT, which means that a call uses the `timeout` of the client."""
+    """The type of CLIENT_DEFAULT. This value means that a call uses the client's `timeout`."""
 
     CLIENT_DEFAULT = "the client's timeout"
 
@@ -43,19 +44,25 @@ class ClientDefault(Enum):
 
 
 CLIENT_DEFAULT: Final = ClientDefault.CLIENT_DEFAULT
-# Seconds. None means no limit, CLIENT_DEFAULT means the `timeout` of the client.
+# A timeout in seconds. None means no limit. CLIENT_DEFAULT means the client's `timeout`.
 Timeout = float | None | ClientDefault
 
 
 def seconds_of(timeout: Timeout, default: float) -> float:
-    """Return a timeout in seconds: `default` for CLIENT_DEFAULT, infinity for None."""
+    """Return `timeout` in seconds.
+
+    Return `default` for CLIENT_DEFAULT, and infinity for None.
+    """
     if timeout is None:
         return FOREVER
     return default if timeout is CLIENT_DEFAULT else timeout
 
 
 class Transport(Struct, frozen=True):
-    """The settings of connections to a server. `fixed`: the header lines of every request."""
+    """The settings for connections to a server.
+
+    `fixed` contains the header lines that every request has.
+    """
 
     address: Address
     fixed: bytes
@@ -72,14 +79,17 @@ def transport_to(
     connect_timeout: float,
     tls: ssl.SSLContext | str | None,
 ) -> Transport:
-    """Return the transport for the options of a client.
+    """Return the transport for a client with these options.
 
-    Raises ValueError for an invalid option, and OSError if the file `tls` cannot be read.
+    `tls` is an SSL context, or the name of a PEM file with trusted certificates. Raises ValueError
+    if an option is invalid, and OSError if the PEM file cannot be read.
     """
     timeouts: tuple[object, ...] = (timeout, connect_timeout)
     for seconds in timeouts:
         if not (isinstance(seconds, int | float) and seconds > 0):
-            raise ValueError(f"{seconds!r} is not a timeout; expected seconds, more than 0")
+            raise ValueError(
+                f"{seconds!r} is not a timeout; expected a number of seconds, more than 0"
+            )
     address = parse_address(url)
     own = (("User-Agent", f"semel-python/{__version__}"), *own_headers(token, headers))
     if not address.is_tls:
@@ -92,7 +102,10 @@ def transport_to(
 
 
 def connect_error(transport: Transport, error: OSError) -> NotSent:
-    """Return the reply for a failed connection. An untrusted certificate is a permanent failure."""
+    """Return the reply for a failed attempt to connect.
+
+    The failure is permanent if the server's certificate is not trusted.
+    """
     url = transport.address.url
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = (
@@ -104,7 +117,7 @@ def connect_error(transport: Transport, error: OSError) -> NotSent:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a connection failed, as text."""
+    """Return the reason why a connection failed, as text."""
     return getattr(error, "strerror", None) or str(error) or "timed out"
 
 
@@ -112,7 +125,7 @@ def reason_of(error: Exception) -> str:
 
 
 class PooledConnection(ABC):
-    """A connection to the server, with the parser of its responses."""
+    """A connection to the server, with a parser for its responses."""
 
     def __init__(self) -> None:
         self.parser = ResponseParser()
@@ -122,9 +135,9 @@ class PooledConnection(ABC):
 
     @abstractmethod
     def is_usable(self) -> bool:
-        """Return whether a request can be sent on the idle connection.
+        """Return True if a request can be sent on this idle connection.
 
-        It must be open and belong to this process or event loop.
+        The connection must be open, and must belong to the current process or event loop.
         """
 
     @abstractmethod
@@ -132,16 +145,20 @@ class PooledConnection(ABC):
         """Close the connection, even in the middle of an exchange."""
 
     def take(self, data: bytes) -> None:
-        """Parse received bytes; no bytes mean that the server has closed the connection.
+        """Parse received bytes. Empty `data` means that the server has closed the connection.
 
-        In that case OSError or ResponseCut is raised, unless the end completes a response.
+        If the connection was closed, OSError or ResponseCut is raised, unless the end of the
+        connection completes a response.
         """
         self.events.extend(self.parser.feed(data) if data else self.parser.end())
         if not data and not self.events:
             raise ConnectionResetError("the server closed the connection")
 
     def failure(self, error: Exception, url: str, *, is_sent: bool) -> NotSent | Lost:
-        """Return the reply for a request without a response: Lost if all of it was sent."""
+        """Return the reply for a request that got no response.
+
+        Return Lost if the whole request was sent, and otherwise NotSent.
+        """
         reason = f"no response from {url}: {reason_of(error)}"
         if not is_sent:
             return NotSent(f"{reason}; the request was not sent completely")
@@ -153,7 +170,7 @@ C = TypeVar("C", bound=PooledConnection)
 
 
 class ConnectionPool(Generic[C]):
-    """The idle connections of a driver. Threads may share it."""
+    """The idle connections of a flow driver. Threads can share a pool."""
 
     def __init__(self) -> None:
         self._idle: list[C] = []
@@ -161,10 +178,11 @@ class ConnectionPool(Generic[C]):
         self._is_closed = False
 
     def take(self, safety: RetrySafety) -> C | None:
-        """Return an idle connection that is still open, or None. Raises ClientClosed.
+        """Return an idle connection that is still open, or None if there is none.
 
-        The server may be about to close a connection that was idle for long. So a request that must
-        not be sent twice only gets a connection that was used a short time ago.
+        The server is perhaps about to close a connection that was idle for a long time. So a
+        request that must not be sent twice gets only a connection that was used recently. Raises
+        ClientClosed if the pool is closed.
         """
         while True:
             with self._lock:
@@ -180,7 +198,10 @@ class ConnectionPool(Generic[C]):
             connection.close()
 
     def give_back(self, connection: C, *, is_whole: bool) -> None:
-        """Keep a connection for later requests, or close it. `is_whole`: no exchange failed."""
+        """Keep a connection for later requests if it can be reused. Otherwise close it.
+
+        `is_whole` is False if an exchange on the connection failed.
+        """
         if is_whole and connection.parser.is_reusable and not connection.events:
             connection.idle_since = time.monotonic()
             with self._lock:
@@ -190,7 +211,10 @@ class ConnectionPool(Generic[C]):
         connection.close()
 
     def close(self) -> None:
-        """Close idle connections. Requests in progress continue; later ones raise ClientClosed."""
+        """Close the idle connections.
+
+        Requests in progress continue. Later requests raise ClientClosed.
+        """
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -202,7 +226,10 @@ class ConnectionPool(Generic[C]):
 
 
 def jitter(seconds: float) -> float:
-    """Return a pause shortened by up to half, so that many clients do not retry at once."""
+    """Return `seconds`, shortened at random by up to half.
+
+    This prevents many clients from retrying at the same moment.
+    """
     return seconds * (0.5 + int.from_bytes(os.urandom(2), "big") / 131_072)
 
 

@@ -1,1 +1,1 @@
-"""The idempotent producer: each message stored once and in order, despite failures."""
+"""The idempotent producer: it stores each message once and in order, despite failures."""

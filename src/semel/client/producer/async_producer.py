@@ -1,4 +1,4 @@
-"""The producer for asyncio."""
+"""The producer for programs that use asyncio."""
 
 import asyncio
 import time
@@ -21,14 +21,18 @@ from semel.client.values import Headers, Key
 class AsyncProducer(ProducerFacade):
     """Appends messages to one stream, on the running event loop.
 
-    Messages are gathered into batches. Batches are sent without waiting for earlier responses, and
-    sent again after a failure. They have sequences, by which the server recognises duplicates.
-    Entering an `async with` block, or `open`, claims the producer id. Leaving the block waits until
-    all messages are stored.
+    Messages are gathered into batches. Several batches can be in flight at the same time. After a
+    failure, a batch is sent again. The server recognises duplicates, because each batch has a
+    sequence.
 
-    `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions, called on the event loop.
-    Without `on_error`, the next `append`, `flush` or `close` raises the error that ended the
-    producer. After that error nothing more is sent.
+    Entering an `async with` block, or calling `open`, claims the producer id. Leaving the block
+    waits until all messages are stored.
+
+    `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions. They are called on the
+    event loop.
+
+    If a batch fails, the producer ends, and nothing more is sent. From then on `append` raises the
+    error. Without `on_error`, `flush` raises it too, and so does `close` if it was not raised yet.
     """
 
     def __init__(
@@ -48,7 +52,10 @@ class AsyncProducer(ProducerFacade):
         self._changed = asyncio.Event()
 
     async def open(self) -> Self:
-        """Claim the producer id and return the producer. Otherwise the first `append` does this."""
+        """Claim the producer id and return the producer.
+
+        If `open` is not called, the first `append` claims the id.
+        """
         async with self._opening:
             if not self._is_open:
                 self._open(await self._ask(self._settings))
@@ -65,13 +72,16 @@ class AsyncProducer(ProducerFacade):
         cursor: str | None = None,
         seq: int | None = None,
     ) -> None:
-        """Add a message, and return before it is stored.
+        """Add a message, and return before the message is stored.
 
-        Waits while `max_pending_bytes` are pending. `key`, `headers` and `timestamp` are stored
-        with the message, by semel only. `cursor` is a string of your choice, such as an offset in
-        your input. It is stored with the message, and a later instance gets the last stored one as
-        its `cursor`. `seq` is for mode="sparse". Raises the error that has ended the producer, if
-        there is one.
+        Waits while `max_pending_bytes` or more are pending.
+
+        `key`, `headers` and `timestamp` are stored with the message. Only semel supports them.
+        `cursor` is a string of your choice, such as an offset in your input. It is stored with the
+        message. A later instance finds the last stored cursor in its `cursor` attribute. `seq` is
+        the message's sequence, for mode="sparse" only.
+
+        If the producer has failed, the error that ended it is raised.
         """
         if not self._is_open:
             await self.open()
@@ -89,8 +99,8 @@ class AsyncProducer(ProducerFacade):
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
 
-        Raises Indeterminate after `timeout` seconds; None means no limit. The producer continues to
-        send the messages after that.
+        Raises Indeterminate after `timeout` seconds. None means no limit. After a timeout, the
+        producer continues to send the messages.
         """
         if not self._is_open:
             return
@@ -99,10 +109,10 @@ class AsyncProducer(ProducerFacade):
         self._check_settled(is_again=True)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Wait until every message is stored, then end the producer.
+        """Wait until every message is stored, and then end the producer.
 
-        Messages that are not stored after `timeout` seconds are given up, and the producer fails
-        with Indeterminate.
+        If some messages are not stored after `timeout` seconds, the producer gives them up and
+        fails with Indeterminate.
         """
         self._is_closed = True
         if self._is_ended or not self._is_open:
@@ -111,11 +121,11 @@ class AsyncProducer(ProducerFacade):
             self._give_up(self._late(timeout))
         self._is_ended = True
         self._pump.end()
-        await asyncio.sleep(0)  # the loop closes the connection in its next iteration
+        await asyncio.sleep(0)  # gives the event loop the iteration that closes the connection
         self._check_settled(is_again=False)
 
     async def close_by(self, deadline: float) -> None:
-        """Close with a deadline on the monotonic clock."""
+        """Close the producer as `close` does, with a deadline in monotonic clock time."""
         await self.close(None if deadline == FOREVER else max(deadline - time.monotonic(), 0.0))
 
     async def __aenter__(self) -> Self:
@@ -127,7 +137,8 @@ class AsyncProducer(ProducerFacade):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._is_raised = self._is_raised or error is not None  # the block's error is raised
+        # If the block raised an error, `close` must not raise the producer's failure instead.
+        self._is_raised = self._is_raised or error is not None
         await self.close()
 
     # ---- waiting ---------------------------------------------------------------------------------

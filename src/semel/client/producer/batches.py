@@ -1,4 +1,4 @@
-"""The settings of a producer, its batches, the batch builder, and the outcomes of batches."""
+"""A producer's settings, its batches, the batch builder, and the outcomes of batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -18,16 +18,19 @@ from semel.model.limits import (
 
 BATCH_BYTES_MAX: Final = 4_000_000  # with the encoding, the body is at most 4 MiB
 
-# Encodes messages as a body. The extras are by the index of their message.
+# Encodes messages as a body. The second argument maps the index of a message to its extras.
 Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
 
 
 class ProducerSettings(Struct, frozen=True, kw_only=True):
-    """The identity of a producer and the limits of its batches. Times in seconds, sizes in bytes.
+    """A producer's identity and the limits of its batches. Times are in seconds, sizes in bytes.
 
-    The epoch is the caller's (`epoch`), or the stored epoch plus one (`is_claiming`), or assigned
-    by the server, which counts sessions. If `is_claiming`, there is a session too: it distinguishes
-    two instances that use the same epoch.
+    There are three sources for the epoch:
+
+    - The caller passes `epoch`.
+    - If `is_claiming`, the epoch is the stored epoch plus one. There is also a session, which
+      distinguishes two instances that use the same epoch.
+    - Otherwise the server assigns the epoch. Each new session gets the next epoch.
     """
 
     id: str
@@ -55,7 +58,7 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
             ),
             (
                 has_epoch or self.is_claiming or has_session,
-                "expected a session, an epoch or a claim",
+                "a producer needs a session, an epoch or a claim",
             ),
             (self.epoch is None or self.epoch >= 0, "epoch must not be negative"),
             (
@@ -73,7 +76,7 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
             (self.max_in_flight >= 1, "max_in_flight must be at least 1"),
             (
                 self.linger >= 0 and self.delivery_timeout > 0,
-                "linger_ms must not be negative, delivery_timeout must be positive",
+                "linger_ms must not be negative, and delivery_timeout must be positive",
             ),
         ):
             if not is_valid:
@@ -83,10 +86,14 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
 class BatchAck(Struct, frozen=True):
     """The acknowledgement of a stored batch.
 
-    `duplicate`: an earlier attempt or instance has stored it. `seq`: its sequence; in sparse mode
-    that of its last message. `next_offset`: the offset after it; None if the server no longer
-    retains it. `offset`: the offset of its first message; None if the server is not semel, because
-    it can be calculated only from offsets of semel.
+    - `count`: the number of messages in the batch.
+    - `seq`: the batch's sequence. In sparse mode, the sequence of its last message.
+    - `next_offset`: the offset after the batch, or None if the server did not report it. The offset
+      of a duplicate is not reported if the server no longer retains it.
+    - `duplicate`: True if an earlier attempt or an earlier instance stored the batch.
+    - `cursor`: the cursor stored with the batch, or None.
+    - `offset`: the offset of the batch's first message. None if `next_offset` is None or if the
+      server is not semel, because only semel's offsets count messages.
     """
 
     count: int
@@ -98,10 +105,13 @@ class BatchAck(Struct, frozen=True):
 
 
 class FailedBatch(Struct, frozen=True):
-    """A batch that will not be sent again. `values`: its messages as bytes.
+    """A batch that the producer has given up. It will not be sent again.
 
-    `applied`: "no" if it is certain that the batch is not stored, otherwise "unknown". `seq`: its
-    sequence; None if a dense producer never sent it.
+    - `count`: the number of messages in the batch.
+    - `values`: the messages as bytes.
+    - `seq`: the batch's sequence, or None if a dense producer never sent the batch.
+    - `applied`: "no" if it is certain that the batch is not stored, otherwise "unknown".
+    - `cursor`: the cursor that was to be stored with the batch, or None.
     """
 
     count: int
@@ -112,7 +122,7 @@ class FailedBatch(Struct, frozen=True):
 
 
 class ProducerStats(Struct):
-    """Counts since the producer was opened."""
+    """Counters of one producer, from the time it was opened."""
 
     messages_acked: int = 0
     messages_failed: int = 0
@@ -123,10 +133,11 @@ class ProducerStats(Struct):
 
 
 class ProducerBatch:
-    """The messages of one append, until they are stored or given up.
+    """The messages that one append request sends, until they are stored or given up.
 
-    `is_indeterminate`: an attempt got no response, so the batch may be stored. `first_unsettled`:
-    the lowest sequence without a confirmation when the batch was last sent.
+    `is_indeterminate` is True if the batch is perhaps stored, because no response shows the outcome
+    of an attempt. `first_unsettled` is the lowest sequence that was not yet confirmed when the
+    batch was last sent.
     """
 
     __slots__ = (
@@ -155,7 +166,7 @@ class ProducerBatch:
         extras: dict[int, Extra],
     ) -> None:
         self.messages = messages
-        self.extras = extras  # by the index of the message
+        self.extras = extras  # keyed by the index of the message
         self.seqs = seqs  # sparse mode only
         self.size = size
         self.born = born
@@ -173,7 +184,7 @@ class ProducerBatch:
         return len(self.messages)
 
     def split_off(self, count: int) -> "ProducerBatch":
-        """Remove the first `count` messages of a sparse batch, and return them as another batch."""
+        """Remove the first `count` messages of a sparse batch, and return them as a new batch."""
         extras = self.extras
         removed = {index: extra for index, extra in extras.items() if index < count}
         first = ProducerBatch(self.messages[:count], self.seqs[:count], 0, self.born, None, removed)
@@ -185,18 +196,21 @@ class ProducerBatch:
 
     @property
     def printed_seq(self) -> str:
-        """The sequence, or the range of sequences, as the value of the header."""
+        """The sequence, or the range of sequences, as the Producer-Seq header shows it."""
         return f"{self.seq}" if self.seq == self.last_seq else f"{self.seq}-{self.last_seq}"
 
 
 # ---- gathering messages into batches -------------------------------------------------------------
 
-# The bytes that the encoding adds to each message in a body: a comma, or a length.
+# The bytes to add for each message in a body, for the comma or the length that the encoding needs.
 MESSAGE_OVERHEAD_BYTES = 4
 
 
 class BatchBuilder:
-    """Gathers messages into batches, in order. A batch is due when it is full or has lingered."""
+    """Gathers messages into batches, in order.
+
+    A batch is due when it is full, or when the linger time after its first message has passed.
+    """
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._bytes_max = settings.max_batch_bytes
@@ -215,18 +229,18 @@ class BatchBuilder:
 
     @property
     def count(self) -> int:
-        """The number of messages that wait to be sent."""
+        """The number of gathered messages that `take` has not returned yet."""
         return sum(batch.count for batch in self._full) + len(self._messages)
 
     @property
     def born(self) -> float | None:
-        """The time at which the oldest message was appended; None if there is no message."""
+        """The time at which the oldest message was appended, or None if there is no message."""
         if self._full:
             return self._full[0].born
         return self._born if self._messages else None
 
     def due_at(self) -> float | None:
-        """Return the time at which the next batch is due; None if there is no message."""
+        """Return the time at which the next batch is due, or None if there is no message."""
         if self._full:
             return self._full[0].born
         if not self._messages:
@@ -241,9 +255,10 @@ class BatchBuilder:
         seq: int | None,
         extra: Extra | None = None,
     ) -> bool:
-        """Add a message; return whether it began a batch, so that `due_at` has changed.
+        """Add a message. Return True if the message began a new batch.
 
-        Raises ValueError for an invalid sequence or cursor.
+        After a new batch has begun, the caller must look at `due_at` again. Raises ValueError if
+        the sequence or the cursor is invalid.
         """
         if self._is_sparse or seq is not None:
             self._check_seq(seq)
@@ -265,29 +280,30 @@ class BatchBuilder:
         if extra is not None:
             self._extras[len(messages)] = extra
         elif self._extras:
-            self._extras.pop(len(messages), None)  # left by an append that Ctrl-C interrupted
+            self._extras.pop(len(messages), None)  # from an append that Ctrl-C interrupted
         self._size = size
         if seq is not None:
-            del self._seqs[len(messages) :]  # left by an append that Ctrl-C interrupted
+            del self._seqs[len(messages) :]  # from an append that Ctrl-C interrupted
             self._seqs.append(seq)
             self.last_seq = seq
         if cursor is not None:
             self._cursor = cursor
-        messages.append(raw)  # the last change: an append interrupted before it has no effect
+        # This is the last change, so an append that is interrupted earlier adds no message.
+        messages.append(raw)
         return not is_fitting
 
     def hurry(self) -> None:
-        """Make the gathered messages due now."""
+        """Make the gathered messages due immediately, without the linger time."""
         self._is_hurried = True
 
     def take(self) -> ProducerBatch:
-        """Return and remove the next batch, which is due."""
+        """Remove the next batch and return it. There must be at least one message."""
         if not self._full:
             self._finish_batch()
         return self._full.pop(0)
 
     def take_all(self) -> list[ProducerBatch]:
-        """Return and remove all batches."""
+        """Remove all batches and return them."""
         if self._messages:
             self._finish_batch()
         batches, self._full = self._full, []
@@ -297,7 +313,8 @@ class BatchBuilder:
         batch = ProducerBatch(
             self._messages, self._seqs, self._size, self._born, self._cursor, self._extras
         )
-        # One statement without a call, so that Ctrl-C cannot leave a message in both lists.
+        # The lists change in one statement without a call. Ctrl-C cannot interrupt it in the
+        # middle, which would leave a message in both lists.
         self._full, self._messages, self._seqs = [*self._full, batch], [], []
         self._extras, self._size, self._cursor = {}, 0, None
         self._is_hurried = False
@@ -312,7 +329,7 @@ class BatchBuilder:
 
 
 def check_cursor(cursor: str) -> None:
-    """Raise ValueError for a cursor that cannot be sent in a header."""
+    """Raise ValueError if the cursor cannot be sent in a header."""
     if not _is_header_value(cursor, CURSOR_BYTES_MAX):
         raise ValueError(
             f"{cursor!r} is not a cursor; expected 1 to {CURSOR_BYTES_MAX} printable ASCII"
@@ -327,14 +344,14 @@ def _is_header_value(text: str, bytes_max: int) -> bool:
 
 # ---- the outcomes of batches ---------------------------------------------------------------------
 
-# The memory that a pending message uses in addition to its bytes.
+# An estimate of the memory that a pending message uses in addition to its own bytes.
 _OVERHEAD_BYTES: Final = 64
 
 BatchEvent = BatchAck | FailedBatch
 
 
 class Acknowledgements:
-    """Counts of messages, and the outcomes of batches in order, until they are reported."""
+    """Counts messages, and collects the outcomes of batches in order until they are reported."""
 
     def __init__(self) -> None:
         self._events: list[BatchEvent] = []
@@ -349,7 +366,7 @@ class Acknowledgements:
         self.pending_bytes += size + _OVERHEAD_BYTES
 
     def acknowledge(self, ack: BatchAck, batch: ProducerBatch) -> None:
-        """Record the acknowledgement of a batch, and count its messages."""
+        """Record that a batch is stored, and count its messages."""
         self._release(batch)
         self.last_seq = ack.seq
         self.cursor = self.cursor if ack.cursor is None else ack.cursor
@@ -359,7 +376,10 @@ class Acknowledgements:
         self._events.append(ack)
 
     def give_up(self, batch: ProducerBatch, *, is_certain: bool) -> None:
-        """Record that a batch failed, and count its messages. `is_certain`: it is not stored."""
+        """Record that a batch failed, and count its messages.
+
+        `is_certain` is True if it is certain that the batch is not stored.
+        """
         self._release(batch)
         self.stats.messages_failed += batch.count
         self._events.append(
@@ -373,7 +393,7 @@ class Acknowledgements:
         )
 
     def take_events(self) -> list[BatchEvent]:
-        """Return and remove the outcomes of batches since the last call, in order."""
+        """Remove the outcomes that were recorded since the last call, and return them in order."""
         events, self._events = self._events, []
         return events
 

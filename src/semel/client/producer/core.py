@@ -1,29 +1,31 @@
 """The idempotent producer as a pure object: no threads, no sockets, no clock.
 
-`append` adds a message, `next_to_send` returns the next batch to send, `on_response` processes a
-response, and `acks` has the outcomes of the batches, in order. The time is an argument, in seconds
-of any monotonic clock.
+`append` adds a message. `next_to_send` returns the next batch to send. `on_response` processes a
+response. `acks` has the outcomes of the batches, in order. The time is passed as an argument, in
+seconds of any monotonic clock.
 
 These rules ensure that every message is stored exactly once:
 
-1. A batch gets its sequence when it is first sent. From then on it is never renumbered, split or
-   merged, and every attempt has the same bytes. (If the server reports that the first messages of a
-   sparse batch are stored, they are removed; the other messages keep their sequences.)
+1. A batch gets its sequence when it is first sent. From then on the batch is never renumbered,
+   split or merged, and every attempt sends the same bytes. There is one exception, in sparse mode:
+   if the server reports that the first messages of a batch are stored, these messages are removed.
+   The other messages keep their sequences.
 2. Batches are sent in order, over one connection. When the connection is lost, all batches without
    a response are sent again, in order.
-3. The second batch is sent after the response to the first one, because only that response shows
-   that the epoch belongs to this instance. (After a claim this is certain from the start.) In
-   sparse mode every batch waits for the response to the previous one, because the server would
-   accept a batch although the previous one was refused.
+3. The second batch is not sent before the first batch has a response, because only that response
+   shows that the epoch belongs to this instance. After a claim this is known from the start, and
+   the second batch need not wait. In sparse mode every batch waits for the previous response,
+   because the server would accept a batch even if the previous batch was refused.
 4. After a refusal that allows a retry, nothing is sent until every batch in flight has a response.
-   Batches that were sent after the refused one, or overtook it on the way, are refused because of
-   the gap, and are sent again. A gap is fatal if the missing sequence was already confirmed when
-   the batch was sent.
+   The server also refuses the later batches in flight, because an earlier sequence is missing. The
+   same happens to a batch that overtakes an earlier batch on the way. All refused batches are sent
+   again. A gap is fatal if the missing sequence was already confirmed when the batch was sent.
 5. A fatal refusal ends the producer, because the server would refuse every later sequence.
-6. The epoch is raised only at the start, and only if no attempt with the old epoch is
-   indeterminate: a batch that may be stored must not be sent with another epoch. It is also raised
-   if the first batch is reported as stored although this instance has not stored it: another
-   instance has used its sequence.
+6. The producer moves to a higher epoch only at the start, and only if no attempt with the old epoch
+   is indeterminate. A batch that is perhaps stored must not be sent again with a different epoch.
+   The producer also moves to a higher epoch if the server reports the first batch as a duplicate
+   although this instance has not stored it. In that case a different instance has used the same
+   sequence.
 """
 
 from collections import deque
@@ -64,7 +66,10 @@ _SECONDS_MAX: Final = 5.0
 
 
 class Backoff:
-    """The pause after failures. It doubles with every failure in a row; `jitter` shortens it."""
+    """The pause after a failure. It doubles with every failure in a row.
+
+    `jitter` shortens each pause by a random amount.
+    """
 
     def __init__(self, jitter: Jitter) -> None:
         self._jitter = jitter
@@ -73,26 +78,26 @@ class Backoff:
         self.ends_at = 0.0
 
     def begin(self, now: float, error: ClientError, at_least: float | None = None) -> None:
-        """Begin a pause after a failure, not shorter than the server's Retry-After."""
+        """Begin a pause after a failure. The pause is at least `at_least` seconds long."""
         seconds = backoff_seconds(self._failures, _SECONDS_MIN, _SECONDS_MAX)
         self._failures += 1
         self.last_error = error
         self.ends_at = max(self.ends_at, now + max(self._jitter(seconds), at_least or 0.0))
 
     def reset(self) -> None:
-        """Make the next pause short again, because a batch was stored."""
+        """Make the next pause short again. Called when a batch was stored."""
         self._failures = 0
 
 
 _DONE: Final = frozenset({200, 201, 204})
 _WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _AMBIGUOUS: Final = (
-    "the first batch is stored, but it is unknown whether by this instance or an earlier one:"
-    " an attempt got no response, and the server does not report the epochs it has stored"
+    "the first batch is stored, but it is unknown whether this instance or an earlier instance"
+    " stored it, because an attempt got no response and the server does not report stored epochs"
 )
 _FOREIGN: Final = (
-    "the server reports the batch as a duplicate, but this instance has not sent it before: it"
-    " seems that an earlier instance used the same epoch; pass a higher epoch= after each restart"
+    "the server reports the batch as a duplicate, but this instance has not stored it; an earlier"
+    " instance has probably used the same epoch; pass a higher epoch= after each restart"
 )
 _NO_SESSIONS: Final = (
     "the server does not support Producer-Session; pass epoch= or auto_claim=True to producer()"
@@ -104,9 +109,10 @@ def _no_jitter(seconds: float) -> float:
 
 
 class ProducerCore:
-    """One producer of one stream. `encode` encodes messages as a body, `jitter` shortens pauses.
+    """The state of one producer that writes to one stream.
 
-    `is_counting`: the server is semel, whose offsets count messages.
+    `encode` encodes messages as a request body. `jitter` shortens the pauses between retries.
+    `is_counting` is True if the server's offsets count messages, as semel's offsets do.
     """
 
     def __init__(
@@ -124,47 +130,50 @@ class ProducerCore:
         self._is_sparse = settings.mode == SPARSE
         self._identity = ProducerIdentity(settings)
         self._builder = BatchBuilder(settings)
-        self._unsettled: deque[ProducerBatch] = deque()  # with sequences, in order
+        self._unsettled: deque[ProducerBatch] = deque()  # batches that have sequences, in order
         self._next_seq = 0
-        self._stored_seq = -1  # sparse mode: the last one that earlier instances have stored
+        self._stored_seq = -1  # sparse mode: the last sequence that earlier instances have stored
         self._is_stalled = False  # rule 4: nothing is sent until all responses are received
-        self._is_idle = True  # the sender waits for `append` to return True
+        self._is_idle = True  # the sender sleeps until `append` returns True
         self.acks = Acknowledgements()
         self.failure: ClientError | None = None
         self.in_flight_count = 0
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of this instance; None until the server has assigned one."""
+        """The epoch of this instance, or None until the server has assigned one."""
         return self._identity.epoch
 
     @property
     def pending_count(self) -> int:
         """The number of messages that are neither stored nor given up.
 
-        They are counted on each access. Ctrl-C could interrupt `append` between adding a message
-        and increasing a counter, which would then be wrong.
+        The messages are counted on each access. A separate counter could become wrong, because
+        Ctrl-C can interrupt `append` after it adds a message and before it increases the counter.
         """
         return sum(batch.count for batch in self._unsettled) + self._builder.count
 
     @property
     def appended_count(self) -> int:
-        """The number of messages that were appended since the producer was created."""
+        """The number of messages appended since the producer was created."""
         return self.acks.settled_count + self.pending_count
 
     # ---- called by the owner ---------------------------------------------------------------------
 
     def resume(self, epoch: int | None, last_seq: int | None, cursor: str | None) -> None:
-        """Set the stored state of this producer, before the first message.
+        """Set the state that the server has stored for this producer. Call this before `append`.
 
-        A sparse producer skips the messages that are stored. A dense producer starts again at
-        sequence 0, and only reports these values.
+        A sparse producer skips messages up to `last_seq`, because they are already stored. A dense
+        producer starts again at sequence 0. It only reports `last_seq` and `cursor` to its owner.
         """
         self._identity.resume(epoch)
         self._set_past(last_seq, cursor)
 
     def take_over(self, epoch: int, last_seq: int | None, cursor: str | None) -> None:
-        """Set the epoch and the stored state that a claim has returned; see `resume`."""
+        """Set the epoch and the stored state that a claim has returned.
+
+        `last_seq` and `cursor` have the same meaning as in `resume`.
+        """
         self._identity.take_over(epoch)
         self._set_past(last_seq, cursor)
 
@@ -182,7 +191,7 @@ class ProducerCore:
         seq: int | None = None,
         extra: Extra | None = None,
     ) -> bool:
-        """Add a message; return whether the sender must be woken."""
+        """Add a message. Return True if the caller must wake the sender."""
         if seq is not None and 0 <= seq <= self._stored_seq:
             self.acks.stats.messages_skipped += 1
             return False
@@ -194,20 +203,20 @@ class ProducerCore:
         return False
 
     def hurry(self) -> None:
-        """Send the gathered messages without waiting for the linger time."""
+        """Make the gathered messages ready to be sent, without the linger time."""
         self._builder.hurry()
 
     # ---- called by the sender --------------------------------------------------------------------
 
     def is_ready(self, now: float) -> bool:
-        """Return whether a batch can be sent now. The sender needs a connection for it."""
+        """Return True if a batch can be sent now. To send it, the sender needs a connection."""
         wake_at = self.wake_at()
         is_ready = wake_at is not None and wake_at <= now
         self._is_idle = not (is_ready or self._is_full)
         return is_ready
 
     def next_to_send(self, now: float) -> ProducerBatch | None:
-        """Return the batch to send next, or None if none can be sent now."""
+        """Return the batch to send next, or None if no batch can be sent now."""
         if not self.is_ready(now):
             return None
         batch = self._retry()
@@ -221,23 +230,29 @@ class ProducerCore:
         return batch
 
     def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
-        """Return the producer headers of a batch that `next_to_send` has just returned."""
+        """Return the producer headers for a batch that `next_to_send` has just returned."""
         return self._identity.headers(batch)
 
     def wake_at(self) -> float | None:
-        """Return the time at which a batch can be sent; None if that depends on another event."""
+        """Return the time at which a batch can be sent.
+
+        Return None if no time is known, because a response or a new message must come first.
+        """
         if self._is_full:
             return None
         due_at = self._backoff.ends_at if self._retry() is not None else self._builder.due_at()
         return None if due_at is None else max(due_at, self._backoff.ends_at)
 
     def expires_at(self) -> float | None:
-        """Return the time at which the oldest message expires; None if there is no message."""
+        """Return the time at which the oldest pending message reaches its delivery timeout.
+
+        Return None if no message is pending.
+        """
         born = self._unsettled[0].born if self._unsettled else self._builder.born
         return None if born is None else born + self._settings.delivery_timeout
 
     def tick(self, now: float) -> None:
-        """Fail the producer if a message has waited for longer than the delivery timeout."""
+        """Fail the producer if the oldest pending message has reached its delivery timeout."""
         expires_at = self.expires_at()
         if expires_at is not None and now >= expires_at:
             self._fail(self._timeout_error())
@@ -245,7 +260,7 @@ class ProducerCore:
     def on_response(
         self, batch: ProducerBatch, status: int, headers: Mapping[str, str], body: bytes, now: float
     ) -> None:
-        """Process the response to a batch that is in flight."""
+        """Process the server's response to a batch that is in flight."""
         assert batch.is_in_flight
         batch.is_in_flight = False
         self.in_flight_count -= 1
@@ -259,7 +274,7 @@ class ProducerCore:
             self._is_stalled = False
 
     def connection_lost(self, now: float, error: ClientError) -> None:
-        """Mark the batches in flight as indeterminate, to be sent again after a pause."""
+        """Mark the batches in flight as indeterminate. They are sent again after a pause."""
         if not self.in_flight_count:
             return
         for batch in self._unsettled:
@@ -275,7 +290,7 @@ class ProducerCore:
         self._backoff.begin(now, error)
 
     def fail(self, error: ClientError) -> None:
-        """End the producer: nothing more is sent, and batches without an acknowledgement fail."""
+        """End the producer. Nothing more is sent, and all batches that are not stored fail."""
         if self.failure is None:
             self._fail(error)
 
@@ -283,14 +298,14 @@ class ProducerCore:
 
     @property
     def _is_full(self) -> bool:
-        """Whether nothing can be sent before the next response."""
+        """True if nothing can be sent now, because of a failure or a missing response."""
         if self.failure is not None or self._is_stalled:
             return True
         is_alone = self._is_sparse or not self._identity.is_established  # rule 3
         return self.in_flight_count >= (1 if is_alone else self._settings.max_in_flight)
 
     def _retry(self) -> ProducerBatch | None:
-        """Return the first batch that must be sent again, or None."""
+        """Return the first batch that must be sent again, or None if there is none."""
         if len(self._unsettled) > self.in_flight_count:
             for batch in self._unsettled:
                 if not batch.is_in_flight and batch.ack is None:
@@ -310,7 +325,8 @@ class ProducerCore:
 
     def _accepted(self, batch: ProducerBatch, status: int, headers: Mapping[str, str]) -> None:
         is_duplicate = status == 204
-        is_ambiguous = self._identity.is_ambiguous(batch)  # before `confirm` changes the identity
+        # Both must be computed before `confirm` changes the identity.
+        is_ambiguous = self._identity.is_ambiguous(batch)
         is_foreign = self._identity.is_foreign(headers, batch)
         if is_duplicate and self._identity.reclaim(headers, batch):
             return
@@ -338,7 +354,10 @@ class ProducerCore:
             self.acks.acknowledge(ack, self._unsettled.popleft())
 
     def _first_offset(self, next_offset: str | None, count: int) -> str | None:
-        """Return the offset of the first of `count` messages; None if it cannot be calculated."""
+        """Return the offset of a batch's first message, or None if it cannot be calculated.
+
+        The batch has `count` messages, and `next_offset` is the offset after the last one.
+        """
         end = parse_offset(next_offset) if next_offset is not None and self._is_counting else None
         return None if end is None or end < count else print_offset(end - count)
 
@@ -356,7 +375,10 @@ class ProducerCore:
             self._fail(self._with_hint(error), batch)
 
     def _is_own_gap(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Return whether the missing sequence is a batch of this instance without a response."""
+        """Return True if the gap is caused by an earlier batch of this instance.
+
+        That batch had no confirmation yet when `batch` was sent, so a retry closes the gap.
+        """
         if not isinstance(error, SequenceGap):
             return False
         first = batch.first_unsettled
@@ -365,13 +387,19 @@ class ProducerCore:
         return first < batch.seq and (error.expected is None or error.expected >= first)
 
     def _can_send_again(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Return whether the batch can be sent again, with fewer messages or a higher epoch."""
+        """Prepare a refused batch to be sent again, and return True if that is possible.
+
+        Either the messages that are already stored are removed, or the epoch is increased.
+        """
         if isinstance(error, BatchOverlap):
             return self._remove_stored(batch, error.last_seq)
         return self._identity.claim(error, batch)
 
     def _remove_stored(self, batch: ProducerBatch, last_seq: int | None) -> bool:
-        """Remove the stored messages from a sparse batch. Return whether there were any."""
+        """Remove the messages up to `last_seq` from a sparse batch, because they are stored.
+
+        Return True if any message was removed.
+        """
         if not self._is_sparse or last_seq is None or last_seq < batch.seqs[0]:
             return False
         stored = batch.split_off(sum(seq <= last_seq for seq in batch.seqs))
@@ -391,7 +419,7 @@ class ProducerCore:
             and not self._identity.is_established
             and isinstance(error, Refused)
             and error.status == 400
-            and error.code == "bad_request"  # not semel, which has a code for each cause
+            and error.code == "bad_request"  # semel sends a more specific code
         )
         return ProtocolError(_NO_SESSIONS) if is_unknown_session else error
 
@@ -401,17 +429,23 @@ class ProducerCore:
         oldest = self._unsettled[0] if self._unsettled else None
         error = self._backoff.last_error
         reason = "" if error is None else f": {error}"
-        message = f"not delivered within {self._settings.delivery_timeout:g} seconds{reason}"
+        message = (
+            "a message was not delivered within"
+            f" {self._settings.delivery_timeout:g} seconds{reason}"
+        )
         if oldest is not None and (oldest.is_indeterminate or oldest.is_in_flight):
             return Indeterminate(message)
         return Unavailable(message)
 
     def _fail(self, error: ClientError, refused: ProducerBatch | None = None) -> None:
-        """Fail the producer and settle every batch. `refused`: the batch that caused it."""
+        """Fail the producer and settle every batch.
+
+        `refused` is the batch whose response caused the failure, if there is one.
+        """
         self.failure = error
         if refused is not None and isinstance(error, ProducerFenced):
-            # A proxy may have sent the request twice. The first copy may have been stored before
-            # the producer was fenced, and this may be the response to the second copy.
+            # A proxy sometimes sends a request twice. It is possible that the first copy was stored
+            # before the producer was fenced, and that this is the response to the second copy.
             refused.is_indeterminate = True
         is_end = refused is not None and _is_end(error, refused)
         for batch in (*self._unsettled, *self._builder.take_all()):
@@ -424,6 +458,6 @@ class ProducerCore:
 
 
 def _is_end(error: ClientError, refused: ProducerBatch) -> bool:
-    """Return whether no later batch can be stored, because this sequence stays missing."""
+    """Return True if no later batch can be stored, because the refused sequence stays missing."""
     is_definite = isinstance(error, Refused) and error.applied == NO
     return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)

@@ -1,9 +1,9 @@
 """Opening a producer: its options, its claim, its body encoder and its identity.
 
-It is not enough to read the stored state of a producer. A request of an earlier instance may still
-be on its way, and be stored after the state was read. An instance that continued from that state
-would store the same messages again. So the new instance claims the producer id: the server first
-fences the earlier instance, and then returns the state.
+It is not enough for a new instance to read the producer's stored state. A request from an earlier
+instance can still be on its way, and can be stored after the state was read. A new instance that
+continued from that state would store the same messages again. For this reason the new instance
+claims the producer id: the server first fences the earlier instance, and then returns the state.
 """
 
 import os
@@ -69,7 +69,7 @@ P = TypeVar("P")
 
 
 class OpenProducers(Generic[P]):
-    """The open producers of a client, which are closed together with the client."""
+    """A client's open producers. They are closed together with the client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,8 +90,9 @@ class OpenProducers(Generic[P]):
 class OpenResult(Struct, frozen=True):
     """What the server returned when the producer was opened.
 
-    `claim` is None if nothing was claimed. Then `past` has the stored state of the producer: an
-    empty list if nothing is stored, None if the server does not report it.
+    `claim` is None if the producer was not claimed. In that case `past` has the producer's stored
+    state. `past` is an empty list if nothing is stored, and None if the server does not report the
+    state.
     """
 
     content_type: str
@@ -101,9 +102,10 @@ class OpenResult(Struct, frozen=True):
 
 
 def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenResult]:
-    """Claim the producer, or read its stored state. Return this with the stream's media type.
+    """Claim the producer or read its stored state. Also read the stream's media type.
 
-    Nothing is claimed if the caller passed an epoch, or if the server does not support claims.
+    The producer is claimed unless the caller passed an epoch, the server does not support claims,
+    or the stream does not recognise duplicates.
     """
     info = yield from calls.head()
     if not calls.is_semel:
@@ -117,7 +119,10 @@ def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenRe
 
 
 def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim | None]:
-    """Claim the producer. Return None if the server lacks claims, or dedup is off in the stream."""
+    """Claim the producer.
+
+    Return None if the server does not support claims, or if dedup is off in the stream.
+    """
     session = settings.session or secrets.token_hex(16)
     try:
         return (yield from claim_producer(calls, settings.id, session, settings.mode))
@@ -140,26 +145,30 @@ def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | No
 
 
 def default_id() -> str:
-    """Return the environment variable `PRODUCER_ID`, or the host name and process id if unset."""
+    """Return the value of the environment variable `PRODUCER_ID`.
+
+    If the variable is not set, return the host name and the process id, joined by a hyphen.
+    """
     return os.environ.get("PRODUCER_ID") or f"{socket.gethostname()}-{os.getpid()}"
 
 
 class ProducerOptions(TypedDict, total=False):
     """The options of a producer. All have defaults.
 
-    - `epoch`: your own epoch, which works with every Durable Streams server. By default the server
-      counts the instances of a producer, and each instance gets the next epoch when it starts. With
-      your own epoch, an earlier instance is not fenced at the start, but by the first append that
-      is stored. Until then requests of the earlier instance may be stored, and `cursor` may be too
-      old.
-    - `auto_claim`: use the stored epoch plus one, for servers that do not count instances.
-    - `mode`: with "sparse" you pass an increasing sequence with each message; it may have gaps.
+    - `epoch`: an epoch that you choose. This works with every Durable Streams server. By default
+      the server counts the producer's instances, and each instance gets the next epoch when it
+      starts. If you choose the epoch, an earlier instance is fenced only by the first append that
+      is stored, and not at the start. Until then the server can still store requests from the
+      earlier instance, and `cursor` can be out of date.
+    - `auto_claim`: use the stored epoch plus one. This is for servers that do not count instances.
+    - `mode`: "dense" or "sparse". In sparse mode you pass a sequence with each message. Sequences
+      must increase, but can have gaps.
     - `max_in_flight`: the maximum number of batches that are sent and have no response yet.
-    - `max_batch_bytes`, `max_batch_messages`: the limits of a batch.
-    - `linger_ms`: how long a batch waits for more messages.
-    - `max_pending_bytes`: `append` waits while this many bytes are not acknowledged. 64 bytes are
-      added to the size of each message.
-    - `delivery_timeout`: seconds after which a message is given up, and the producer fails.
+    - `max_batch_bytes`, `max_batch_messages`: the maximum size of a batch.
+    - `linger_ms`: how many milliseconds a batch waits for more messages.
+    - `max_pending_bytes`: `append` waits while this many bytes are not acknowledged. Each message
+      counts as its size plus 64 bytes.
+    - `delivery_timeout`: the producer fails if a message is not stored after this many seconds.
     - `on_batch_ack(ack)`: called when a batch is stored.
     - `on_error(error, batch)`: called when a batch has failed.
     """
@@ -178,7 +187,10 @@ class ProducerOptions(TypedDict, total=False):
 
 
 def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSettings:
-    """Return the settings of a producer. Raises ValueError or TypeError for invalid options."""
+    """Return the producer's settings.
+
+    Raises TypeError for an unknown option, and ValueError for an invalid value.
+    """
     unknown = sorted(set(options) - ProducerOptions.__annotations__.keys())
     if unknown:
         raise TypeError(f"a producer has no option {unknown[0]!r}")
@@ -199,16 +211,17 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
 
 # ---- encoding ------------------------------------------------------------------------------------
 
-_FRAME_BYTES: Final = 512  # the encoding around one message: brackets, or the header of a batch
+_FRAME_BYTES: Final = 512  # for the brackets or the batch header that enclose a message
 _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 
 
 class BodyEncoder:
-    """Encodes values as messages, and messages as bodies, for a stream of one media type.
+    """Encodes values as messages, and messages as request bodies, for one media type.
 
-    JSON messages are sent as an array. Other messages are sent to semel in its batch format, which
-    keeps their boundaries. Other servers get them concatenated, which all of them accept. Messages
-    with extras are always sent in the batch format.
+    JSON messages are sent as a JSON array. To semel, several messages of any other type are sent in
+    semel's batch format, because it keeps the boundaries between messages. To other servers they
+    are sent concatenated, because every server accepts that. Messages with extras are always sent
+    in the batch format.
     """
 
     def __init__(self, content_type: str, *, is_semel: bool) -> None:
@@ -219,12 +232,12 @@ class BodyEncoder:
         self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
 
     def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
-        """Return the media type of a body of `count` messages."""
+        """Return the media type of a body that has `count` messages and these extras."""
         is_batch = extras or (self._is_batching and count > 1)
         return BATCH if is_batch else self._content_type
 
     def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-        """Return the body of an append."""
+        """Return the request body for an append of these messages."""
         if extras:
             columns = columns_of(len(messages), extras)
             return encode_batch(
@@ -243,10 +256,10 @@ class BodyEncoder:
     def checked_extra(
         self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
     ) -> Extra | None:
-        """Return the extras of a message, or None if it has none.
+        """Return the extras of a message, or None if the message has no extras.
 
-        Raises NotSupported if the server is not semel, and TooLarge if the message with its extras
-        is too large.
+        Raises NotSupported if there are extras and the server is not semel. Raises TooLarge if the
+        message and its extras together are too large.
         """
         extra = extra_of(key, headers, timestamp)
         if extra is None:
@@ -257,7 +270,10 @@ class BodyEncoder:
         return extra
 
     def _to_json(self, value: Any) -> bytes:
-        """Return a value as JSON. Raises ValueError if the server would refuse its whole batch."""
+        """Encode a value as JSON.
+
+        Raises ValueError if the value is invalid, because the server would refuse its whole batch.
+        """
         raw = encode_json(value)
         if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
             self._check_json(raw, is_ready=isinstance(value, PREENCODED))
@@ -288,40 +304,46 @@ class BodyEncoder:
 # ---- the identity --------------------------------------------------------------------------------
 
 _IGNORED: Final = (
-    "the append was stored without its producer: the response has no Producer-Epoch."
-    " Sending it again would store it twice"
+    "the append was stored, but the server ignored its producer headers: the response has no"
+    " Producer-Epoch. Sending the append again would store it twice"
 )
 _UNGUARDED: Final = (
     "the stream does not recognise duplicates (Stream-Dedup: off). The append is stored, but"
-    " sending it again would store it twice: switch dedup on, or use append_many"
+    " sending it again would store it twice. Switch dedup on, or use append_many"
 )
 
 
 class ProducerIdentity:
-    """The epoch and session of an instance, and whether the server has accepted them."""
+    """An instance's epoch and session, and whether the server has accepted them."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
         self._is_sparse = settings.mode == SPARSE
         self._is_unused = False  # the server has stored nothing with the present epoch
         self._is_semel = False  # the server compares payloads
-        self._is_ours = False  # a batch was new, so no earlier instance has stored later ones
+        self._is_ours = False  # a batch was new, so no earlier instance has stored later batches
         self.epoch = 0 if settings.is_claiming else settings.epoch
         self.is_established = False
 
     def resume(self, stored_epoch: int | None) -> None:
-        """Set the stored epoch, before the first batch; None if nothing is stored."""
+        """Set the epoch that the server has stored. Call this before the first batch.
+
+        None means that the server has stored nothing for this producer.
+        """
         self._is_unused = self._is_semel = True
         if self._settings.is_claiming and stored_epoch is not None:
             self.epoch = stored_epoch + 1
 
     def take_over(self, epoch: int) -> None:
-        """Set the epoch of a claim. It belongs to this instance even before the first batch."""
+        """Set the epoch that a claim has returned.
+
+        The epoch belongs to this instance from now on, even before the first batch.
+        """
         self.epoch = epoch
         self.is_established = True
 
     def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
-        """Return the producer headers of a batch."""
+        """Return the producer headers for a batch."""
         settings = self._settings
         fields = [("Producer-Id", settings.id), ("Producer-Seq", batch.printed_seq)]
         if self.epoch is not None:
@@ -335,10 +357,13 @@ class ProducerIdentity:
         return fields
 
     def confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
-        """Check a successful response and record its epoch. Return None, or the error found."""
+        """Check a successful response, and record its epoch.
+
+        Return an error if the response shows that the producer must end. Otherwise return None.
+        """
         if read_flag(headers, _MISMATCH):
             return PayloadMismatch(
-                "the sequence of the batch was used before, with other messages",
+                "the sequence of the batch was used before with different messages",
                 status=204,
                 facts={"current_epoch": self.epoch},
             )
@@ -348,7 +373,7 @@ class ProducerIdentity:
         if epoch is None:
             return ProtocolError(_IGNORED)
         if is_duplicate and self._is_sparse:
-            return None  # an earlier instance may have stored it, with another epoch
+            return None  # an earlier instance can have stored it, with a different epoch
         if self.epoch not in (None, epoch):
             return ProtocolError(f"the request had epoch {self.epoch}, the response has {epoch}")
         self.epoch = epoch
@@ -357,42 +382,49 @@ class ProducerIdentity:
         return None
 
     def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Raise the epoch after a refusal as fenced or expired. Return whether it was raised.
+        """Move to a higher epoch after the server has refused the batch.
 
-        It is not raised if an attempt got no response. That attempt may have been stored with the
-        old epoch before the instance was fenced, and a copy with a new epoch would be a duplicate.
+        This is done only if the producer was fenced or has expired. Return True if the epoch has
+        changed.
+
+        The epoch does not change if an earlier attempt got no response. It is possible that this
+        attempt was stored with the old epoch before the instance was fenced. Then a copy with a new
+        epoch would be stored as a duplicate.
         """
         if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False
         return self._raise_above(error.current_epoch)
 
     def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Raise the epoch if another instance has stored the first batch. Return whether.
+        """Move to a higher epoch if an earlier instance has used this epoch and sequence 0.
 
-        The response reports the batch as a duplicate, because an earlier instance has used this
-        epoch and sequence 0. To accept the response would lose the messages of this instance. But
-        if the epoch was unused, a proxy has sent the request twice. Then to send the batch again
-        with a new epoch would store a duplicate.
+        Return True if the epoch has changed. In this case the server reports the first batch as a
+        duplicate, although the stored batch came from the earlier instance. If this instance
+        accepted the response, its own messages would be lost.
+
+        The epoch does not change if the duplicate is this instance's own batch. That is so if an
+        earlier attempt got no response, or if the epoch was unused and a proxy sent the request
+        twice. Then sending the batch with a new epoch would store it twice.
         """
         is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Return whether an earlier instance may have stored the batch reported as a duplicate.
+        """Return True if a reported duplicate can be a batch of an earlier instance.
 
-        This is possible if the caller passed the epoch. An earlier instance with the same epoch may
-        have stored other messages with these sequences. A server that does not compare payloads, or
-        no longer can, then reports the new messages as duplicates.
+        This is possible only if the caller passed the epoch. An earlier instance with the same
+        epoch can have stored different messages with the same sequence. If the server does not
+        compare payloads, or can no longer compare them, it reports the new messages as duplicates.
         """
         if self._settings.epoch is None or self._is_sparse or self._is_ours:
             return False
         if self._is_semel:
-            # The receipt of a batch of this instance would be recent, and so retained.
+            # If this instance had stored the batch, the receipt would be recent and still retained.
             return headers.get("producer-receipt", "").lower() == "expired"
         return not batch.is_indeterminate
 
     def is_ambiguous(self, batch: ProducerBatch) -> bool:
-        """Return whether it is unknown which instance has stored a batch with this epoch."""
+        """Return True if it is unknown which instance has stored a batch with this epoch."""
         is_at_start = self._settings.is_claiming and not self.is_established
         return is_at_start and batch.is_indeterminate and not (self._is_unused or self._is_sparse)
 

@@ -1,7 +1,7 @@
 """Sending a producer's batches: the connection, the pump, and the base class of both producers.
 
-The core decides what to send, and the pump sends it on the thread of an event loop. The pump holds
-the lock while it uses the core, because other threads may append.
+The core decides what to send. The pump sends it, on the thread of an event loop. The pump holds the
+lock while it uses the core, because other threads can append at the same time.
 """
 
 import asyncio
@@ -45,10 +45,13 @@ OnResponses = Callable[["ProducerConnection", BatchResponses, ClientError | None
 
 
 class ProducerConnection(asyncio.Protocol):
-    """A connection with pipelined requests: several are sent before the first has a response.
+    """A connection with pipelined requests: it sends a request before earlier responses come.
 
-    `quiet_since`: when bytes were last received, or a request was sent on an idle connection.
-    `on_responses` is called with the responses, and at the end of the connection with its cause.
+    `on_responses` is called with the connection, the new responses and an error. The error is None
+    while the connection is open. When the connection ends, the error says why.
+
+    `quiet_since` is the time from which the connection has been silent: the last time that bytes
+    were received, or that a request was sent while no response was missing.
     """
 
     def __init__(self, on_responses: OnResponses) -> None:
@@ -61,11 +64,11 @@ class ProducerConnection(asyncio.Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request has no response yet."""
+        """True if a request has no response yet."""
         return bool(self._sent)
 
     def send(self, batch: ProducerBatch, request: bytes) -> None:
-        """Send a request. If the connection is closed, `on_responses` will report that."""
+        """Send a request. If the connection is already closed, `on_responses` will report that."""
         if not self._sent:
             self.quiet_since = self._loop.time()
         self._sent.append(batch)
@@ -91,7 +94,7 @@ class ProducerConnection(asyncio.Protocol):
         except ProtocolError as error:
             end = error
         if end is None and self._parser.is_closing:
-            end = Indeterminate("the server closes the connection")
+            end = Indeterminate("the server is closing the connection")
         if end is not None:
             self.hang_up()
         if responses or end is not None:
@@ -121,7 +124,7 @@ class ProducerConnection(asyncio.Protocol):
 
 # ---- the pump ------------------------------------------------------------------------------------
 
-_LATE_SECONDS: Final = 0.001  # a timer may fire early, and would then have to fire again
+_LATE_SECONDS: Final = 0.001  # without it, a timer that fires slightly early must be set again
 
 OnEvents = Callable[[list[BatchEvent]], None]
 
@@ -129,8 +132,9 @@ OnEvents = Callable[[list[BatchEvent]], None]
 class Pump:
     """Sends the batches of one producer.
 
-    The connection is closed after `response_timeout` seconds without a byte from the server.
-    `on_events` is called on the loop's thread, without the lock, with the outcomes of batches.
+    If a response is missing, and the server sends no byte for `response_timeout` seconds, the
+    connection is closed. `on_events` is called with the outcomes of batches. It is called on the
+    event loop's thread while the lock is not held.
     """
 
     def __init__(
@@ -184,7 +188,7 @@ class Pump:
             self._on_events(events)
 
     def end(self) -> None:
-        """Close the connection and stop."""
+        """Close the connection and stop sending."""
         self._is_ended = True
         if self._timer is not None:
             self._timer.cancel()
@@ -288,9 +292,9 @@ def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
 
 
 class ProducerFacade:
-    """The base class of the producers for threads and asyncio: state, callbacks and checks."""
+    """Base class for the threaded and the asyncio producer: state, callbacks and checks."""
 
-    # Exceptions of a callback that are logged and otherwise ignored.
+    # If a callback raises an exception of this type, it is logged and otherwise ignored.
     _survives: type[BaseException] = Exception
 
     def __init__(
@@ -314,8 +318,8 @@ class ProducerFacade:
         self._lock = threading.Lock()
         self._reported_count = 0  # messages whose callbacks have returned
         self._is_closed = False  # `append` is refused
-        self._is_ended = False  # it is closed, and no message is pending
-        self._is_raised = False  # the failure was raised
+        self._is_ended = False  # the producer is closed, and no message is pending
+        self._is_raised = False  # the failure was already raised to the caller
         self._core = ProducerCore(self._settings, _no_body)  # replaced by `_open`
         self._pump: Pump
         self._encoder: BodyEncoder
@@ -353,17 +357,25 @@ class ProducerFacade:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of this instance; None until the server has assigned one."""
+        """The epoch of this instance, or None until the server has assigned one."""
         return self._core.epoch
 
     @property
     def last_seq(self) -> int | None:
-        """The last stored sequence. An earlier instance's before the first acknowledgement."""
+        """The last stored sequence.
+
+        Before the first acknowledgement, this is the last sequence of the earlier instance, or None
+        if there is none.
+        """
         return self._core.acks.last_seq
 
     @property
     def cursor(self) -> str | None:
-        """The last stored cursor. An earlier instance's before the first acknowledgement."""
+        """The last stored cursor.
+
+        Until a cursor of this instance is stored, this is the last cursor of the earlier instance,
+        or None if there is none.
+        """
         return self._core.acks.cursor
 
     @property
@@ -379,7 +391,7 @@ class ProducerFacade:
 
     @property
     def stats(self) -> ProducerStats:
-        """Counts since the producer was opened."""
+        """The producer's counters, from the time it was opened."""
         return self._core.acks.stats
 
     # ---- callbacks -------------------------------------------------------------------------------
@@ -399,13 +411,13 @@ class ProducerFacade:
     def _call(self, callback: Callable[..., object], *arguments: object) -> None:
         try:
             callback(*arguments)
-        except self._survives:  # an error of a callback must not stop the producer
+        except self._survives:  # an error in a callback must not stop the producer
             _log.exception("a callback of the producer %s failed", self.id)
 
     # ---- checks ----------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raise the failure of the producer, or ClientClosed."""
+        """Raise the producer's failure if it has failed, and ClientClosed if it is closed."""
         failure = self._core.failure
         if failure is not None:
             self._is_raised = True
@@ -414,9 +426,9 @@ class ProducerFacade:
             raise ClientClosed("the producer is closed")
 
     def _check_settled(self, *, is_again: bool) -> None:
-        """Raise the failure of the producer, unless `on_error` was called with it.
+        """Raise the producer's failure if it has failed and the caller has set no `on_error`.
 
-        `is_again`: raise it even if it was raised before.
+        A failure that was already raised is raised again only if `is_again` is True.
         """
         failure = self._core.failure
         if failure is None or self._on_error is not None or (self._is_raised and not is_again):

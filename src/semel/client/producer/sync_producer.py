@@ -1,4 +1,4 @@
-"""The producer for threads, and the background event loop that sends its batches."""
+"""The producer for programs that use threads, and the background event loop that sends batches."""
 
 import asyncio
 import atexit
@@ -24,20 +24,25 @@ _log = logging.getLogger("semel.client")
 
 
 class Producer(ProducerFacade):
-    """Appends messages to one stream. Threads may share it.
+    """Appends messages to one stream. Several threads can share a producer.
 
-    Messages are gathered into batches. Batches are sent without waiting for earlier responses, and
-    sent again after a failure. They have sequences, by which the server recognises duplicates.
-    Leaving a `with` block waits until all messages are stored. At the end of the process, an open
-    producer waits too, but only five seconds; then it logs how many messages are not acknowledged.
+    Messages are gathered into batches. Several batches can be in flight at the same time. After a
+    failure, a batch is sent again. The server recognises duplicates, because each batch has a
+    sequence.
 
-    `on_batch_ack(ack)` and `on_error(error, batch)` are called on a thread of the client. They must
-    be quick. They may append, but not flush or close. Without `on_error`, the next `append`,
-    `flush` or `close` raises the error that ended the producer. After that error nothing more is
-    sent.
+    Leaving a `with` block waits until all messages are stored. If a producer is still open when the
+    process ends, it waits at most five seconds, and then logs how many messages are not
+    acknowledged.
+
+    `on_batch_ack(ack)` and `on_error(error, batch)` are called on a background thread. They must
+    return quickly. They are allowed to call `append`, but not `flush` or `close`.
+
+    If a batch fails, the producer ends, and nothing more is sent. From then on `append` raises the
+    error. Without `on_error`, `flush` raises it too, and so does `close` if it was not raised yet.
     """
 
-    # sys.exit() in a callback would end the background thread of all producers, not the program.
+    # Without this, sys.exit() in a callback would not end the program. It would end the background
+    # thread that all producers share.
     _survives = BaseException
 
     def __init__(
@@ -66,13 +71,16 @@ class Producer(ProducerFacade):
         cursor: str | None = None,
         seq: int | None = None,
     ) -> None:
-        """Add a message, and return before it is stored.
+        """Add a message, and return before the message is stored.
 
-        Waits while `max_pending_bytes` are pending. `key`, `headers` and `timestamp` are stored
-        with the message, by semel only. `cursor` is a string of your choice, such as an offset in
-        your input. It is stored with the message, and a later instance gets the last stored one as
-        its `cursor`. `seq` is for mode="sparse". Raises the error that has ended the producer, if
-        there is one.
+        Waits while `max_pending_bytes` or more are pending.
+
+        `key`, `headers` and `timestamp` are stored with the message. Only semel supports them.
+        `cursor` is a string of your choice, such as an offset in your input. It is stored with the
+        message. A later instance finds the last stored cursor in its `cursor` attribute. `seq` is
+        the message's sequence, for mode="sparse" only.
+
+        If the producer has failed, the error that ended it is raised.
         """
         raw = self._to_raw(value)
         extra = None
@@ -80,7 +88,7 @@ class Producer(ProducerFacade):
             extra = self._encoder.checked_extra(raw, key, headers, timestamp)
         if self._background.is_forked:
             self._refuse_in_fork()
-        must_wake = True  # if Ctrl-C interrupts this, wake the sender to be safe
+        must_wake = True  # stays True if Ctrl-C interrupts: waking the sender is always safe
         try:
             with self._lock:
                 self._check()
@@ -94,8 +102,8 @@ class Producer(ProducerFacade):
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
 
-        Raises Indeterminate after `timeout` seconds; None means no limit. The producer continues to
-        send the messages after that.
+        Raises Indeterminate after `timeout` seconds. None means no limit. After a timeout, the
+        producer continues to send the messages.
         """
         self._refuse_in_fork()
         self._refuse_in_callback("flush")
@@ -104,10 +112,10 @@ class Producer(ProducerFacade):
         self._check_settled(is_again=True)
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until every message is stored, then end the producer.
+        """Wait until every message is stored, and then end the producer.
 
-        Messages that are not stored after `timeout` seconds are given up, and the producer fails
-        with Indeterminate.
+        If some messages are not stored after `timeout` seconds, the producer gives them up and
+        fails with Indeterminate.
         """
         self._refuse_in_fork()
         self._refuse_in_callback("close")
@@ -121,7 +129,7 @@ class Producer(ProducerFacade):
         self._check_settled(is_again=False)
 
     def close_by(self, deadline: float) -> None:
-        """Close with a deadline on the monotonic clock."""
+        """Close the producer as `close` does, with a deadline in monotonic clock time."""
         self.close(None if deadline == FOREVER else max(deadline - time.monotonic(), 0.0))
 
     def __enter__(self) -> Self:
@@ -133,13 +141,18 @@ class Producer(ProducerFacade):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._is_raised = self._is_raised or error is not None  # the block's error is raised
+        # If the block raised an error, `close` must not raise the producer's failure instead.
+        self._is_raised = self._is_raised or error is not None
         self.close()
 
     # ---- waiting ---------------------------------------------------------------------------------
 
     def _wait_for_room(self) -> None:
-        """Wait until fewer bytes are pending. The lock must be held. In a callback, do not wait."""
+        """Wait until fewer than `max_pending_bytes` are pending.
+
+        The caller must hold the lock. In a callback this returns immediately, because otherwise the
+        background thread would wait for itself.
+        """
         if self._background.is_here:
             return
         self._changed.wait_for(lambda: self._core.acks.pending_bytes < self._pending_bytes_max)
@@ -162,17 +175,17 @@ class Producer(ProducerFacade):
             self._changed.wait_for(lambda: self._reported_count >= goal)
 
     def _refuse_in_fork(self) -> None:
-        """Raise RuntimeError in a forked process, which has no background thread."""
+        """Raise RuntimeError in a forked process, because it has no background thread."""
         if self._background.is_forked:
             raise RuntimeError(
-                "a producer cannot be used in a forked process; create another one there"
+                "a producer cannot be used in a forked process; create a new producer there"
             )
 
     def _wake(self) -> None:
         self._background.loop.call_soon_threadsafe(self._pump.step)
 
     def end_process(self) -> None:
-        """Wait a few seconds for pending messages, because the process is about to end."""
+        """Wait up to five seconds for pending messages. Called when the process ends."""
         if self._is_ended or not self.pending_count:
             return
         try:
@@ -187,7 +200,7 @@ class Producer(ProducerFacade):
 
     def _refuse_in_callback(self, call: str) -> None:
         if self._background.is_here:
-            raise RuntimeError(f"{call}() in a callback would wait for that callback")
+            raise RuntimeError(f"{call}() in a callback would wait for the callback itself")
 
 
 # ---- the event loop that the producers of a process share ----------------------------------------
@@ -197,7 +210,7 @@ _current: "Background | None" = None
 
 
 class Background:
-    """An event loop on a background thread, which runs until the process ends."""
+    """An event loop that runs on a background thread until the process ends."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -209,12 +222,12 @@ class Background:
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller runs on the thread of the loop."""
+        """True if the caller runs on the background thread."""
         return threading.current_thread() is self._thread
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs; in a forked process it does not exist."""
+        """True if the background thread runs. In a forked process the thread does not exist."""
         return self._thread.is_alive() and not self.is_forked
 
     def _run(self) -> None:
@@ -230,7 +243,7 @@ class Background:
 
 
 def background() -> Background:
-    """Return the background loop of this process. The first call starts it."""
+    """Return this process's background event loop. The first call starts it."""
     global _current  # noqa: PLW0603 - there is one for each process
     with _lock:
         if _current is None or not _current.is_alive:
