@@ -344,7 +344,7 @@ class BrokerReader:
                 if section.stream != number:
                     continue
                 if section.kind == SECTION_STAGED:
-                    section = replace(section, base=base)  # noqa: PLW2901 - the commit gave the chunk its offset
+                    section = replace(section, base=base)  # noqa: PLW2901 - with its offset
                 if section.base <= offset < section.base + section.count:
                     if section.kind == SECTION_CONTROL:
                         yield offset + 1

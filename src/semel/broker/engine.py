@@ -139,11 +139,11 @@ class Engine:
         self._write_worker = Worker("semel-journal", self._fail)
         self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        # The objects that recovery built live until the process ends. The garbage collector need
+        # The objects that recovery built stay until the process ends. The garbage collector need
         # not scan them again.
         gc.collect()
         gc.freeze()
-        # Many objects live from a request until its sync. They form no cycles: collect rarely.
+        # A request's objects stay until the sync, but form no cycles. So collect rarely.
         gc.set_threshold(_GC_ALLOCATIONS)
         self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
