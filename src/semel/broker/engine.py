@@ -445,7 +445,7 @@ class Engine:
         self._is_stopped = True
         self._read_turns.drop()
         self._on_fatal(error)
-        # If `on_fatal` returns, a program embeds the engine. All its waits must end.
+        # `on_fatal` returns only if a program embeds the engine. In that case all waits must end.
         self._settle_idle()
         for call in self._calls:
             if not call.done():

@@ -84,9 +84,9 @@ class Lookups:
         self._reader = reader
 
     def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Return a transaction's outcome, and the newest transaction epoch of `txn_id` that ended.
+        """Return a transaction's outcome, and the epoch of the newest retained outcome of its id.
 
-        The outcome is None if there is none or if it has expired. If the transaction is pending,
+        The outcome is None if it was never stored or has expired. If the transaction is pending,
         return None and 0.
         """
         txn = self._state.transactions.get(txn_id)

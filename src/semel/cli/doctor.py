@@ -342,7 +342,8 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
         report.note(
             path,
             None,
-            "is in use by a running process; the data may have changed during this check",
+            "is in use by a running process; the data may have changed during this check, and the"
+            " last findings may be outdated",
         )
     return report
 

@@ -193,7 +193,8 @@ def run_command(
 @contextmanager
 def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
     """Within the block, stop the runner cleanly on SIGTERM, the signal of service managers."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may
+    # Only the main thread can set signal handlers.
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: runner.stop())

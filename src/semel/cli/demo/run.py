@@ -177,7 +177,7 @@ class Checkpoint:
 
 
 class MidBatch:
-    """Detects the moment to kill the driver: every query is in the middle of a batch.
+    """Detects the moment to kill the driver: the queries are in the middle of a batch.
 
     The queries in `exact` must be running a batch. The query `naive` must be running a batch and
     must have written rows of that batch. After START_SECONDS_MAX, only the queries in `exact`
