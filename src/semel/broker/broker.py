@@ -136,7 +136,7 @@ class Broker:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command. Call `reply` when the state that the outcome reveals is durable."""
+        """Execute a command. Reply with its outcome when the state that it reveals is durable."""
         field = find_invalid_field(command)
         if field is not None:
             self._release(reply, InvalidRequest(field))
@@ -154,7 +154,7 @@ class Broker:
             self._parked.append((command, reply))
 
     def _execute(self, command: EngineCommand, reply: Reply) -> bool:
-        """Decide a command and journal its event. Return False if the command has to wait."""
+        """Decide a command and add its event to the journal. Return False if it has to wait."""
         if self._appender.pending_bytes > GROUP_BYTES_MAX:
             return False
         if not (self._expiry.is_idle or self._expire_before(command)):
@@ -171,7 +171,7 @@ class Broker:
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
-        """Journal and apply a decision's event. Return False if the command has to wait."""
+        """Add a decision's event to the journal and apply it. Return False if it has to wait."""
         event = decision.event
         if event is None:
             self._release(reply, decision.outcome)

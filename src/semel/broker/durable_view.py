@@ -71,9 +71,10 @@ class StreamView(Struct, gc=False, eq=False):
 
 
 class DurableView:
-    """All durable streams, in one mapping from paths and in another from stream numbers.
+    """All durable streams.
 
-    `paths` is the sorted set of paths. It does not contain soft-deleted streams.
+    `by_path` finds a stream by its path, and `by_number` finds it by its stream number. `paths` is
+    the sorted set of paths. It does not contain soft-deleted streams.
     """
 
     def __init__(self, state: State) -> None:

@@ -16,10 +16,10 @@ from semel.machine.txn.decide_end import deadline_of
 
 
 class Deadlines:
-    """A queue of the pending transactions that have a deadline, sorted by the time of a check.
+    """A queue of the pending transactions that have a deadline, sorted by the time of the check.
 
-    The deadline can be later than the check, because every chunk moves the deadline of its
-    transaction. If a check comes too early, the transaction is queued again.
+    Every chunk moves the deadline of its transaction, but not the entry in the queue. If a check
+    comes before the deadline, the transaction is queued again.
 
     The entry of an ended transaction is dropped at its check. It is dropped earlier if about half
     of all entries belong to ended transactions.
@@ -160,7 +160,7 @@ _CHECKS_PER_RESULT: Final = 10
 
 
 class IdleProducers:
-    """A queue of the producers of all streams, sorted by when to check if a producer is idle."""
+    """A queue of all streams' producers, sorted by the time of the next check for idleness."""
 
     def __init__(self, state: State, idle_ms: int) -> None:
         self.idle_ms: Final = idle_ms

@@ -55,7 +55,7 @@ class AsyncLock:
 
 
 class AsyncStop:
-    """A signal with which a task ends a call that another task on the same event loop has made."""
+    """A signal that ends a running call. Another task on the same event loop sets the signal."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

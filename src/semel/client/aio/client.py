@@ -50,10 +50,11 @@ class AsyncClient:
     Several threads can share a `Client`. An `AsyncClient` can be used in one event loop at a time.
 
     Every call ends within `timeout` seconds, with a result or with a SemelError. The error says
-    whether anything was applied. With `timeout=None` there is no limit. A request is sent again
-    only if that is safe, and at most `retries` times. None means until the timeout. `tls` is an
-    ssl.SSLContext, or the path of a file with certificates to trust. `gzip` requests compressed
-    responses, which helps only on slow networks.
+    whether anything was applied. With `timeout=None` there is no limit.
+
+    A request is sent again only if that is safe, and at most `retries` times. With `retries=None`,
+    it is sent again until the timeout. `tls` is an ssl.SSLContext, or the path of a file with
+    certificates to trust. `gzip` requests compressed responses. This helps only on slow networks.
 
     `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries that build on the
     client. `site`, `known_streams`, `positions`, `unresolved`, `registered` and `pool` are

@@ -101,7 +101,10 @@ class AsyncStream:
         return fork
 
     async def head(self, *, timeout: Timeout = CLIENT_DEFAULT) -> StreamInfo:
-        """Return the state of the stream. Raises StreamNotFound or StreamGone."""
+        """Return the state of the stream.
+
+        Raises StreamNotFound if there is no such stream, and StreamGone if it is soft-deleted.
+        """
         return await self.client.run(self.calls.head(), timeout)
 
     async def exists(self, *, timeout: Timeout = CLIENT_DEFAULT) -> bool:
@@ -138,7 +141,7 @@ class AsyncStream:
 
         With an `idempotency_key`, the message is stored once, even if the request is sent several
         times. The request is therefore retried if no response comes. Without a key, Indeterminate
-        is raised if no response comes.
+        is raised if it stays unknown whether the message was stored.
 
         With `if_match`, the message is stored only if this offset is the tail. With `seq`, the
         message is stored only if this string is greater than the last `seq` of the stream. With
