@@ -302,7 +302,7 @@ def _check_directory(path: str) -> None:
     if not os.path.isdir(path):
         what = "is not a directory" if os.path.exists(path) else "does not exist"
         raise CommandRefused(
-            f"{path} {what}; pass the directory that `semel serve --data` uses", EXIT_NO_INPUT
+            f"{path} {what}; pass the --data that `semel serve` was started with", EXIT_NO_INPUT
         )
     try:
         names = os.listdir(path)
@@ -311,8 +311,8 @@ def _check_directory(path: str) -> None:
         raise CommandRefused(message, EXIT_DISK) from error
     if not any(name in {IDENTITY_NAME, FILE_NAME} or name.endswith(".seg") for name in names):
         raise CommandRefused(
-            f"{path} is not a semel data directory; pass the directory that `semel serve --data`"
-            " uses",
+            f"{path} is not a semel data directory; pass the --data that `semel serve` was started"
+            " with",
             EXIT_NO_INPUT,
         )
 
@@ -337,7 +337,7 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
         report = verify(ReadOnlyDisk(path), store, steps.show)
         store.close()
     if not os.path.exists(os.path.join(path, FILE_NAME)):
-        report.note(FILE_NAME, None, "is missing; the next start will replay the whole journal")
+        report.note(FILE_NAME, None, "is missing; the next start replays the whole journal")
     if is_shared:
         report.note(
             path,

@@ -144,7 +144,7 @@ def commit_parts(
     response = yield from _commit(streams.site, request, _AGAIN, silence_seconds)
     if read_flag(response.headers, "producer-payload-mismatch"):
         raise errors.PayloadMismatch(
-            f"{producer_id} has already committed different content with sequence {seq}",
+            f"{producer_id} has already committed something else with sequence {seq}",
             status=response.status,
             facts={"producer_seq": seq},
         )
