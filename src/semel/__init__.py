@@ -41,7 +41,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name, whose module is imported on the first use. Raises AttributeError."""
+    """Import the module that defines a public name, and return the object with that name.
+
+    Raises AttributeError if `name` is not a public name.
+    """
     if name == "errors":
         return import_module("semel.client.errors")
     home = _HOMES.get(name)

@@ -1,4 +1,4 @@
-"""`python -m semel`: the same as `semel`."""
+"""Makes `python -m semel` run the same program as the command `semel`."""
 
 from semel.cli.main import main
 

@@ -1,1 +1,5 @@
-"""The broker, which decides commands and replies when they are durable, and the engine."""
+"""The broker and the engine.
+
+The broker decides commands, and replies to each one when its outcome is durable. The engine runs
+the broker on a data directory.
+"""

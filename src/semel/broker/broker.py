@@ -1,5 +1,6 @@
-"""The broker: the only writer of the journal. It does not write itself but returns work orders.
+"""The broker: it decides every command and builds every frame of the journal.
 
+The broker does not write to the disk. It returns work orders, and the engine executes them.
 `docs/explanation/exactly-once.md` defines the steps EO-1 to EO-7 of an append. Here they are:
 
     submit()      EO-2 decide, EO-3 apply and collect frames, EO-4 delay every reply
@@ -79,7 +80,7 @@ T = TypeVar("T")
 
 
 class _Pending(Struct):
-    """The replies that wait for a write group, and its changed streams as readers will see them."""
+    """Replies and stream changes that are held back until a write group has been written."""
 
     replies: list[tuple[Callable[[Any], None], Any]] = []
     changes: dict[int, tuple[StreamRow, TailRow | None]] = {}
@@ -87,7 +88,7 @@ class _Pending(Struct):
 
 
 class Broker:
-    """All state of a running engine. It must be called from one thread.
+    """The state of a running engine. All methods must be called from the same thread.
 
     `txns_begun` and `txns_ended` count transactions since the start of the process. The keys of
     `txns_ended` are COMMITTED and the reasons for aborts.
@@ -135,7 +136,7 @@ class Broker:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command; `reply` gets the outcome when the state it reveals is durable."""
+        """Execute a command. Reply with its outcome when the state that it reveals is durable."""
         field = find_invalid_field(command)
         if field is not None:
             self._release(reply, InvalidRequest(field))
@@ -143,9 +144,9 @@ class Broker:
             self._park(command, reply)
 
     def _park(self, command: EngineCommand, reply: Reply) -> None:
-        """Queue a command until the disk is ready; refuse it if too many are queued.
+        """Queue a command that has to wait. Refuse it if too many commands are queued.
 
-        Commands after it are queued as well, so that their order does not change.
+        Later commands are queued as well, because commands must be executed in order.
         """
         if len(self._parked) >= PARKED_COMMANDS_MAX:
             reply(Overloaded())
@@ -153,7 +154,7 @@ class Broker:
             self._parked.append((command, reply))
 
     def _execute(self, command: EngineCommand, reply: Reply) -> bool:
-        """Decide a command and write its event; return False if the command has to wait."""
+        """Decide a command and add its event to the journal. Return False if it has to wait."""
         if self._appender.pending_bytes > GROUP_BYTES_MAX:
             return False
         if not (self._expiry.is_idle or self._expire_before(command)):
@@ -170,7 +171,7 @@ class Broker:
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
-        """Write and apply the event of a decision, if any; return False if it has to wait."""
+        """Add a decision's event to the journal and apply it. Return False if it has to wait."""
         event = decision.event
         if event is None:
             self._release(reply, decision.outcome)
@@ -185,7 +186,7 @@ class Broker:
             if self.is_full:
                 self._release(reply, DiskFull())
             return self.is_full
-        # EO-3. The frame is added and the state changes together; the reply waits for the write.
+        # EO-3. The frame is added and the state is changed in one step. The reply waits.
         time_ms = self.state.frame_time(now_ms)
         lsn = self._appender.add(event, meta, sections, length, time_ms)
         segment = self._appender.segment
@@ -206,9 +207,9 @@ class Broker:
     def _note_event(
         self, event: Event, sections: tuple[Section, ...], lsn: int, effects: Effects
     ) -> None:
-        """Index the frame of any event but a plain append, and record what happens to transactions.
+        """Index a frame, and update the history, the counts and the deadlines of transactions.
 
-        Such a frame may contain the messages of several streams.
+        The event is not a plain append. Its frame can contain messages of several streams.
         """
         self._index.add_frame(lsn, sections, effects.placed, self._segments)
         self._txn_history.add(effects)
@@ -229,7 +230,7 @@ class Broker:
             idle.watch(event.stream, event.id)
 
     def _note_changes(self, streams: Iterable[Stream]) -> None:
-        """Record the changed streams; readers see them when the open write group is durable."""
+        """Record changed streams. Readers see the changes when the open write group is durable."""
         changes = self._open.changes
         for stream in streams:
             row, tail = stream.row, stream.tail
@@ -242,7 +243,7 @@ class Broker:
                     self._expiry.watch(stream)
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
-        """EO-4. Reply when the state that a result reveals is durable. Even a refusal waits."""
+        """EO-4. Reply when the state that `result` reveals is durable. A refusal waits as well."""
         if self._appender.has_facts:
             self._open.replies.append((reply, result))
         elif self._flying is not None and self._flying.is_synced:
@@ -251,11 +252,11 @@ class Broker:
             reply(result)
 
     def ask(self, question: Callable[[State], T], reply: Callable[[T], None]) -> None:
-        """Evaluate `question` on the state; reply with the result when that state is durable."""
+        """Call `question` with the state. Reply with its result when that state is durable."""
         self._release(reply, question(self.state))
 
     def has_stream(self, path: str, now_ms: int) -> bool:
-        """Return whether the state, durable or not, has a stream; delete it first if it expired."""
+        """Return True if the state, durable or not, has the stream. Delete it first if expired."""
         if not self._expiry.is_idle:
             self._expire_if_due(path, now_ms)
         return path in self.state.by_path
@@ -263,17 +264,20 @@ class Broker:
     # ---- before a command is decided -----------------------------------------------------------
 
     def _expire_before(self, command: EngineCommand) -> bool:
-        """Delete the expired streams that a command concerns; return False if it has to wait."""
+        """Delete expired streams that a command concerns. Return False if a deletion must wait."""
         return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """Return a command with its lookups; None if it has to wait. Raises ReadFailed."""
+        """Return the command with its lookups, or None if it has to wait. Raises ReadFailed.
+
+        Before that, abort the transactions that the command concerns and that are overdue.
+        """
         txns = affected_txns(self.state, command)
         is_ready = all(self._end_if_due(txn, command.now_ms) for txn in txns)
         return self._lookups.add(command) if is_ready else None
 
     def _end_if_due(self, txn: Txn, now_ms: int) -> bool:
-        """Abort a transaction if its deadline has passed; return False if that has to wait."""
+        """Abort a transaction if its deadline has passed. Return False if the abort has to wait."""
         is_pending = self.state.by_txn.get(txn.row.number) is txn
         if not is_pending or not is_due(self.state, txn, now_ms):
             return True
@@ -295,7 +299,7 @@ class Broker:
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
-        """EO-5. Return the next write group; None if there is none or a write is under way."""
+        """EO-5. Return the next write group. Return None if there is none or a write is running."""
         if self._flying is not None:
             return None
         group = self._appender.take()
@@ -311,9 +315,9 @@ class Broker:
         return group
 
     def written(self, group: WriteGroup) -> None:
-        """EO-6. Record that a write group is written; if it was synced, it is durable.
+        """EO-6. Record that a write group was written and, if it was synced, that it is durable.
 
-        Its messages become visible to readers, and its replies are sent.
+        Then make the group's messages visible to readers, and send its replies.
         """
         flying, self._flying = self._flying, None
         assert flying is not None
@@ -332,7 +336,7 @@ class Broker:
         self._unpark()
 
     def set_room(self, room: Room) -> None:
-        """Record how much space the disk has, and continue with queued commands."""
+        """Record how much disk space is left, and try the queued commands again."""
         self.is_full = room.is_full
         self._appender.offer_spare(room.segment, room.spare_bytes)
         self._unpark()
@@ -347,17 +351,17 @@ class Broker:
 
     @property
     def is_congested(self) -> bool:
-        """Whether commands are queued until the disk is ready."""
+        """True if commands are queued because they have to wait."""
         return bool(self._parked)
 
     @property
     def needs_room(self) -> bool:
-        """Whether the writer should allocate a spare segment or the reserve."""
+        """True if the writer should try to allocate a spare segment or the reserve."""
         return self.is_full or not self._appender.has_spare
 
     @property
     def has_garbage(self) -> bool:
-        """Whether the next checkpoint may free segments that no stream needs any more."""
+        """True if the next checkpoint might free segments that no stream needs any more."""
         return bool(self.state.dirty.pruned)
 
     @property
@@ -375,7 +379,7 @@ class Broker:
     def cut(self) -> Cut | None:
         """Return the work order for a checkpoint of the current state.
 
-        Return None if nothing was written since the last cut. The cut may be committed when
+        Return None if nothing was written since the last cut. The cut must not be committed until
         everything before its LSN is durable.
         """
         if self.end == self._cut_lsn:
@@ -398,13 +402,13 @@ class Broker:
         )
 
     def cut_done(self, dead: list[int]) -> None:
-        """Record that a cut is committed; then the segments in `dead` may be unlinked."""
+        """Record that a cut is committed. After this, the segments in `dead` can be unlinked."""
         self._index.finish_cut()
         self._txn_history.finish_cut()
         self._segments.remove(dead)
 
     def cut_failed(self, cut: Cut) -> None:
-        """Record that the store had no space for a cut; the next cut contains its changes."""
+        """Record that the store had no space for `cut`. The next cut will contain its changes."""
         self._index.undo_cut()
         self._txn_history.undo_cut()
         self.state.dirty.absorb(cut.dirty)
@@ -422,9 +426,9 @@ class Broker:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Reply with the durable messages of a stream from `offset` on; None is its head.
+        """Reply with a stream's durable messages from `offset` on. None means the stream's head.
 
-        If the stream has a TTL, the read restarts it.
+        If the stream has a TTL, a read at a valid offset restarts the TTL.
         """
         view = self._find_view(path, now_ms, reply)
         if view is not None:
@@ -435,20 +439,20 @@ class Broker:
             reply(outcome)
 
     def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
-        """Reply with the durable state of a stream, without messages; its TTL is not restarted."""
+        """Reply with a stream's durable state, without messages. Do not restart its TTL."""
         view = self._find_view(path, now_ms, reply)
         if view is not None:
             tail = view.durable_tail
             reply(ReadDone(view.row, tail, tail.tail, []))
 
     def _find_view(self, path: str, now_ms: int, reply: Reply) -> StreamView | None:
-        """Return a stream that can be read; otherwise reply with a refusal and return None."""
+        """Return the stream if it can be read. Otherwise reply with a refusal and return None."""
         if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
             reply(Overloaded())
             return None
         if path not in self.state.by_path:
-            # EO-4. The stream must not exist again after a crash, so the reply waits until its
-            # removal is durable.
+            # EO-4. The reply waits until the removal of the stream is durable. Otherwise the
+            # stream could exist again after a crash.
             self._release(reply, NotFound())
             return None
         view = self.durable_view.find(path)
@@ -458,9 +462,9 @@ class Broker:
         return None
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """Expire streams, transactions and producers that are due; return how many.
+        """Expire streams, transactions and producers that are due, at most `count_max` of each.
 
-        At most `count_max` of each kind are expired.
+        Return how many were expired in total.
         """
         streams = self._expiry.due(now_ms, count_max)
         txns = self._deadlines.due(now_ms, count_max)
@@ -473,9 +477,9 @@ class Broker:
         return count
 
     def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
-        """Reply with the outcome of a transaction; if `epoch` is None, with the newest of its id.
+        """Reply with the outcome of a transaction. If `epoch` is None, use the id's newest epoch.
 
-        The reply is None if there is no such outcome, or if the id or epoch is invalid.
+        Reply with None if there is no such outcome, or if the id or the epoch is invalid.
         """
         result: TxnOutcome | Outcome | None = None
         if is_name(txn_id, TXN_ID_BYTES_MAX) and (epoch is None or is_number(epoch)):

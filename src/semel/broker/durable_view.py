@@ -1,7 +1,7 @@
 """The durable view: every stream as it is at the durable watermark, and reads from it.
 
-The state is ahead of the disk: a read from the state could return messages that a crash then loses.
-GET, HEAD, lists and live reads therefore use only this view (EO-6).
+The state is ahead of the disk. A read from the state could therefore return messages that are lost
+in a crash. GET, HEAD, lists and live reads use only this view (EO-6).
 """
 
 import struct
@@ -43,7 +43,11 @@ from semel.model.slices import Slice, SliceProducer
 
 
 class Waiter(Struct, eq=False):
-    """One reader that waits at the tail of a stream; `wake` is called once, to read again."""
+    """A reader that waits at the tail of a stream.
+
+    `wake` is called once, when the reader should read again. `is_committed` is True if the reader
+    reads only up to the stable offset.
+    """
 
     offset: int
     wake: Callable[[], None]
@@ -51,7 +55,7 @@ class Waiter(Struct, eq=False):
 
 
 class StreamView(Struct, gc=False, eq=False):
-    """One stream at the durable watermark; `tail` is None after the stream is removed."""
+    """One stream as it is at the durable watermark. `tail` is None if the stream was removed."""
 
     row: StreamRow
     tail: TailRow | None
@@ -59,13 +63,17 @@ class StreamView(Struct, gc=False, eq=False):
 
     @property
     def durable_tail(self) -> TailRow:
-        """The tail of a stream that has not been removed."""
+        """The tail. The stream must not have been removed."""
         assert self.tail is not None
         return self.tail
 
 
 class DurableView:
-    """All durable streams by path and by number; `paths` are sorted, without deleted streams."""
+    """All durable streams.
+
+    `by_path` finds a stream by its path, and `by_number` finds it by its stream number. `paths` is
+    the sorted set of paths. It does not contain soft-deleted streams.
+    """
 
     def __init__(self, state: State) -> None:
         self.by_path: dict[str, StreamView] = {}
@@ -79,14 +87,14 @@ class DurableView:
         )
 
     def find(self, path: str) -> StreamView | NotFound | Gone:
-        """Return the stream at a path, or the refusal if it cannot be read."""
+        """Return the stream at `path`, or a refusal if that stream cannot be read."""
         view = self.by_path.get(path)
         if view is None or view.tail is None:
             return NotFound()
         return Gone() if view.tail.is_deleted else view
 
     def promote(self, changes: Iterable[tuple[StreamRow, TailRow | None]]) -> list[Waiter]:
-        """Store changes of streams that became durable; return the waiters to wake."""
+        """Store stream changes that have become durable. Return the waiters to wake."""
         woken: list[Waiter] = []
         for row, tail in changes:
             view = self.by_number.get(row.number)
@@ -113,8 +121,9 @@ class DurableView:
     ) -> tuple[StreamView, Waiter] | None:
         """Call `wake` once, when a stream has messages at `offset`, or is closed or deleted.
 
-        Return the arguments for `stop_waiting`. Return None, without a wait, if one of these is
-        already the case, if there is no such stream, or if too many readers wait.
+        Return the arguments for `stop_waiting`. Return None, and never call `wake`, in these cases:
+        the stream already has messages at `offset`, the stream is closed or deleted, there is no
+        such stream, or too many readers already wait.
         """
         view = self.by_path.get(path)
         if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
@@ -131,13 +140,13 @@ class DurableView:
 
 
 def stop_waiting(view: StreamView, waiter: Waiter) -> None:
-    """Cancel a wait; do nothing if the waiter was woken already."""
+    """Cancel a wait. Do nothing if the waiter has already been woken."""
     if view.waiters is not None:
         view.waiters.pop(waiter, None)
 
 
 def tail_of_view(tail: TailRow, is_committed: bool) -> int:
-    """Return the offset up to which a reader may read: the stable offset or the tail."""
+    """Return where a read must stop: at the stable offset if `is_committed`, else at the tail."""
     return tail.stable if is_committed else tail.tail
 
 
@@ -153,8 +162,8 @@ def _take_due(view: StreamView, waiters: dict[Waiter, None]) -> list[Waiter]:
 
 
 # ---- sorted paths --------------------------------------------------------------------------------
-# Paths are stored in blocks, so that changing or listing some of them does not cost more when there
-# are more streams.
+# Paths are stored in blocks. Adding, removing or listing a few paths therefore touches only a few
+# blocks, however many streams there are.
 
 
 _BLOCK_MAX: Final = 1_024
@@ -166,7 +175,7 @@ class SortedPaths:
     def __init__(self, paths: Iterable[str] = ()) -> None:
         ordered = sorted(paths)
         half = _BLOCK_MAX // 2
-        # There is always at least one block. A block is empty only if it is the only one.
+        # There is always at least one block. A block can be empty only if it is the only block.
         self._blocks = [ordered[at : at + half] for at in range(0, len(ordered), half)] or [[]]
         self._firsts = [block[0] if block else "" for block in self._blocks]
 
@@ -214,15 +223,16 @@ class SortedPaths:
 
 
 # ---- reading -------------------------------------------------------------------------------------
-# The index has the LSNs of the frames. A fork reads the messages before its start from its source.
+# The index maps offsets to the LSNs of frames. The messages before the start of a fork are stored
+# in its source and read from there.
 
 
-# As an offset to read from: the current tail.
+# Passed as the offset of a read, TAIL means the current tail.
 TAIL: Final = -1
 
 
 class ReadDone(Outcome, frozen=True):
-    """The messages that a read returns, up to `next_offset`, and the durable stream."""
+    """The messages up to `next_offset` that a read returns, with the durable rows of the stream."""
 
     row: StreamRow
     tail: TailRow
@@ -244,7 +254,10 @@ class BrokerReader:
     def read(
         self, view: StreamView, offset: int | None, bytes_max: int, *, is_committed: bool
     ) -> Outcome:
-        """Read a stream from `offset` on (None is its head); return a ReadDone or a refusal."""
+        """Read a stream from `offset` on. Return a ReadDone or a refusal.
+
+        None as the offset means the head of the stream, and TAIL means its tail.
+        """
         tail = view.durable_tail
         if offset is None:
             offset = tail.head
@@ -254,7 +267,7 @@ class BrokerReader:
             return OffsetBeyondTail(tail.tail)
         if offset < tail.head:
             return OffsetTrimmed(tail.head)
-        # A reader that is already after the stable offset gets nothing and stays at its offset.
+        # A reader whose offset is after the stable offset gets no messages and the same offset.
         end = max(offset, tail_of_view(tail, is_committed))
         try:
             slices, next_offset = self.read_on(
@@ -269,8 +282,11 @@ class BrokerReader:
     ) -> tuple[list[Slice], int]:
         """Return the messages from `offset` up to `end`, and the offset at which to continue.
 
-        The read stops when it has `bytes_max`, but returns at least one slice. Control records and,
-        if `is_committed`, aborted ranges are skipped; the offset is after them. Raises ReadFailed.
+        The read stops as soon as it has `bytes_max` bytes or has read READ_FRAMES_MAX frames. It
+        can return more than `bytes_max` bytes, because a slice is never shortened to fit.
+
+        Control records are skipped. If `is_committed`, aborted ranges are skipped too. The offset
+        at which to continue is after everything that was skipped. Raises ReadFailed.
         """
         slices: list[Slice] = []
         size = frames = 0
@@ -288,7 +304,10 @@ class BrokerReader:
     def _visible(
         self, number: int, offset: int, end: int, *, is_committed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yield the visible parts of a range: with `is_committed`, those that are not aborted."""
+        """Yield the start and the end of each visible part of a range of offsets.
+
+        If `is_committed`, the aborted ranges are not visible. Otherwise the whole range is visible.
+        """
         tail = self._view.by_number[number].tail
         clean = end if tail is None else tail.aborted_end
         while is_committed and offset < min(end, clean):
@@ -302,9 +321,10 @@ class BrokerReader:
             yield offset, end
 
     def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
-        """Split a range by the stream that stores each part; sources come before their forks.
+        """Split a range of offsets into parts, each of which is stored in a single stream.
 
-        Return (stream number, start, end) for each part.
+        Return (stream number, start, end) for each part, in the order of their offsets. A fork's
+        source therefore comes before the fork.
         """
         pieces: list[tuple[int, int, int]] = []
         row = view.row
@@ -318,9 +338,9 @@ class BrokerReader:
         return pieces[::-1]
 
     def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice | int]:
-        """Yield the slices that a stream stores itself, not its sources.
+        """Yield the slices that are stored in the stream itself and not in the source of a fork.
 
-        For a control record, yield the offset after it. Raises ReadFailed.
+        For a control record, yield the offset after the record. Raises ReadFailed.
         """
         for lsn, base in self._index.frames(number, offset, end):
             frame = self._segments.read_frame(lsn)
@@ -330,7 +350,7 @@ class BrokerReader:
                 if section.stream != number:
                     continue
                 if section.kind == SECTION_STAGED:
-                    section = replace(section, base=base)  # noqa: PLW2901 - the commit gave it an offset
+                    section = replace(section, base=base)  # noqa: PLW2901 - with its offset
                 if section.base <= offset < section.base + section.count:
                     if section.kind == SECTION_CONTROL:
                         yield offset + 1
@@ -348,7 +368,7 @@ class BrokerReader:
 
 
 def unreadable(error: ReadFailed) -> Outcome:
-    """Return the outcome for stored data that could not be read."""
+    """Return the outcome that reports that stored data could not be read."""
     is_corrupt = isinstance(error, CorruptRead)
     return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
 
@@ -364,7 +384,7 @@ def _producer(record: Record) -> SliceProducer | None:
 def slice_section(
     section: Section, offset: int, end: int, time_ms: int, producer: SliceProducer | None = None
 ) -> Slice:
-    """Return the messages of a section from `offset` up to `end`."""
+    """Return a section's messages from `offset` up to `end`, which is excluded."""
     skip = offset - section.base
     count = min(section.base + section.count, end) - offset
     extras = section.extras

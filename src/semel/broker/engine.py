@@ -1,7 +1,7 @@
 """The engine: a broker on a data directory, with an event loop and two threads.
 
-The loop decides commands and replies. One thread writes the journal, the other commits checkpoints.
-No timer delays a sync: while one write group is written, the next one is filled.
+The loop decides commands and sends replies. One thread writes the journal, and the other commits
+checkpoints. No timer delays a sync: the next write group is collected while one is being written.
 """
 
 import asyncio
@@ -47,14 +47,14 @@ _INLINE_SYNC_SECONDS: Final = 0.001
 
 
 def end_process(error: BaseException) -> None:
-    """Print the error and exit the process at once, before another reply can be sent."""
+    """Print the error and exit the process immediately, so that no further reply is sent."""
     sys.stderr.write(f"semel: fatal: {error}\n")
     sys.stderr.flush()
     os._exit(error.exit_code if isinstance(error, EngineError) else _EXIT_BUG)
 
 
 class Engine:
-    """A running engine. All methods must be called on the thread of its event loop."""
+    """A running engine. All methods must be called on the thread that runs its event loop."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Engine:
         on_fatal: Callable[[BaseException], None] = end_process,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Lock and recover a directory; return a running engine on it. Raises EngineError.
+        """Lock and recover the directory at `path`. Return a running engine. Raises EngineError.
 
         Everything in the recovered state is durable.
         """
@@ -139,11 +139,11 @@ class Engine:
         self._write_worker = Worker("semel-journal", self._fail)
         self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        # The objects that recovery built stay until the process ends, so the garbage collector need
+        # The objects that recovery built stay until the process ends. The garbage collector need
         # not scan them again.
         gc.collect()
         gc.freeze()
-        # Objects of a request stay allocated until the sync, but a request creates no cycles.
+        # A request's objects stay until the sync, but form no cycles. So collect rarely.
         gc.set_threshold(_GC_ALLOCATIONS)
         self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
@@ -167,7 +167,7 @@ class Engine:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command; `reply` gets the durable outcome on the loop. Raises EngineStopped."""
+        """Execute a command. Call `reply` with its durable outcome. Raises EngineStopped."""
         if self._is_stopped or self._is_draining:
             raise EngineStopped("the engine has stopped")
         try:  # like _do and _guard, but faster: this runs once per append
@@ -188,10 +188,11 @@ class Engine:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Read the durable messages from `offset` on; None is the head, TAIL the current tail.
+        """Read the durable messages of a stream from `offset` on.
 
-        `reply` gets a ReadDone or a refusal, at once or on a later turn of the loop (see
-        `ReadTurns`). Raises EngineStopped.
+        None as the offset means the head, and TAIL means the current tail. `reply` is called with a
+        ReadDone or a refusal: immediately, or on a later turn of the loop (see `ReadTurns`).
+        Raises EngineStopped.
         """
         self._check_running()
 
@@ -210,20 +211,20 @@ class Engine:
         self._read_turns.begin(read)
 
     def outcome(self, txn_id: str, epoch: int | None, reply: OutcomeReply) -> None:
-        """Reply with the outcome of a transaction; see `Broker.outcome`."""
+        """Reply with the outcome of a transaction. See `Broker.outcome`."""
         now_ms = self.clock.now_ms()
         self._do(partial(self.broker.outcome, txn_id, epoch, now_ms=now_ms, reply=reply))
 
     def head(self, path: str, reply: Reply) -> None:
-        """Reply with a stream's durable state, as a ReadDone without messages, or a refusal."""
+        """Reply with a stream's durable state (a ReadDone without messages) or with a refusal."""
         self._do(partial(self.broker.head, path, now_ms=self.clock.now_ms(), reply=reply))
 
     def ask(
         self, question: Callable[[State], T], reply: Callable[[T], None], *, path: str = ""
     ) -> None:
-        """Evaluate `question` on the state; reply with the result when that state is durable.
+        """Call `question` with the state. Reply with its result when that state is durable.
 
-        If the stream at `path` has expired, it is deleted first.
+        If the stream at `path` has expired, delete it before calling `question`.
         """
 
         def act() -> None:
@@ -233,9 +234,9 @@ class Engine:
         self._do(act)
 
     def has_stream(self, path: str) -> bool:
-        """Return whether the state has a stream; the result may not be durable yet.
+        """Return True if the state has the stream, even if that is not durable yet.
 
-        A response may use the result only if it also waits for a later reply of the engine.
+        Use the result in a response only if the response also waits for a later engine reply.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
@@ -252,24 +253,24 @@ class Engine:
         return self.broker.durable
 
     def stream(self, path: str) -> Stream | None:
-        """Return a stream of the state, which may not be durable yet; None if there is none."""
+        """Return the stream at `path`, or None. The stream is possibly not durable yet."""
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the pending transaction at the stable offset; it may not be durable yet."""
+        """Return the pending transaction at the stable offset. It is possibly not durable yet."""
         return holding_view(self.broker.state, path)
 
     def wait(
         self, path: str, offset: int, wake: Callable[[], None], isolation: str = READ_UNCOMMITTED
     ) -> Waiting | None:
-        """Call `wake` once when there is something to read; see `DurableView.wait`."""
+        """Call `wake` once, when there is something to read. See `DurableView.wait`."""
         return self.durable_view.wait(path, offset, wake, isolation)
 
     def stop_waiting(self, waiting: Waiting) -> None:
         stop_waiting(*waiting)
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Call the broker, then schedule a write of its frames. Raises EngineStopped."""
+        """Run `action`, then schedule a write of the broker's frames. Raises EngineStopped."""
         self._check_running()
         self._guard(action)
         if self._is_stopped:
@@ -281,10 +282,10 @@ class Engine:
             raise EngineStopped("the engine has stopped")
 
     def _guard(self, action: Callable[[], None]) -> None:
-        """Call `action`; if it raises, stop the engine.
+        """Call `action`. Stop the engine if `action` raises.
 
-        Faults of clients and disks have their own outcomes, so an exception here is a bug, and the
-        state may no longer agree with the journal.
+        Clients' mistakes and full disks are reported as outcomes. An exception here means a bug or
+        a failed disk, and the state and the journal possibly no longer agree.
         """
         try:
             action()
@@ -292,7 +293,7 @@ class Engine:
             self._fail(error)
 
     async def execute(self, command: EngineCommand) -> Outcome:
-        """Execute a command and return its outcome when it is durable. Raises EngineStopped."""
+        """Execute a command. Return its outcome when it is durable. Raises EngineStopped."""
         return await self._call(partial(self.submit, command))
 
     async def fetch(
@@ -303,7 +304,7 @@ class Engine:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> Outcome:
-        """Read from `offset` on (None is the head); return a ReadDone or a refusal."""
+        """Read a stream from `offset` on (None: its head). Return a ReadDone or a refusal."""
         read = partial(self.read, path, offset, bytes_max=bytes_max, isolation=isolation)
         return await self._call(read)
 
@@ -343,9 +344,9 @@ class Engine:
             self._written(group, self._write(group))
 
     def _is_worth_a_thread(self, group: WriteGroup) -> bool:
-        """Return whether to write a group on the thread, not on the loop.
+        """Return True to write a group on the thread, and False to write it on the loop.
 
-        A single frame on a fast, idle disk is synced before a thread would wake up.
+        A fast, idle disk syncs a single frame in less time than a thread takes to wake up.
         """
         if not group.is_synced:
             return False
@@ -356,7 +357,7 @@ class Engine:
         started = monotonic()
         self._writer.write(group)
         if group.is_synced:
-            # After a slow sync, groups are written on the thread until syncs are fast again.
+            # A moving average. While syncs are slow, groups are written on the thread.
             self._sync_seconds += (monotonic() - started - self._sync_seconds) / 8
         rolled = any(part.segment != self._segment for part in group.parts)
         return self._writer.make_room() if rolled else None
@@ -374,9 +375,9 @@ class Engine:
     def _look_for_room(self) -> None:
         """Try again to allocate the spare segment and the reserve.
 
-        If there was no space for a checkpoint, the reserve is removed to make space. Only a
-        checkpoint frees the space of deleted messages, so on a full disk one begins at once. Raises
-        DiskFailed if the data directory no longer exists.
+        If there was no space for a checkpoint, remove the reserve to make space. If the disk is
+        full, begin a checkpoint immediately, because only a checkpoint frees the space of deleted
+        messages. Raises DiskFailed if the data directory no longer exists.
         """
         if not self._directory.disk.is_there():
             raise DiskFailed("the data directory was deleted while the process was running")
@@ -403,7 +404,7 @@ class Engine:
     # ---- checkpoints ---------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Begin a checkpoint, unless one is under way or nothing has changed."""
+        """Begin a checkpoint, unless a checkpoint is running or nothing has changed."""
         if self._cut is None and not self._is_stopped:
             self._cut = self.broker.cut()
             self._commit_cut_if_durable()
@@ -444,14 +445,14 @@ class Engine:
         self._is_stopped = True
         self._read_turns.drop()
         self._on_fatal(error)
-        # `on_fatal` returns only in a program that embeds the engine. Then all waits must end.
+        # `on_fatal` returns only if a program embeds the engine. In that case all waits must end.
         self._settle_idle()
         for call in self._calls:
             if not call.done():
                 call.set_exception(EngineStopped(f"the engine has failed: {error}"))
 
     async def settle(self) -> None:
-        """Wait until everything is written and no checkpoint is under way."""
+        """Wait until everything is written and no checkpoint is running."""
         while not self._is_stopped:
             idle: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(idle)
@@ -462,7 +463,7 @@ class Engine:
             await asyncio.sleep(0.001)
 
     async def close(self) -> None:
-        """Refuse new calls, finish the pending ones, make a checkpoint and close the directory."""
+        """Refuse new calls, finish pending calls, make a checkpoint and close the directory."""
         if self._is_closed:
             return
         self._read_turns.finish()
@@ -482,13 +483,13 @@ class Engine:
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:
-    """Set the result of a future, unless it is done: its caller may have been cancelled."""
+    """Set the result of a future unless the future is done. A cancelled future is done."""
     if not future.done():
         future.set_result(result)
 
 
 def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:
-    """Commit a cut; return the segments that are no longer needed, or None if the store is full."""
+    """Commit a cut. Return the segments no longer needed, or None if the store is full."""
     try:
         return commit_cut(store, cut)
     except StoreFull:

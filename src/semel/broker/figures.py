@@ -1,4 +1,4 @@
-"""The figures of a running engine for operators, as one value."""
+"""Figures that show operators the condition of a running engine."""
 
 from msgspec import Struct
 
@@ -10,17 +10,17 @@ from semel.model.commands import BY_TIMEOUT, COMMITTED, TXN_INLINE
 class EngineFigures(Struct, frozen=True, kw_only=True):
     """Counts since the start of the process, and current sizes.
 
-    Times are in milliseconds since 1970.
+    The fields that end in `_ms` are points in time, in milliseconds since 1970.
     """
 
-    streams: int  # with soft-deleted ones
+    streams: int  # including soft-deleted streams
     durable_bytes: int  # the durable watermark
     end_bytes: int  # the end of the journal
     sync_count: int
     checkpoint_count: int
     replayed_bytes: int
     is_full: bool
-    producers: int  # without tombstones
+    producers: int  # excluding tombstones
     txns_started: int
     txns_committed: int
     txns_aborted: int
@@ -28,13 +28,13 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     txns_pending: int
     txns_prepared: int
     oldest_txn_ms: int | None  # when the oldest pending transaction began
-    stable_lag: int  # the largest distance from a stable offset to the tail
-    stable_lag_ms: int | None  # when the oldest transaction causing a lag began
+    stable_lag: int  # over all streams, the largest distance from the stable offset to the tail
+    stable_lag_ms: int | None  # when the oldest transaction that causes such a distance began
     sinks: int
 
 
 def engine_figures(engine: Engine) -> EngineFigures:
-    """Return the current figures of an engine."""
+    """Return the engine's current figures."""
     broker = engine.broker
     state, ended = broker.state, broker.txns_ended
     rows = [txn.row for txn in state.by_txn.values()]

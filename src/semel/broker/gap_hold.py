@@ -1,9 +1,11 @@
 """The gap hold: an append that arrives before its predecessor waits a moment.
 
-If a producer sends on several connections, sequence 3 may arrive before 2. `decide` refuses 3 as a
-gap. With a gap hold, the append waits a moment for its predecessor before it is refused. The hold
-is a layer above the broker and uses only outcomes: an append that it submits again is decided like
-any other.
+If a producer sends on several connections, sequence 3 can arrive before sequence 2. `decide` then
+refuses sequence 3 as a gap. With a gap hold, that refusal is not sent immediately: the append waits
+a moment for its predecessor and is submitted again.
+
+The gap hold is a layer above the broker. It sees only outcomes, and the broker decides an append
+that is submitted again like any other append.
 """
 
 from collections.abc import Callable
@@ -30,7 +32,7 @@ Producer = tuple[str, str]  # path, id
 
 
 class _Held(Struct):
-    """An append that waits for its predecessors."""
+    """An append that waits for its predecessor."""
 
     command: Append
     reply: Reply
@@ -38,7 +40,10 @@ class _Held(Struct):
 
 
 class GapHold:
-    """A wrapper around the `submit` of an engine. It must be called from one thread."""
+    """Wraps the `submit` method of an engine. All methods must be called from the same thread.
+
+    `seconds` is how long an append is held. `count` is the number of appends that are held now.
+    """
 
     def __init__(self, submit: Submit, call_later: CallLater, *, seconds: float) -> None:
         self._submit = submit
@@ -49,9 +54,9 @@ class GapHold:
         self._bytes = 0
 
     def submit(self, command: Append, reply: Reply) -> None:
-        """Submit an append; if it is refused as a gap, hold it and submit it again.
+        """Submit an append. If it is refused as a gap, hold it and submit it once more.
 
-        It is submitted again when its predecessor is accepted, or at the latest after the hold.
+        It is submitted again when its predecessor is accepted, or when the hold ends.
         """
         tag = command.producer
         if tag is None or tag.mode != DENSE:
@@ -72,7 +77,10 @@ class GapHold:
             self._release(producer, outcome.seq + 1)
 
     def _hold(self, producer: Producer, seq: int, command: Append, reply: Reply) -> bool:
-        """Hold an append; return False if a limit is reached or its sequence is already held."""
+        """Hold an append and return True.
+
+        Do not hold it, and return False, if a limit is reached or its sequence is already held.
+        """
         waiting = self._held.get(producer, {})
         size = _size(command)
         is_full = self.count >= GAPS_HELD_MAX or self._bytes + size > GAPS_HELD_BYTES_MAX
@@ -86,12 +94,18 @@ class GapHold:
         return True
 
     def _release(self, producer: Producer, seq: int) -> None:
-        """Submit the held appends from `seq` on; they become durable together."""
+        """Submit the held append with sequence `seq` and the held appends that directly follow it.
+
+        These appends become durable together.
+        """
         while self._resubmit(producer, seq):
             seq += 1
 
     def _resubmit(self, producer: Producer, seq: int) -> bool:
-        """Submit a held append, without holding it again; return False if there is none."""
+        """Submit a held append, and do not hold it again.
+
+        Return False if no append with the sequence `seq` is held.
+        """
         waiting = self._held.get(producer, {})
         held = waiting.pop(seq, None)
         if held is None:
@@ -101,13 +115,13 @@ class GapHold:
         held.timer.cancel()
         self.count -= 1
         self._bytes -= _size(held.command)
-        # The reply may release more appends: one that was decided as a gap before this call may be
-        # held only after it.
+        # This reply, too, must release successors. A successor that was already refused as a gap is
+        # possibly not held yet, because its reply arrives only after this call.
         self._submit(held.command, partial(self._reply, producer, held.reply))
         return True
 
     def drain(self) -> None:
-        """Submit all held appends in order, so that none is held when the engine closes."""
+        """Submit all held appends in order, so that no append is held when the engine closes."""
         for producer in list(self._held):
             for seq in sorted(self._held.get(producer, ())):
                 self._resubmit(producer, seq)

@@ -1,4 +1,4 @@
-"""The streams and transactions that a command concerns, and the lookups its decision needs."""
+"""Finds the streams and transactions that a command concerns, and adds lookups to the command."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -51,8 +51,9 @@ def affected_paths(command: EngineCommand) -> list[str]:
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
     """Return the pending transactions that a command concerns.
 
-    A begin concerns all transactions of its producer, which are few. It does not concern the other
-    transactions of a sink: there may be many, and they do not conflict with each other.
+    A begin by a producer concerns all transactions of that producer, because they can conflict with
+    each other. There are few of them. A begin by a sink's task does not concern the sink's other
+    transactions, because they do not conflict with each other. There can be many of them.
     """
     ids = dict.fromkeys(_ids_of(command))
     txns = [state.transactions[txn_id] for txn_id in ids if txn_id in state.transactions]
@@ -72,7 +73,7 @@ def _ids_of(command: EngineCommand) -> Iterator[str]:
 
 
 class Lookups:
-    """Reads stored facts from the journal that a decision needs and the state does not keep."""
+    """Reads the stored facts that a decision needs and that the state does not contain."""
 
     def __init__(
         self, state: State, txn_history: TxnHistory, view: DurableView, reader: BrokerReader
@@ -83,9 +84,10 @@ class Lookups:
         self._reader = reader
 
     def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Return the outcome of a transaction, and the epoch of the newest outcome of its id.
+        """Return a transaction's outcome, and the epoch of the newest retained outcome of its id.
 
-        Return None and 0 if the transaction is pending.
+        The outcome is None if it was never stored or has expired. If the transaction is pending,
+        return None and 0.
         """
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:
@@ -96,16 +98,19 @@ class Lookups:
         return None if row is None else row.outcome, self.last_epoch(txn_id, now_ms)
 
     def last_epoch(self, txn_id: str, now_ms: int) -> int:
-        """Return the epoch of the newest retained outcome of an id; 0 if there is none."""
+        """Return the transaction epoch of the newest retained outcome of `txn_id`.
+
+        Return 0 if there is no such outcome.
+        """
         row = self._txn_history.last_outcome(
             txn_id, lambda row: is_outcome_retained(self._state, row, now_ms)
         )
         return 0 if row is None else row.outcome.epoch
 
     def add(self, command: EngineCommand) -> EngineCommand | None:
-        """Return a command with its lookups; None if a lookup needs data that is not durable yet.
+        """Return the command with its lookups.
 
-        Raises ReadFailed.
+        Return None if a lookup needs data that is not durable yet. Raises ReadFailed.
         """
         now_ms = command.now_ms
         if isinstance(command, Create):
@@ -126,9 +131,10 @@ class Lookups:
         return replace(named, remembered=outcome, last_epoch=last_epoch)
 
     def _add_stored(self, command: Create) -> Create | None:
-        """Add the append that a fork with a sub-offset splits, if there is one at the offset.
+        """Add to `command` the stored append at the fork's offset, if the fork has a sub-offset.
 
-        Return None if that append is not durable yet. Raises ReadFailed.
+        A fork with a sub-offset splits this append. Return None if the append is not durable yet.
+        Return the command unchanged if there is no append to split. Raises ReadFailed.
         """
         fork = command.fork
         if fork is None or not fork.sub_offset or fork.offset is None:

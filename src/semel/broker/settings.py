@@ -1,4 +1,4 @@
-"""The settings, the data directory and the clock of an engine."""
+"""What an engine is opened with: settings, a data directory and a clock."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from semel.model.errors import EngineError
 
 
 class Settings(Struct, frozen=True):
-    """How an engine stores data; no setting changes what it guarantees.
+    """Settings of an engine. No setting weakens the engine's guarantees.
 
     Raises ValueError if a value is invalid.
     """
@@ -52,7 +52,7 @@ class Settings(Struct, frozen=True):
 
 
 class Directory:
-    """A locked data directory: the files of the journal and the store of the checkpoint.
+    """A locked data directory. It contains the journal files and the checkpoint store.
 
     Raises EngineError if the directory cannot be locked or opened.
     """
@@ -73,21 +73,22 @@ class Directory:
 
 
 # ---- time and randomness -------------------------------------------------------------------------
-# The engine gets the wall time and random bytes only from a clock, so that tests can replace it.
+# The engine gets the wall-clock time and random bytes only from a `Clock`. Tests can therefore
+# replace both.
 
 
 class Clock(Protocol):
-    """A source of the wall time and of random bytes."""
+    """A source of wall-clock time and random bytes."""
 
     def now_ms(self) -> int:
         """Return the wall-clock time in milliseconds since 1970."""
 
     def random_bytes(self, count: int) -> bytes:
-        """Return bytes that cannot be guessed."""
+        """Return `count` bytes that cannot be guessed."""
 
 
 class SystemClock:
-    """The clock and the random bytes of the operating system."""
+    """Gets the time and random bytes from the operating system."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

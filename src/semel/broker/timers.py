@@ -1,6 +1,7 @@
-"""Expiry without a request: overdue transactions, expired streams, idle producers.
+"""Finds overdue transactions, expired streams and idle producers without waiting for a request.
 
-Each class returns the objects that are due; the broker decides on them and writes the frames.
+Each class only returns the objects that are due. The broker then decides a command for each of
+them, such as ExpireTxn.
 """
 
 from heapq import heapify, heappop, heappush
@@ -15,11 +16,13 @@ from semel.machine.txn.decide_end import deadline_of
 
 
 class Deadlines:
-    """The pending transactions, in the order in which to check their deadlines.
+    """A queue of the pending transactions that have a deadline, sorted by the time of the check.
 
-    An entry is only the time of the next check, because every chunk moves the deadline of its
-    transaction. The entry of an ended transaction is dropped at that time, or earlier if about half
-    of all entries are stale.
+    Every chunk moves the deadline of its transaction, but not the entry in the queue. If a check
+    comes before the deadline, the transaction is queued again.
+
+    The entry of an ended transaction is dropped at its check. It is dropped earlier if about half
+    of all entries belong to ended transactions.
     """
 
     def __init__(self, state: State) -> None:
@@ -58,27 +61,30 @@ class Deadlines:
 
 
 def is_due(state: State, txn: Txn, now_ms: int) -> bool:
-    """Return whether the deadline of a transaction has passed."""
+    """Return True if the transaction has a deadline and the deadline has passed."""
     due_ms = deadline_of(txn)
     return due_ms is not None and state.frame_time(now_ms) >= due_ms
 
 
 # ---- streams -------------------------------------------------------------------------------------
 # A read restarts the TTL of a stream, but writes nothing to the journal. The times of reads are
-# therefore kept here and not in the state. After a restart every TTL starts again: a stream may
-# expire late, but never early.
+# therefore kept here and not in the state. They are lost when the process ends, so every TTL
+# restarts when the process starts. A stream can expire late, but never early.
 
 
 _QUEUE_SLACK: Final = 1_024
 
 
 def can_expire(row: StreamRow) -> bool:
-    """Return whether a stream has a TTL or an expiry date."""
+    """Return True if the stream has a TTL or an expiry date."""
     return row.ttl_ms is not None or row.expires_at_ms is not None
 
 
 class Expiry:
-    """The streams that can expire: the times of their last reads, and a queue of checks."""
+    """The streams that can expire.
+
+    For each stream, this stores the time of the last read and the time of the next check.
+    """
 
     def __init__(self, state: State, now_ms: int) -> None:
         self._state = state
@@ -92,7 +98,7 @@ class Expiry:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no stream can expire."""
+        """True if there is no stream that can expire."""
         return not self._watched
 
     def watch(self, stream: Stream) -> None:
@@ -102,7 +108,7 @@ class Expiry:
             heappush(self._queue, (self.deadline(stream), number))
 
     def forget(self, number: int) -> None:
-        """Stop watching a stream; its entry in the queue is dropped later, as in `Deadlines`."""
+        """Stop watching a stream. Its entry in the queue is dropped later, as in `Deadlines`."""
         self._touched.pop(number, None)
         self._watched.discard(number)
         if len(self._queue) > 2 * len(self._watched) + _QUEUE_SLACK:
@@ -114,11 +120,11 @@ class Expiry:
         self._touched[number] = max(time_ms, self._touched.get(number, 0))
 
     def touched_ms(self, number: int) -> int:
-        """Return when a stream was last read; at least the start of the process."""
+        """Return when a stream was last read, or when the process started, whichever is later."""
         return max(self._started_ms, self._touched.get(number, 0))
 
     def deadline(self, stream: Stream) -> int:
-        """Return when a stream expires if it is not used again, which is when to check it."""
+        """Return when a stream expires if it is not used again. It is checked at this time."""
         row = stream.row
         ends = [] if row.expires_at_ms is None else [row.expires_at_ms]
         if row.ttl_ms is not None:
@@ -126,7 +132,7 @@ class Expiry:
         return min(ends)
 
     def has_expired(self, stream: Stream, now_ms: int) -> bool:
-        """Return whether a stream that can expire has expired."""
+        """Return True if the stream has expired. `can_expire` must be True for its row."""
         touched_ms = self.touched_ms(stream.row.number)
         time_ms = self._state.frame_time(now_ms)
         return is_expired(stream, touched_ms, now_ms=now_ms, time_ms=time_ms)
@@ -146,15 +152,15 @@ class Expiry:
 
 
 # ---- producers -----------------------------------------------------------------------------------
-# Off by default: the rows of a producer are then kept as long as its stream. An expired producer
-# leaves a tombstone, so that a late retry is refused and never stored twice.
+# This is off by default: then a producer's rows are kept as long as its stream. An expired producer
+# leaves a tombstone. A late retry is then refused because of the tombstone, not stored twice.
 
 
 _CHECKS_PER_RESULT: Final = 10
 
 
 class IdleProducers:
-    """The producers of all streams, in the order in which to check whether they are idle."""
+    """A queue of all streams' producers, sorted by the time of the next check for idleness."""
 
     def __init__(self, state: State, idle_ms: int) -> None:
         self.idle_ms: Final = idle_ms
@@ -166,7 +172,7 @@ class IdleProducers:
                 self.watch(number, producer_id)
 
     def watch(self, number: int, producer_id: str) -> None:
-        """Watch a producer of a stream, if it is not watched already."""
+        """Watch a producer of the stream `number`, unless that producer is watched already."""
         if (number, producer_id) in self._watched:
             return
         row = self._row(number, producer_id)
@@ -175,7 +181,10 @@ class IdleProducers:
             heappush(self._queue, (row.updated_ms + self.idle_ms, number, producer_id))
 
     def due(self, now_ms: int, count_max: int) -> list[tuple[str, str]]:
-        """Return path and id of at most `count_max` producers that have been idle for too long."""
+        """Return at most `count_max` producers that have been idle for too long.
+
+        Each producer is returned as a pair: the path of its stream, and its id.
+        """
         idle: list[tuple[str, str]] = []
         time_ms = self._state.frame_time(now_ms)
         for _ in range(_CHECKS_PER_RESULT * count_max):
@@ -187,14 +196,14 @@ class IdleProducers:
                 self._watched.discard((number, producer_id))
                 continue
             deadline = row.updated_ms + self.idle_ms
-            # If the disk has no space for the event of the expiry, the producer is checked again.
+            # Queue the producer again, because the disk may have no space to expire it now.
             heappush(self._queue, (max(deadline, time_ms + 1), number, producer_id))
             if deadline <= time_ms:
                 idle.append((self._state.by_number[number].row.path, producer_id))
         return idle
 
     def _row(self, number: int, producer_id: str) -> ProducerRow | None:
-        """Return the row of a producer that can expire; None if there is none."""
+        """Return the row of a producer that can expire, or None if there is no such producer."""
         stream = self._state.by_number.get(number)
         if stream is None or stream.tail.is_deleted or not stream.producers:
             return None

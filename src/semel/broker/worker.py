@@ -1,4 +1,4 @@
-"""Two ways to run work: on a separate thread, or on the loop for a limited time per turn."""
+"""Two ways to run work: on a separate thread, or on the event loop for a limited time per turn."""
 
 import asyncio
 import threading
@@ -12,9 +12,9 @@ Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker:
-    """A thread that runs jobs outside the loop.
+    """A thread that runs jobs outside the event loop.
 
-    If a job raises, `on_error` is called on the loop and the thread ends.
+    If a job raises, `on_error` is called on the loop with the exception, and the thread ends.
     """
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
@@ -25,7 +25,7 @@ class Worker:
         self._thread.start()
 
     def do(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Run `job` on the thread, then `then(result)` on the loop."""
+        """Run `job` on the thread. Then call `then` on the loop with the job's result."""
         self._jobs.put((job, then))
 
     def stop(self) -> None:
@@ -51,8 +51,8 @@ class Worker:
 
 
 # ---- turns of the loop ---------------------------------------------------------------------------
-# Reads run on the loop, for a limited time per turn. This is the second of three limits on a read;
-# `semel.server.admission` describes all of them.
+# Reads run on the loop, for a limited time per turn. This is the second of three limits on reads.
+# `semel.server.admission` describes all three.
 
 
 _READING_SECONDS_MAX: Final = 0.005
@@ -61,18 +61,18 @@ _READING_SECONDS_MAX: Final = 0.005
 class ReadTurns:
     """A queue that runs reads in order, for a limited time per turn of the loop.
 
-    When the time of a turn is used up, the next reads run on a later turn. At least one read runs
-    per turn, however long it takes.
+    When a turn's time is used up, the remaining reads wait for a later turn. Each turn runs at
+    least one read, however long that read takes.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
-        self._seconds = 0.0  # used in this turn of the loop
+        self._seconds = 0.0  # the time that reads have used in this turn of the loop
         self._is_due = False
 
     def begin(self, read: Callable[[], None]) -> None:
-        """Run `read` now, or queue it if other reads wait or the time of this turn is used up."""
+        """Run `read` now. Queue it if other reads wait or the time of this turn is used up."""
         if self._waiting or self._seconds > _READING_SECONDS_MAX:
             self._waiting.append(read)
         else:

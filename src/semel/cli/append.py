@@ -55,13 +55,13 @@ class AppendOptions(Struct, frozen=True, kw_only=True):
 
 
 # ---- append --lines ------------------------------------------------------------------------------
-# A producer stores each line as one message, once and in order. With `--producer`, the number of a
-# line is its sequence: if the same input is sent again with the same id, only the missing lines are
-# stored.
+# A producer stores each line as one message, once and in order. With `--producer`, the sequence of
+# a message is its line number. If the same input is sent again with the same producer id, only the
+# missing lines are stored.
 
 
 def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_json: bool) -> None:
-    """Append each line, wait until all lines are stored, and print their number."""
+    """Append each line of the input, wait until all lines are stored, and print how many were."""
     _check(options)
     stream = client.stream(path)
     acks: list[BatchAck] = []
@@ -143,7 +143,7 @@ def _append_all(
 
 
 def _size(source: IO[bytes]) -> int:
-    """Return the size of the input in bytes; 0 if it is unknown, as for a pipe."""
+    """Return the size of the input in bytes, or 0 if the size is unknown, as for a pipe."""
     try:
         status = os.fstat(source.fileno())
     except OSError:  # the input has no file descriptor, as in a test
@@ -157,13 +157,13 @@ def _size(source: IO[bytes]) -> int:
 @click.command("append")
 @path_argument
 @click.argument("data", required=False)
-@click.option("--file", metavar="FILE", help="Append the content of a file.")
+@click.option("--file", metavar="FILE", help="Append the content of this file.")
 @click.option("--lines", is_flag=True, help="Append each line of standard input, or of --file.")
 @click.option(
     "--content-type",
     type=TokenText(),
     metavar="TYPE",
-    help="Default: that of the stream.",
+    help="Content type of DATA; default: the stream's content type.",
 )
 @click.option("--key", help="Key to store with the message.")
 @click.option(
@@ -177,7 +177,9 @@ def _size(source: IO[bytes]) -> int:
 @click.option("--epoch", type=click.IntRange(min=0), help="Epoch of the producer.")
 @click.option("--seq", type=click.IntRange(min=0), help="Sequence of this append: 0, 1, 2, ...")
 @click.option(
-    "--idempotency-key", type=TokenText(), help="Store the append once, while the key is retained."
+    "--idempotency-key",
+    type=TokenText(),
+    help="Store the append only once, even if it is sent again while the key is retained.",
 )
 @click.option("--close", is_flag=True, help="Close the stream after the append.")
 @click.option("--if-match", type=Offset(), help="Append only if this offset is the tail.")
@@ -185,10 +187,13 @@ def _size(source: IO[bytes]) -> int:
 def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -> None:
     """Append DATA to the stream PATH.
 
-    If DATA is `-`, it is read from standard input. In a JSON stream, each element of an array is
-    one message. If a response is lost, the request is sent again until --timeout, and the append is
-    stored once; nothing is sent again if the stream does not recognise duplicates. --json changes
-    the output, not the data.
+    If DATA is `-`, the data is read from standard input. In a JSON stream, each element of an array
+    is one message.
+
+    If a response is lost, the request is sent again until --timeout, and the append is stored only
+    once. If the stream does not recognise duplicates, the request is not sent again.
+
+    --json changes the output, not the data.
     """
     options = AppendOptions(**values)
     if options.lines:
@@ -205,7 +210,8 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
         options.close,
         tag,
     )
-    # The server is reachable, so a request whose response is lost is retried until the timeout.
+    # `head` has shown that the server is reachable. From now on, a request whose response is lost
+    # is retried until the timeout.
     calls = stream.calls.retrying_forever()
     receipt = client.run(_sending(calls, info, options, body, conditions))
     _report(path, receipt, is_json=is_json, is_lone_close=not body)
@@ -222,7 +228,11 @@ def _producer_headers(options: AppendOptions) -> ProducerHeaders | None:
 
 
 def _fresh_key(info: StreamInfo, tag: ProducerHeaders | None, body: bytes) -> str | None:
-    """Return a new idempotency key; None for a producer, without data, or if not supported."""
+    """Return a new idempotency key for an append.
+
+    Return None if the append has a producer, if there is no data, or if the stream does not support
+    idempotency keys.
+    """
     is_supported = info.incarnation is not None and info.dedup
     return secrets.token_hex(16) if is_supported and tag is None and body else None
 
@@ -278,8 +288,8 @@ def _body(options: AppendOptions) -> bytes:
         )
     if len(body) > BODY_BYTES_MAX:
         raise CommandRefused(
-            f"the data is larger than {size_text(BODY_BYTES_MAX)}, the limit of one append; send it"
-            " in parts, or use --lines"
+            f"the data is larger than {size_text(BODY_BYTES_MAX)}, the limit for one append; send"
+            " the data in parts, or use --lines"
         )
     return body
 
@@ -298,7 +308,7 @@ def _unreadable(path: str, error: OSError) -> CommandRefused:
 
 def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) -> None:
     offset = receipt.next_offset
-    # A close without data always gets a 204, which does not mean a duplicate here.
+    # The response to a close without data is always 204. Here, 204 does not mean a duplicate.
     is_duplicate = receipt.duplicate and not is_lone_close
     facts = {
         "path": path,
@@ -317,7 +327,7 @@ def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) 
     report(sentence, facts, is_json=is_json)
     if receipt.mismatch:
         raise CommandRefused(
-            "payload_mismatch: this sequence is already stored with another payload, which did not"
-            " change; find out why two messages got the same sequence",
+            "payload_mismatch: this sequence is already stored with a different payload, and the"
+            " stored payload was not changed; find out why two messages got the same sequence",
             EXIT_REFUSED,
         )

@@ -1,4 +1,4 @@
-"""`semel bench`: the benchmarks, which are a separate package, semel-bench."""
+"""`semel bench`: runs the benchmarks. They are in a separate package, semel-bench."""
 
 from typing import Final
 
@@ -8,11 +8,15 @@ import semel
 from semel.cli.output import EXIT_UNAVAILABLE, CommandRefused
 from semel.version import install_advice
 
-_ADVICE: Final = install_advice(". ./src/semel_bench")  # both, so that their versions are equal
+# Both packages are installed together, so that their versions are equal.
+_ADVICE: Final = install_advice(". ./src/semel_bench")
 
 
 def _find_command() -> click.Command:
-    """Return the command of semel-bench, or a command that reports how to install it."""
+    """Return the command from semel-bench.
+
+    If semel-bench cannot be used, return a command that fails and says how to install semel-bench.
+    """
     try:
         import semel_bench
     except ModuleNotFoundError as error:
@@ -28,7 +32,7 @@ def _find_command() -> click.Command:
 
 
 def _unavailable(message: str) -> click.Command:
-    """Return a command that accepts any arguments and fails with the message."""
+    """Return a command that accepts any arguments and fails with `message`."""
 
     def refuse() -> None:
         raise CommandRefused(message, EXIT_UNAVAILABLE)
@@ -36,7 +40,7 @@ def _unavailable(message: str) -> click.Command:
     return click.Command(
         "bench",
         callback=refuse,
-        help="Measure the performance of semel; requires semel-bench.",
+        help="Measure the performance of semel. Requires the package semel-bench.",
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )

@@ -66,7 +66,7 @@ class Check(Struct, frozen=True):
 
 
 def check_environment() -> list[Check]:
-    """Return the checks of Python, of the dependencies and of the limit on open files."""
+    """Check Python, the dependencies and the limit on open files. Return the results."""
     dependencies = [_check_dependency(name) for name in DEPENDENCIES]
     return [_check_python(), *dependencies, _check_files()]
 
@@ -96,7 +96,7 @@ def _check_files() -> Check:
 
 
 def check_space(path: str) -> Check:
-    """Return the check of the free space on the file system of `path`."""
+    """Check the free space on the file system that contains `path`. Return the result."""
     free = shutil.disk_usage(path).free
     if free >= _FREE_BYTES_MIN:
         return Check("free space", "ok", size_text(free))
@@ -106,17 +106,21 @@ def check_space(path: str) -> Check:
 
 
 # ---- spark ---------------------------------------------------------------------------------------
-# A server runs without Spark, so each problem is only a warning.
+# A server does not need Spark. Each problem with Spark is therefore only a warning.
 
 
 Version = tuple[int, ...]
 
-# Name, lowest version, and first version that is too new. The extra `spark` has the same limits.
+# Name, lowest supported version, and first version that is too new. The limits of the extra `spark`
+# in pyproject.toml are the same.
 REQUIRED: Final = (("pyspark", (4, 2), (5,)), ("pyarrow", (18,), None), ("pandas", (2, 2), (3,)))
 
 
 def check_spark() -> list[Check]:
-    """Return the checks for Spark, or a single check which says that Spark is not installed."""
+    """Check the requirements of Spark. Return the results.
+
+    If Spark is not installed, return a single result that says so.
+    """
     if importlib.util.find_spec("pyspark") is None:
         advice = "to read and write streams with Spark, " + install_advice("'.[spark]'")
         return [Check("spark", "info", f"pyspark is not installed; {advice}")]
@@ -130,7 +134,7 @@ def check_spark() -> list[Check]:
 
 
 def pip_requirement(name: str, lowest: Version, too_new: Version | None) -> str:
-    """Return the requirement in the syntax of pip, such as `pandas>=2.2,<3`."""
+    """Return the requirement in pip's syntax, such as `pandas>=2.2,<3`."""
     return f"{name}>={_dotted(lowest)}" + (f",<{_dotted(too_new)}" if too_new else "")
 
 
@@ -169,10 +173,10 @@ def _check_worker_python(python: str, result: ProbeResult | None) -> Check:
 
 
 def _check_format(result: ProbeResult) -> Check:
-    """Return the check whether Spark finds the format.
+    """Check whether Spark finds the format "semel". Return the result.
 
-    Spark imports all packages named `pyspark_...` together. If one import fails,
-    it finds none of their formats.
+    Spark imports all packages named `pyspark_...` together. If one import fails, Spark finds none
+    of the formats in these packages.
     """
     broken = {name: why for name, why in result.packages.items() if why}
     if not broken:
@@ -184,11 +188,11 @@ def _check_format(result: ProbeResult) -> Check:
 
 
 # ---- directory -----------------------------------------------------------------------------------
-# The quick checks, which do not read the whole directory.
+# These are the quick checks. They do not read the whole directory.
 
 
 class Overview(Struct):
-    """The quick checks of a directory, and the values that they read."""
+    """The results of the quick checks of a directory, and the values that the checks read."""
 
     is_in_use: bool = False
     is_corrupt: bool = False
@@ -243,7 +247,7 @@ class Overview(Struct):
 
 
 def inspect_directory(path: str) -> Overview:
-    """Return the results of all quick checks of a directory."""
+    """Run all quick checks on a directory. Return the results."""
     disk = ReadOnlyDisk(path)
     overview = Overview()
     overview.add_lock(path)
@@ -268,8 +272,10 @@ _STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold
 def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
     """Check this machine, and Spark or a data directory.
 
-    Changes no data and does not keep the directory locked. Exit codes: 0 no problem found, 65 the
-    data is corrupt, 66 there is no such data directory, 69 something that semel needs is missing.
+    Changes no data, and does not keep the directory locked.
+
+    Exit codes: 0 if no problem was found, 65 if the data is corrupt, 66 if there is no such data
+    directory, 69 if something that semel needs is missing.
     """
     if is_deep and data is None:
         raise CommandRefused("--verify requires a directory: semel doctor --verify --data DIR")
@@ -326,7 +332,7 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
             check_readable(path, is_shared=is_shared)
             store = open_store(path, is_shared=is_shared)
         except CorruptData as error:
-            # Report the error, and verify the journal without the checkpoint.
+            # Report the error as a finding, and verify the journal without the checkpoint.
             return verify(ReadOnlyDisk(path), DamagedStore(error), steps.show)
         report = verify(ReadOnlyDisk(path), store, steps.show)
         store.close()
@@ -336,7 +342,8 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
         report.note(
             path,
             None,
-            "is in use by a running process; the last findings may be outdated",
+            "is in use by a running process; the data may have changed during this check, and the"
+            " last findings may be outdated",
         )
     return report
 

@@ -43,18 +43,18 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command("graph")
 @click.argument("file", type=_FILE)
-@click.option("--graph", "name", help="Id of the graph, if the file has several.")
+@click.option("--graph", "name", help="Id of the graph; required if FILE has several graphs.")
 @click.option(
     "--svg",
     "svg_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw into this file.",
+    help="Draw the graph as SVG into this file.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 def graph_command(*, file: Path, name: str | None, svg_file: Path | None, is_json: bool) -> None:
     """Validate the graph in FILE, and draw it as text or SVG.
 
-    Does not run the graph, and contacts no server.
+    Does not run the graph, and does not contact a server.
     """
     graph = load_graph(file, name)
     try:
@@ -75,8 +75,9 @@ def graph_command(*, file: Path, name: str | None, svg_file: Path | None, is_jso
 def load_graph(file: Path, name: str | None = None) -> Graph:
     """Import a file as a module and return its graph.
 
-    `name` is the id of the graph; it is required if the file has several graphs. Raises
-    CommandRefused if the file has no such graph, or if its import fails.
+    `name` is the id of the graph. It is required if the file has several graphs.
+
+    Raises CommandRefused if the file has no such graph, or if the import fails.
     """
     graphs = _graphs(file, _module(file))
     listed = ", ".join(graphs) or "no graph"
@@ -91,7 +92,7 @@ def load_graph(file: Path, name: str | None = None) -> Graph:
 
 
 def refuse_graph(error: GraphError) -> CommandRefused:
-    """Print each error of a graph on a line, and return the exception to raise."""
+    """Print each error in a graph on its own line. Return the exception to raise."""
     for complaint in error.complaints:
         click.echo(f"  - {printable(complaint)}", err=True)
     return CommandRefused(str(error).partition(":\n")[0], EXIT_USAGE)
@@ -108,7 +109,7 @@ def _graphs(file: Path, module: ModuleType) -> dict[str, Graph]:
 
 
 def _module(file: Path) -> ModuleType:
-    """Import the file, which can import modules from its own directory."""
+    """Import a file as a module. The file can import other modules from its own directory."""
     name = file.stem
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -130,18 +131,18 @@ def _module(file: Path) -> ModuleType:
 
 @click.command("run")
 @click.argument("file", type=_FILE)
-@click.option("--graph", "name", help="Id of the graph, if the file has several.")
+@click.option("--graph", "name", help="Id of the graph; required if FILE has several graphs.")
 @click.option(
     "--url",
     envvar="SEMEL_URL",
     show_envvar=True,
-    help=f"Address of the server; default: the url of the graph, or {URL_DEFAULT}.",
+    help=f"Address of the server; default: the graph's own url, or else {URL_DEFAULT}.",
 )
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
-    help="Where functions run: on Spark or in this process; default: on Spark if the graph needs it"
-    " or --master is set.",
+    help="Where functions run: on Spark or in this process; default: on Spark if the graph needs"
+    " Spark or --master is set, else in this process.",
 )
 @click.option("--master", help="Spark master, such as local[*] or spark://host:7077.")
 @click.option("--checkpoints", help="Directory or URI for Spark checkpoints.")
@@ -162,8 +163,8 @@ def run_command(
 ) -> int:
     """Run the pipeline graph in FILE.
 
-    Runs until Ctrl-C or SIGTERM; with --available-now, until the stored messages are processed.
-    Exit code 0 if every processor has ended, 3 if a processor has stopped because of an error.
+    Runs until Ctrl-C or SIGTERM. With --available-now, runs until the stored messages are
+    processed. The exit code is 3 if a processor has stopped because of an error, otherwise 0.
     """
     graph = load_graph(file, name)
     try:
@@ -191,8 +192,9 @@ def run_command(
 
 @contextmanager
 def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
-    """Stop the runner cleanly on SIGTERM, which service managers send."""
-    if threading.current_thread() is not threading.main_thread():  # cannot set handlers
+    """Within the block, stop the runner cleanly on SIGTERM, the signal of service managers."""
+    # Only the main thread can set signal handlers.
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: runner.stop())
@@ -203,7 +205,7 @@ def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
 
 
 # ---- run view ------------------------------------------------------------------------------------
-# Progress is a live table on a terminal, otherwise lines, or JSON for programs.
+# Progress is shown as a live table on a terminal, and as lines elsewhere. With --json, it is JSON.
 
 
 # The fields shown for each processor, and their titles in the table.
@@ -221,7 +223,7 @@ _COLUMNS: Final = {
 
 
 class RunView:
-    """Prints the gauges of a runner: a table or lines on stderr, or JSON on stdout."""
+    """Prints a runner's gauges: as a table or lines on stderr, or as JSON on stdout."""
 
     def __init__(self, runner: Runner, *, is_json: bool) -> None:
         self._runner = runner
@@ -304,14 +306,15 @@ def _line(gauge: Gauge, rate: float) -> str:
 
 
 def _rows(gauge: Gauge) -> int:
-    """Return the number of messages that the processor has read; for a source, written."""
+    """Return how many messages a processor has read, or, for a source, how many it has written."""
     return gauge.read or gauge.written
 
 
 class _Rates:
-    """Rows per second of each processor.
+    """The rate of each processor, in rows per second.
 
-    `measure` sets the rates since the last measurement, `whole` the rates over the whole run.
+    `measure` sets each rate to the rate since the last measurement. `whole` sets each rate to the
+    average over the whole run.
     """
 
     def __init__(self) -> None:
@@ -346,21 +349,21 @@ class _Rates:
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Number of steps to show; the newest are shown.",
+    help="How many of the newest steps to show.",
 )
 @remote
 def trace_command(
     client: Client, *, graph: str, processor: str | None, count: int, is_json: bool
 ) -> None:
-    """Show the last steps of GRAPH, or of one PROCESSOR.
+    """Show the last steps of GRAPH, or only those of PROCESSOR.
 
-    Prints the outcome, input ranges, output ranges, duration and hash of each step.
+    Prints the outcome, the input ranges, the output ranges, the duration and the hash of each step.
     """
     try:
         steps = trace_of(client, graph, processor)[-count:]
     except StreamNotFound as error:
         raise CommandRefused(
-            f"graph {graph} has no trace; `semel run` creates it", EXIT_REFUSED
+            f"graph {graph} has no trace; `semel run` creates the trace", EXIT_REFUSED
         ) from error
     if is_json:
         for step in steps:

@@ -1,8 +1,10 @@
 """The child process of `local()`: a `semel serve` that ends when its parent process ends.
 
-Its standard input is a pipe to which the parent writes nothing. End of file therefore means that
-the parent has ended. The first argument is the temporary directory of the parent, which the child
-then removes. The argument is empty if there is no such directory.
+The child's standard input is a pipe to which the parent writes nothing. End of file therefore means
+that the parent has ended.
+
+The first argument is the parent's temporary directory, or an empty string if there is none. The
+child removes this directory when the parent has ended.
 """
 
 import os
@@ -14,7 +16,7 @@ from semel.cli.main import cli
 
 
 def _follow_parent(temporary: str) -> None:
-    os.read(0, 1)  # not sys.stdin: its lock would block the shutdown of the interpreter
+    os.read(0, 1)  # not sys.stdin, because its lock would block the shutdown of the interpreter
     if temporary:
         shutil.rmtree(temporary, ignore_errors=True)
     os._exit(0)

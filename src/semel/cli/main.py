@@ -12,7 +12,7 @@ import semel
 from semel.cli.output import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, CommandRefused, printable
 from semel.model.errors import EngineError
 
-# Module and function of each command, in the order a new user needs them.
+# The module and the function of each command, in the order in which a new user needs the commands.
 _COMMANDS: Final = {
     "serve": "serve:serve_command",
     "create": "streams:create_command",
@@ -38,14 +38,20 @@ _COMMANDS: Final = {
 
 
 class _Commands(click.Group):
-    """The group of all commands. It imports a command on use, and turns errors into exit codes."""
+    """The group of all commands.
+
+    It imports a command when the command is used, and it turns errors into exit codes.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command. Only its module is imported, which keeps the start fast."""
+        """Return a command, or None if there is no such command.
+
+        Only the module of this command is imported, because that keeps the start fast.
+        """
         del ctx
         if cmd_name not in _COMMANDS:
             return None
@@ -54,7 +60,7 @@ class _Commands(click.Group):
         return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Run a command and exit. Errors of the environment are printed without a traceback."""
+        """Run a command and exit. Errors that are not bugs are printed without a traceback."""
         extra["standalone_mode"] = False  # click raises, and _exit_code_of chooses the exit code
         sys.exit(_exit_code_of(partial(super().main, *args, **extra)))
 

@@ -1,4 +1,7 @@
-"""Option types shared by several commands, and options and errors of commands that use a server."""
+"""Option types that several commands share.
+
+For commands that use a server, this module also has the common options and the error reports.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +25,7 @@ from semel.wire.refusal_table import BY_CODE
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """A number of seconds above zero; fractions are allowed."""
+    """A number of seconds above zero and up to `maximum`. Fractions are allowed."""
 
     name = "seconds"
 
@@ -46,9 +49,9 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
 
 
 class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """An offset as semel prints it, or the number of a message, which is converted to an offset.
+    """An offset as semel prints it, or the number of a message.
 
-    With `is_for_reading`, `-1` and `now` are also accepted.
+    A number is converted to an offset. If `is_for_reading`, `-1` and `now` are also accepted.
     """
 
     name = "offset"
@@ -78,7 +81,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Parse the time with the same function as the server."""
+        """Parse the time with the function that the server uses."""
         try:
             instant_ms = read_instant({"time": str(value)}, "time")
         except MalformedRequest:
@@ -102,7 +105,7 @@ class TokenText(click.ParamType):  # type: ignore[type-arg]  # not generic befor
 
 
 class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
-    """A header of a message, `NAME=VALUE`; the value may contain `=`."""
+    """A header of a message, written as `NAME=VALUE`. The value can contain `=`."""
 
     name = "name=value"
 
@@ -136,7 +139,7 @@ path_argument: Final = click.argument("path", type=Path())
 
 
 def remote(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --url, --timeout and --json to a command, and pass a `Client` to it."""
+    """Add --url, --timeout and --json to a command, and pass a `Client` as its first argument."""
 
     @click.option(
         "--url",
@@ -153,7 +156,7 @@ def remote(function: Callable[..., Any]) -> Callable[..., Any]:
         default=30.0,
         show_default=True,
         show_envvar=True,
-        help="Seconds to wait for a response.",
+        help="How many seconds to wait for a response.",
     )
     @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
     @wraps(function)
@@ -165,7 +168,10 @@ def remote(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_together(**options: object) -> bool:
-    """Return whether all of the options are set. Raises CommandRefused if only some are."""
+    """Return True if all of the options are set, and False if none is set.
+
+    Raises CommandRefused if only some of the options are set.
+    """
     names = {name: f"--{name.replace('_', '-')}" for name in options}
     missing = [names[name] for name, value in options.items() if value is None]
     if missing and len(missing) < len(options):
@@ -181,9 +187,13 @@ def require_together(**options: object) -> bool:
 
 @contextmanager
 def client_errors(url: str, timeout: float) -> Iterator[Client]:
-    """Yield a client. Its errors are raised as CommandRefused, which ends the command."""
+    """Yield a client for the server at `url`.
+
+    Errors of the client are raised as CommandRefused, which ends the command.
+    """
     try:
-        # Few retries: a user is waiting, so an unreachable server is reported after about a second.
+        # There are few retries, because a user is waiting. An unreachable server is reported after
+        # about a second.
         client = Client(url, timeout=timeout, retries=4)
     except ValueError as error:
         raise CommandRefused(
@@ -197,7 +207,10 @@ def client_errors(url: str, timeout: float) -> Iterator[Client]:
 
 
 def error_report(error: ClientError) -> CommandRefused:
-    """Return a CommandRefused with an exit code, which says what is wrong and what to do."""
+    """Return a CommandRefused for an error of the client.
+
+    Its message says what is wrong and what to do. It also has the exit code of the command.
+    """
     if isinstance(error, errors.NotSupported | errors.ProtocolError):
         return CommandRefused(
             f"{error.message}; check --url: is it a semel server?", EXIT_NOT_UNDERSTOOD
@@ -207,8 +220,8 @@ def error_report(error: ClientError) -> CommandRefused:
     if isinstance(error, errors.Indeterminate):
         return CommandRefused(
             f"{error.message}; the request may or may not have been applied: check this before you"
-            " repeat it; an append with --idempotency-key, or with --producer, --epoch and --seq,"
-            " can be repeated safely",
+            " repeat the request; an append with --idempotency-key, or with --producer, --epoch and"
+            " --seq, can be repeated safely",
             EXIT_UNAVAILABLE,
         )
     if isinstance(error, errors.Unavailable) and error.status is not None:
@@ -232,6 +245,6 @@ def _refusal(error: errors.Refused) -> str:
     text = f"{error.code}: {message}" + (f" ({listed})" if listed else "")
     if error.applied != errors.NO:
         text += "; it may have been applied"
-    # An error that the client detected itself has no status, and its message is complete.
+    # An error that the client itself detected has no status. Its message already says what to do.
     entry = BY_CODE.get(error.code) if error.status else None
     return f"{text}; {entry.cli}" if entry is not None and entry.cli else text

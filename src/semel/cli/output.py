@@ -1,4 +1,4 @@
-"""Output of the commands: messages, facts, lists, JSON lines, progress, and exit codes."""
+"""Output of the commands: messages, facts, lists, JSON lines, progress and exit codes."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from semel.client.values import Message
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.messages import is_json
 
-# In JSON, these characters occur only between tokens, never inside a string.
+# In JSON, tabs and line breaks occur only between tokens, never inside a string.
 _ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")
 
 
@@ -35,7 +35,10 @@ class Style(Enum):
 
 
 def style_of(*, is_raw: bool, is_json: bool) -> Style:
-    """Return the style that the options select. On a terminal, it escapes control characters."""
+    """Return the style that the options select.
+
+    Without an option, control characters are escaped if the output is a terminal.
+    """
     if is_raw:
         return Style.RAW
     if is_json:
@@ -44,7 +47,7 @@ def style_of(*, is_raw: bool, is_json: bool) -> Style:
 
 
 def render_messages(messages: Iterable[Message], style: Style) -> Iterator[bytes]:
-    """Yield the output of each message."""
+    """Yield the bytes to print for each message."""
     for message in messages:
         if style is Style.RAW:
             yield message.raw
@@ -100,11 +103,14 @@ def json_line(value: object) -> bytes:
 
 
 def write_stdout(data: bytes) -> None:
-    """Write to standard output and flush. Exit with 0 if the reader closed it, as `head` does."""
+    """Write to standard output and flush.
+
+    If the reader has closed standard output, as `head` does, end the command with exit code 0.
+    """
     try:
         click.echo(data, nl=False)
     except BrokenPipeError:
-        # Otherwise flushing the buffer at exit would raise again.
+        # Without this, flushing the buffer at exit would raise the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(0) from None
 
@@ -115,7 +121,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def report(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None:
-    """Print the result of a command: a sentence, or the facts as JSON."""
+    """Print the result of a command: `sentence`, or, if `is_json`, `facts` as JSON."""
     if is_json:
         write_stdout(json_line(facts))
     else:
@@ -125,9 +131,9 @@ def report(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None
 def print_facts(
     facts: Mapping[str, object], document: object = None, *, is_json: bool = False
 ) -> None:
-    """Print names and values, one pair per line. Pairs whose value is None are omitted.
+    """Print names and values, one pair per line. Omit the pairs whose value is None.
 
-    With `is_json`, print `document` as JSON instead, or the facts if there is no document.
+    If `is_json`, print `document` as JSON instead. Without a document, print the facts as JSON.
     """
     if is_json:
         write_stdout(json_line(facts if document is None else document))
@@ -150,8 +156,8 @@ def print_list(
 ) -> None:
     """Print a list as JSON, as a table, or as lines.
 
-    With `is_json`, each document is a line of JSON. Otherwise, a terminal gets a table of the
-    rows, and a file or pipe gets the first cell of each row.
+    If `is_json`, print each document as a line of JSON. Otherwise, print a table of the rows on a
+    terminal, and only the first cell of each row to a file or a pipe.
     """
     if is_json:
         write_stdout(b"".join(map(json_line, documents)))
@@ -164,7 +170,7 @@ def print_list(
 def text_table(
     titles: Iterable[str], rows: Iterable[Iterable[object]], *, right: Container[str] = ()
 ) -> Table:
-    """Return a table without borders. Columns whose title is in `right` are right-aligned."""
+    """Return a table without borders. The columns with a title in `right` are right-aligned."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, overflow="fold", justify="right" if title in right else "left")
@@ -180,7 +186,10 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters escaped, so that data cannot control the terminal."""
+    """Return the text with control characters escaped.
+
+    Otherwise, data that is printed could control the terminal.
+    """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -193,14 +202,14 @@ def size_text(count: int) -> str:
 
 
 # ---- progress ------------------------------------------------------------------------------------
-# Progress is a bar on a terminal, otherwise a line every two seconds.
+# Progress is shown as a bar on a terminal, and as a line every two seconds elsewhere.
 
 
 _PLAIN_SECONDS: Final = 2.0
 
 
 class ProgressLine:
-    """The progress of a command on stderr: one bar per step, or lines."""
+    """Shows the progress of a command on stderr: one bar for each step, or lines."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_plain = is_quiet or not sys.stderr.isatty()
@@ -264,7 +273,10 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class CommandRefused(click.ClickException):
-    """An error that ends the command with an exit code. It says what is wrong and what to do."""
+    """An error that ends the command with an exit code.
+
+    The message says what is wrong and what to do.
+    """
 
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""`semel producers`: inspect the producers of a stream, remove them, and register producer ids."""
+"""`semel producers`: inspects and removes the producers of a stream, and registers producer ids."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def producers_command() -> None:
 def list_producers_command(client: Client, *, path: str, is_json: bool) -> None:
     """List the producers of a stream.
 
-    Prints a table on a terminal, otherwise one id per line.
+    Prints a table on a terminal. Otherwise prints one id per line.
     """
     producers = client.stream(path).producers()
     names = ("producer_id", "mode", "epoch", "last_seq", "last_offset", "updated_at")
@@ -58,7 +58,7 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
     producers = client.stream(path).producers(producer_id)
     if not producers:
         raise CommandRefused(
-            f"{path} has no producer {producer_id}; list them with `semel producers ls {path}`",
+            f"{path} has no producer {producer_id}; to list all, run `semel producers ls {path}`",
             EXIT_REFUSED,
         )
     facts = _facts(producers[0])
@@ -69,7 +69,9 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
 @producers_command.command("explain")
 @path_argument
 @click.argument("producer_id", metavar="ID")
-@click.option("--seq", required=True, help="Sequence; for a sparse producer also FIRST-LAST.")
+@click.option(
+    "--seq", required=True, help="Sequence of the append; a sparse producer can use FIRST-LAST."
+)
 @click.option("--epoch", type=click.IntRange(min=0), help="Producer epoch of the append.")
 @click.option("--session", help="Producer session of the append.")
 @click.option("--mode", type=click.Choice([DENSE, SPARSE]), default=DENSE, show_default=True)
@@ -77,9 +79,9 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
 def explain_command(
     client: Client, *, path: str, producer_id: str, seq: str, is_json: bool, **options: Any
 ) -> None:
-    """Show how the server would respond to an append.
+    """Show how the server would respond to an append by a producer.
 
-    Prints the status and the reason. Nothing is appended.
+    Prints the status, the outcome and the reason. Nothing is appended.
     """
     explanation = client.stream(path).explain(producer_id, seq, **options)
     if is_json:
@@ -103,7 +105,7 @@ def _sentence(explanation: dict[str, Any]) -> str:
 def forget_producer_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
     """Remove a producer from a stream.
 
-    Its next append is accepted as new, even if it was stored before.
+    The producer's next append is accepted as new, even if the same append was stored before.
     """
     client.stream(path).forget_producer(producer_id)
     facts = {"stream": path, "producer_id": producer_id, "forgotten": True}
@@ -116,7 +118,8 @@ def forget_producer_command(client: Client, *, path: str, producer_id: str, is_j
 def register_command(client: Client, *, producer_id: str | None, is_json: bool) -> None:
     """Register a new producer id, or the next epoch of ID.
 
-    Without ID, the server chooses the id. A new epoch of ID fences the instances with an older one.
+    Without ID, the server chooses the id. The next epoch of ID fences all instances that use an
+    older epoch.
     """
     registered = client.register_producer(producer_id)
     sentence = f"producer {registered.producer_id} has epoch {registered.producer_epoch}"

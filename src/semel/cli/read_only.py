@@ -19,7 +19,7 @@ from semel.model.errors import CorruptData
 
 
 def is_in_use(path: str) -> bool:
-    """Return whether a process holds the lock of the directory. Keeps no lock."""
+    """Return True if a process holds the lock of the directory. This call keeps no lock."""
     try:
         fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -49,7 +49,7 @@ class ReadOnlyDisk:
 class _Reader(LmdbReader):
     """A view of the checkpoint in which a missing table has no rows.
 
-    The digest of the checkpoint shows whether the table should have rows.
+    The digest of the checkpoint shows whether a missing table should have rows.
     """
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -69,9 +69,9 @@ def _open(file: str, *, is_shared: bool) -> lmdb.Environment:
 
 
 def _open_filled_copy(file: str) -> lmdb.Environment:
-    """Open a copy of the file, extended to the length that LMDB expects.
+    """Open a copy of the file. The copy is extended to the length that LMDB expects.
 
-    Reading a page beyond the end of the file would kill the process.
+    Without this, reading a page beyond the end of the file would kill the process.
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = os.path.join(folder, FILE_NAME)
@@ -84,8 +84,9 @@ def _open_filled_copy(file: str) -> lmdb.Environment:
 class ReadOnlyStore:
     """The checkpoint of a directory, opened for reading only.
 
-    `is_shared` means that a process is using the directory. Then this reader is registered in
-    LMDB's reader table, so that the pages it reads are not reused. Otherwise nothing is written.
+    `is_shared` means that another process is using the directory. Then this reader registers itself
+    in LMDB's reader table, so that the other process does not reuse pages that are being read.
+    Otherwise nothing is written to the directory.
     """
 
     def __init__(self, path: str, *, is_shared: bool) -> None:
@@ -114,18 +115,18 @@ class ReadOnlyStore:
 
 
 class NoStore:
-    """The store of a directory without a checkpoint; it has no rows."""
+    """The store of a directory without a checkpoint. It has no rows."""
 
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:
         yield _Reader(None, {})  # type: ignore[arg-type]  # without tables nothing is looked up
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
+        """Do nothing, because no file is open."""
 
 
 class DamagedStore:
-    """The store of a checkpoint that cannot be opened. Every read raises the error."""
+    """The store of a checkpoint that cannot be opened. Every read raises `error`."""
 
     def __init__(self, error: CorruptData) -> None:
         self._error = error
@@ -143,16 +144,19 @@ def _as_corruption() -> Iterator[None]:
 
 
 def open_store(path: str, *, is_shared: bool) -> ReadOnlyStore | NoStore:
-    """Open the checkpoint, or return a NoStore if there is none. Raises CorruptData."""
+    """Open the checkpoint for reading. Return a NoStore if the directory has no checkpoint.
+
+    Raises CorruptData if the checkpoint cannot be read.
+    """
     if not os.path.exists(os.path.join(path, FILE_NAME)):
         return NoStore()
     return ReadOnlyStore(path, is_shared=is_shared)
 
 
 def check_readable(path: str, *, is_shared: bool) -> None:
-    """Read the whole checkpoint in a child process. Raises CorruptData if the child is killed.
+    """Read the whole checkpoint in a child process. Raises CorruptData if the child crashes.
 
-    LMDB can crash the process that reads a damaged page.
+    A child process is used because LMDB can crash the process that reads a damaged page.
     """
     arguments = [sys.executable, "-m", "semel.cli.read_only", path, str(int(is_shared))]
     probe = subprocess.run(  # noqa: S603 - our own interpreter and module
@@ -175,4 +179,4 @@ if __name__ == "__main__":
     try:
         _read_everything(*sys.argv[1:])
     except CorruptData:
-        sys.exit(1)  # the verification reports it in detail
+        sys.exit(1)  # the verification reports the error in detail

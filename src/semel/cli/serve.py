@@ -1,4 +1,4 @@
-"""`semel serve`: the options, the configuration file, and the server process."""
+"""`semel serve`: the options, the configuration file and the server process."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
 
 # ---- config file ---------------------------------------------------------------------------------
-# Settings in a TOML file. The command line and the environment override them.
+# Settings can be in a TOML file. The command line and the environment override the file.
 
 
 CONFIG: Final = "config"
@@ -46,7 +46,8 @@ def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None
         ctx.default_map = read_settings(path, ctx.command)
 
 
-# This option is eager: it is evaluated first, because the file sets the defaults of the others.
+# This option is eager, which means that it is evaluated before the other options. The file sets
+# their defaults.
 config_option: Final = click.option(
     f"--{CONFIG}",
     metavar="FILE",
@@ -55,12 +56,15 @@ config_option: Final = click.option(
     is_eager=True,
     expose_value=False,
     callback=_load,
-    help="TOML file with settings, named like the options: long_poll_timeout = 20.",
+    help="TOML file with settings. They are named like the options: long_poll_timeout = 20.",
 )
 
 
 def read_settings(path: str, command: click.Command) -> dict[str, Any]:
-    """Return the settings in a file. Raises CommandRefused for an unknown name or a wrong type."""
+    """Return the settings in a file. The names of the settings are those of the command's options.
+
+    Raises CommandRefused if the file cannot be read, or has an unknown name or a wrong type.
+    """
     options = {
         param.name: param
         for param in command.params
@@ -94,7 +98,7 @@ def _nearest(key: str, options: Mapping[str, object]) -> str:
 
 
 def _expected_if_wrong(option: click.Option, value: object) -> str | None:
-    """Return a description of the expected value; None if the value has the right type."""
+    """Return a description of the expected value, or None if the value has the right type."""
     if option.is_flag:
         return None if isinstance(value, bool) else "true or false"
     if isinstance(option.type, Seconds):
@@ -130,7 +134,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
 def _setting(
     name: str, *, help: str, metavar: str | None = None, **more: Any
 ) -> Callable[[_F], _F]:
-    """Return an option that an environment variable and the file can also set."""
+    """Return an option that can also be set by an environment variable or in the file."""
     return click.option(
         f"--{name}",
         envvar=f"SEMEL_{name.upper().replace('-', '_')}",
@@ -170,7 +174,7 @@ def _setting(
     "dedup",
     type=click.Choice(["on", "off"]),
     default="on",
-    help="Whether a new stream recognises duplicates, if its creation does not specify it.",
+    help="Whether new streams recognise duplicates; a stream's creation can override this.",
 )
 @_setting(
     "strict-payloads",
@@ -180,7 +184,7 @@ def _setting(
 @_setting(
     "producer-idle-seconds",
     type=Seconds(10 * 365 * 86_400.0),
-    help="Expire a producer after this time without appends; its tombstone stays."
+    help="Expire a producer after this time without appends; a tombstone of it is kept."
     "  [default: never]",
 )
 @_setting(
@@ -190,12 +194,12 @@ def _setting(
     help="Time that an append waits for a missing predecessor before it is refused.",
 )
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
-@_setting("tls-key", metavar="FILE", help="Private key, if it is in another file.")
+@_setting("tls-key", metavar="FILE", help="Private key, if it is not in the certificate file.")
 def serve_command(**values: Any) -> None:
     """Serve a data directory over HTTP until SIGTERM or Ctrl-C.
 
-    Prints one line, `listening on http://HOST:PORT`, when it is ready. Options override environment
-    variables, and these override the file of --config.
+    Prints one line, `listening on http://HOST:PORT`, when the server is ready. Options override
+    environment variables, and environment variables override the file that --config names.
     """
     serving = ServeOptions(**values)
     if not serving.host:
@@ -213,7 +217,7 @@ def serve_command(**values: Any) -> None:
 
 async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | None) -> None:
     listener = Listener()
-    try:  # bind first, because creating a new directory can take time and much disk space
+    try:  # bind first, because creating a data directory takes time and much disk space
         port = await listener.bind(serving.host, serving.port)
     except OSError as error:
         raise _cannot_listen(serving, error) from error
@@ -246,7 +250,7 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
     click.echo(f"listening on {origin}")
     await stop.wait()
     draining = asyncio.create_task(listener.drain(10.0))
-    await asyncio.sleep(0)  # so that every connection marks its next response as its last
+    await asyncio.sleep(0)  # lets every connection mark its next response as its last
     app.drain()
     await draining
     await engine.close()
@@ -279,13 +283,13 @@ def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
 
 
 def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Return the TLS context for a certificate and its key; None without a certificate.
+    """Return the TLS context for a certificate and its key, or None without a certificate.
 
     Raises CommandRefused if the PEM files cannot be loaded.
     """
     if cert is None:
         if key is not None:
-            raise CommandRefused("--tls-key requires --tls-cert, the certificate it belongs to")
+            raise CommandRefused("--tls-key requires --tls-cert, the certificate for this key")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -304,4 +308,4 @@ def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
 
 
 def _no_password() -> NoReturn:
-    raise CommandRefused("the private key is encrypted; pass one without a password")
+    raise CommandRefused("the private key is encrypted; pass a key without a password")

@@ -32,7 +32,7 @@ from semel.wire.headers import print_instant
 
 @click.command("create")
 @path_argument
-@click.option("--content-type", metavar="TYPE", help="Such as application/json.")
+@click.option("--content-type", metavar="TYPE", help="Content type, such as application/json.")
 @click.option(
     "--ttl", type=click.IntRange(min=0), help="Seconds from the last read or write to expiry."
 )
@@ -41,22 +41,24 @@ from semel.wire.headers import print_instant
 @click.option(
     "--dedup",
     type=click.Choice(["on", "off"]),
-    help="Whether the stream recognises duplicates; default: that of the source of a fork, or the"
-    " server's setting.",
+    help="Whether the stream recognises duplicates; default: as the source, for a fork, or else as"
+    " the server's --dedup.",
 )
 @click.option("--fork-from", type=Path(), help="Create a fork of this stream.")
-@click.option("--fork-offset", type=Offset(), help="Share messages up to here; default: the tail.")
+@click.option(
+    "--fork-offset", type=Offset(), help="Share the messages before this offset; default: the tail."
+)
 @click.option(
     "--fork-sub-offset",
     type=click.IntRange(min=0),
-    help="Also share this many bytes, or JSON messages, of the next append.",
+    help="Also share this many bytes of the next append, or messages if the stream is JSON.",
 )
 @remote
 def create_command(client: Client, path: str, *, is_json: bool, **options: Any) -> None:
     """Create the stream PATH.
 
-    Succeeds if the stream already exists with the same configuration. Exit code 1 if it exists with
-    another configuration.
+    Succeeds if the stream already exists with the same configuration. The exit code is 1 if the
+    stream exists with a different configuration.
     """
     result = client.run(client.stream(path).calls.create(_configuration(**options), exist_ok=True))
     info = result.info
@@ -103,7 +105,7 @@ def _configuration(
 def head_command(client: Client, path: str, *, is_json: bool) -> None:
     """Show the properties of the stream PATH.
 
-    Prints its content type, next offset, state, incarnation and expiry.
+    Prints the stream's content type, next offset, incarnation and expiry, and whether it is closed.
     """
     info = client.stream(path).head()
     ends = info.expires_at
@@ -128,11 +130,11 @@ def head_command(client: Client, path: str, *, is_json: bool) -> None:
 def ls_command(client: Client, *, prefix: str, limit: int | None, is_json: bool) -> None:
     """List the streams, sorted by path.
 
-    Prints a table on a terminal, otherwise one path per line.
+    Prints a table on a terminal. Otherwise prints one path per line.
     """
     titles = ("path", "type", "messages", "state", "written")
     entries = islice(client.streams(prefix), limit)
-    while page := list(islice(entries, 1_000)):  # the number of streams in one response
+    while page := list(islice(entries, 1_000)):  # one response contains 1,000 streams
         rows = [_cells(stream) for stream in page]
         print_list(page, titles, rows, is_json=is_json, right={"messages"})
 
@@ -166,7 +168,7 @@ def trim_command(client: Client, path: str, *, before: str, is_json: bool) -> No
 def close_command(client: Client, path: str, *, is_json: bool) -> None:
     """Close the stream PATH.
 
-    A closed stream can be read, but it refuses appends. Closing it again succeeds.
+    A closed stream can be read, but refuses appends. Closing a closed stream succeeds.
     """
     receipt = client.stream(path).close()
     facts = {"path": path, "next_offset": receipt.next_offset, "closed": receipt.closed}
@@ -195,7 +197,7 @@ def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -
 
 
 def read_pages(client: Client, path: str, offset: str) -> Iterator[list[Message]]:
-    """Yield the messages up to the current tail, as one list per response."""
+    """Yield the messages from `offset` up to the current tail, as one list per response."""
     reader = PageReader(client.stream(path).calls, offset, is_live=False)
     while (page := client.run(reader.next_page())) is not None:
         yield page
@@ -204,10 +206,11 @@ def read_pages(client: Client, path: str, offset: str) -> Iterator[list[Message]
 def live_pages(
     client: Client, path: str, offset: str, on_retry: OnRetry
 ) -> Iterator[list[Message]]:
-    """Yield the stored messages, then new messages as they arrive, as one list per response.
+    """Yield the stored messages from `offset` on, then new messages as they arrive.
 
-    Only the first request has a deadline. Later requests are retried without limit if the server is
-    unreachable, and `on_retry` is called before each retry.
+    Each response is one list. Only the first request has a deadline. Later requests are retried
+    without limit if the server is unreachable, and `on_retry` is called before each of these
+    retries.
     """
 
     def on_retry_after_begin(error: ClientError, tries: int) -> None:
@@ -242,7 +245,7 @@ def read_command(
 ) -> None:
     """Print the messages of the stream PATH, one per line.
 
-    Ends at the current tail. In a JSON stream, each message is one JSON value.
+    Stops at the current tail. In a JSON stream, each message is one JSON value.
     """
     style = style_of(is_raw=is_raw, is_json=is_json)
     count = 0
@@ -268,8 +271,8 @@ def read_command(
 def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_json: bool) -> None:
     """Print the messages of the stream PATH as they arrive.
 
-    Ends when the stream is closed. If the connection is lost, the command reconnects, without
-    skipping or repeating a message. Ctrl-C ends it with exit code 130.
+    Ends when the stream is closed. If the connection is lost, the command reconnects, and no
+    message is skipped or repeated. Ctrl-C ends the command with exit code 130.
     """
     style = style_of(is_raw=is_raw, is_json=is_json)
     try:
@@ -279,7 +282,8 @@ def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_jso
     except StreamGone as error:
         if error.status:
             raise
-        # Without a status, the error is from the client: the stream has a new incarnation.
+        # An error without a status comes from the client. It means that the stream was deleted and
+        # created again, so that it has a new incarnation.
         message = f"{error.message}; run the command again; --offset -1 reads from the beginning"
         raise CommandRefused(message, EXIT_REFUSED) from error
 

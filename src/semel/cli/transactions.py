@@ -1,4 +1,7 @@
-"""`semel txn`, `semel groups` and `semel sinks`: inspect and change them by hand."""
+"""`semel txn`, `semel groups` and `semel sinks`.
+
+They inspect and change transactions, groups and sinks by hand.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +16,7 @@ from semel.client.sync.client import Client
 from semel.client.values import Move, token_of
 
 epoch_option = click.option(
-    "--epoch", type=click.IntRange(min=1), help="Transaction epoch; default: the newest."
+    "--epoch", type=click.IntRange(min=1), help="Transaction epoch; default: the newest epoch."
 )
 
 
@@ -24,9 +27,11 @@ def txn_command() -> None:
 
 @txn_command.command("ls")
 @click.option(
-    "--state", type=click.Choice(["open", "prepared", "stuck"]), help="Only those in this state."
+    "--state",
+    type=click.Choice(["open", "prepared", "stuck"]),
+    help="List only transactions in this state.",
 )
-@click.option("--stream", type=Path(), help="Only those that may write to this stream.")
+@click.option("--stream", type=Path(), help="List only transactions that may write to this stream.")
 @remote
 def list_txns_command(
     client: Client, *, state: str | None, stream: str | None, is_json: bool
@@ -52,7 +57,7 @@ def _owner(txn: Mapping[str, Any]) -> str:
 
 
 def _holds(txn: Mapping[str, Any]) -> str:
-    """Return the streams whose readers wait for the transaction, and the offsets they wait at."""
+    """Return the streams whose readers wait for the transaction, and where the readers wait."""
     return ", ".join(
         f"{path} from {part['first_offset']}"
         for path, part in txn["streams"].items()
@@ -65,7 +70,7 @@ def _holds(txn: Mapping[str, Any]) -> str:
 @epoch_option
 @remote
 def show_txn_command(client: Client, *, name: str, epoch: int | None, is_json: bool) -> None:
-    """Show a pending transaction, or the outcome of an ended one."""
+    """Show a pending transaction, or the outcome of an ended transaction."""
     txn = client.run(calls.show_transaction(client.site, name, epoch))
     if is_json:
         write_stdout(json_line(txn))
@@ -95,7 +100,7 @@ def _parts(part: Mapping[str, Any]) -> str:
 @epoch_option
 @remote
 def commit_command(client: Client, **options: Any) -> None:
-    """Commit a transaction by hand, instead of its owner. This is final."""
+    """Commit a transaction by hand, in place of its owner. This is final."""
     _end(client, "commit", **options)
 
 
@@ -104,7 +109,7 @@ def commit_command(client: Client, **options: Any) -> None:
 @epoch_option
 @remote
 def abort_command(client: Client, **options: Any) -> None:
-    """Abort a transaction by hand, instead of its owner. This is final."""
+    """Abort a transaction by hand, in place of its owner. This is final."""
     _end(client, "abort", **options)
 
 
@@ -115,7 +120,7 @@ def abort_command(client: Client, **options: Any) -> None:
 def fence_command(client: Client, **options: Any) -> None:
     """Abort a transaction and fence its producer. This is final.
 
-    The epoch of the producer is raised, so that the owner cannot begin another transaction with its
+    The producer gets a higher epoch. The owner can therefore not begin another transaction with its
     old epoch.
     """
     _end(client, "fence", **options)
@@ -163,7 +168,7 @@ def _pending_line(path: str, move: Mapping[str, Any]) -> str:
 @click.argument("group")
 @path_argument
 @click.argument("offset", type=Offset())
-@click.option("--expect", type=Offset(), help="Set it only if the position is this offset.")
+@click.option("--expect", type=Offset(), help="Set the position only if it is at this offset now.")
 @remote
 def set_command(
     client: Client, *, group: str, path: str, offset: str, expect: str | None, is_json: bool
@@ -184,7 +189,7 @@ def set_command(
 
 @click.group("sinks")
 def sinks_command() -> None:
-    """Inspect sinks, assign them to another query, or remove them."""
+    """Inspect sinks, assign them to a different query, or remove them."""
 
 
 @sinks_command.command("ls")
@@ -192,7 +197,7 @@ def sinks_command() -> None:
 def list_sinks_command(client: Client, *, is_json: bool) -> None:
     """List the sinks.
 
-    Prints a table on a terminal, otherwise one app per line.
+    Prints a table on a terminal. Otherwise prints one app per line.
     """
     sinks = client.run(calls.list_sinks(client.site))
     names = ("app", "query_id", "last_version", "open_transactions")
@@ -207,7 +212,8 @@ def list_sinks_command(client: Client, *, is_json: bool) -> None:
 def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     """Show the query and the versions of a sink.
 
-    Prints the last version and the number of retained versions; with --json, also these versions.
+    Prints the last version and the number of retained versions. With --json, also prints the
+    retained versions.
     """
     sink = client.run(calls.show_sink(client.site, app))
     facts = {**sink, "versions": None, "retained_versions": len(sink["versions"])}
@@ -216,18 +222,18 @@ def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
 
 @sinks_command.command("rebind")
 @click.argument("app")
-@click.option("--query-id", required=True, help="The query that may write from now on.")
+@click.option("--query-id", required=True, help="The query that is allowed to write from now on.")
 @click.option(
     "--last-version",
     type=click.IntRange(min=-1),
     required=True,
-    help="Version to store as the last one. With -1, the query starts with version 0.",
+    help="Version to store as the last version. With -1, the query starts with version 0.",
 )
 @remote
 def rebind_command(
     client: Client, *, app: str, query_id: str, last_version: int, is_json: bool
 ) -> None:
-    """Assign a sink to another query.
+    """Assign a sink to a different query.
 
     The query continues with the version after --last-version.
     """
@@ -242,7 +248,7 @@ def rebind_command(
 def forget_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     """Remove a sink.
 
-    Its next commit is accepted as new, even if that version was committed before.
+    The sink's next commit is accepted as new, even if that version was committed before.
     """
     client.run(calls.forget_sink(client.site, app))
     report(f"removed sink {app}", {"app": app, "forgotten": True}, is_json=is_json)

@@ -1,1 +1,4 @@
-"""The Python client, for threads and for asyncio: both run the same flows, over plain HTTP."""
+"""The Python client, in a version for threads and a version for asyncio.
+
+Both versions run the same flows, and both use plain HTTP.
+"""

@@ -1,7 +1,7 @@
-"""The flow driver for asyncio: it runs flows on the running event loop.
+"""The flow driver for asyncio. It runs flows on the running event loop.
 
-`AsyncTail` cannot await in its constructor, so it begins when it is entered or iterated. To end a
-wait for a message, cancel the task that waits.
+`AsyncTail` cannot await in its constructor. It therefore begins to read when it is entered or
+iterated. To end a wait for a message, cancel the task that waits.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from semel.client.values import Message
 class AsyncLock:
     """An asyncio.Lock that several event loops can use, one after the other.
 
-    A client may be used after its first event loop has ended.
+    It is needed because a client can be used again after its first event loop has ended.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class AsyncLock:
 
 
 class AsyncStop:
-    """A signal with which one task ends a call of another task on the same event loop."""
+    """A signal that ends a running call. Another task on the same event loop sets the signal."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -66,21 +66,21 @@ class AsyncStop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """End the call: the response it waits for counts as lost, and nothing is sent again."""
+        """End the call. The response it waits for counts as lost, and nothing is sent again."""
         self._event.set()
         self.watch(self._connection)
 
     def watch(self, connection: "AsyncConnection | None") -> None:
-        """Record the connection that the call waits for, so that `set` can close it.
+        """Record the connection that the call waits for, so that `set` can close this connection.
 
-        If `set` was called before, close it now.
+        If `set` was called before, close the connection now.
         """
         self._connection = connection
         if connection is not None and self.is_set:
             connection.close()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until `set` is called, at most `seconds`."""
+        """Wait until `set` is called, but at most `seconds` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -96,9 +96,10 @@ class AsyncConnection(PooledConnection):
         self._writer = writer
 
     def is_usable(self) -> bool:
-        """Return whether the connection is open, as far as the running loop has detected.
+        """Return True if the connection can be used for a request.
 
-        Return False on another event loop than the one it was opened on.
+        Return False if the running loop is not the loop that opened the connection, or if the loop
+        has detected that the connection is closed.
         """
         is_closed = self._reader.at_eof() or self._writer.transport.is_closing()
         return self._loop is asyncio.get_running_loop() and not is_closed
@@ -107,13 +108,14 @@ class AsyncConnection(PooledConnection):
         self._writer.write(data)
 
     def has_unsent(self) -> bool:
-        """Return whether a part of the request is still in the loop's buffer."""
+        """Return True if a part of the request is still in the loop's write buffer."""
         return self._writer.transport.get_write_buffer_size() > 0
 
     async def receive(self, deadline: float, silence_seconds: float) -> ParserEvent:
-        """Return the next event of the parser.
+        """Return the parser's next event.
 
-        Raises OSError or ResponseCut if the connection fails or the time runs out before it.
+        Raises OSError or ResponseCut if the connection fails, if `deadline` passes, or if no byte
+        arrives for `silence_seconds`.
         """
         while not self.events:
             until = min(deadline, time.monotonic() + silence_seconds)
@@ -128,7 +130,7 @@ class AsyncConnection(PooledConnection):
 
 
 class AsyncDriver:
-    """Runs flows, and keeps their connections open for later flows."""
+    """Runs flows. It keeps their connections open for later flows."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -144,9 +146,10 @@ class AsyncDriver:
     ) -> T:
         """Run a flow and return its result. Raises what the flow raises.
 
-        After `timeout` seconds, or once `stop` is set, requests of the flow get no response, and
-        it cannot pause. A response counts as lost after `silence_seconds` without a byte: if the
-        server's machine fails, no error is reported on the connection.
+        After `timeout` seconds, or once `stop` is set, the flow's requests get no response, and the
+        flow can no longer pause. A response also counts as lost if no byte arrives for
+        `silence_seconds`, because no error is reported on the connection if the server's machine
+        fails.
         """
         deadline = time.monotonic() + timeout
         stop = stop or AsyncStop()
@@ -167,9 +170,9 @@ class AsyncDriver:
                 reply = None
 
     async def close(self) -> None:
-        """Close idle connections. Requests in progress continue; later ones raise ClientClosed."""
+        """Close idle connections. Running requests continue. New requests raise ClientClosed."""
         self._pool.close()
-        await asyncio.sleep(0)  # the loop closes them in its next iteration
+        await asyncio.sleep(0)  # the loop closes the connections in its next iteration
 
     # ---- steps -----------------------------------------------------------------------------------
 
@@ -245,9 +248,9 @@ def _seconds_until(deadline: float) -> float | None:
 
 
 class AsyncTail(AsyncIterator[Message]):
-    """An iterator over the messages of a stream, which waits for new ones.
+    """An iterator over the messages of a stream. At the tail, it waits for new messages.
 
-    It ends when the stream is closed, or when `close` is called.
+    The iteration ends when the stream is closed or when `close` is called.
     """
 
     def __init__(
@@ -287,7 +290,7 @@ class AsyncTail(AsyncIterator[Message]):
 
     @property
     def offset(self) -> str:
-        """The offset after the messages that were fetched so far."""
+        """The offset after the messages that have been fetched so far."""
         return self._reader.offset
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One-shot commits, tasks and sinks, as flows: a commit is applied as a whole. No sockets."""
+"""Flows for one-shot commits, tasks and sinks. This module does not use sockets."""
 
 from base64 import b64encode
 from collections import Counter
@@ -74,20 +74,20 @@ __all__ = [
 
 Version = CommitSink
 _AGAIN: Final = (
-    "repeat the commit with the same producer_id, epoch and seq: it is applied once, and"
-    " `duplicate` shows whether it was applied before"
+    "repeat the commit with the same producer_id, epoch and seq: the commit is applied only once,"
+    " and `duplicate` in the result shows whether it was applied before"
 )
 _VERSION_AGAIN: Final = (
-    "commit the same version again, with the same input: it is applied once, and `duplicate` shows"
-    " whether it was applied before"
+    "commit the same version again, with the same input: the version is applied only once, and"
+    " `duplicate` in the result shows whether it was applied before"
 )
 _KNOWN_STREAMS_MAX: Final = 10_000
 
 
 class KnownStreams:
-    """The streams that transactions and commits of a client have written to.
+    """The streams to which a client's transactions and commits have written.
 
-    They are kept because their calls cache the media type.
+    Their `StreamCalls` are kept because each of them caches the stream's media type.
     """
 
     def __init__(self, site: ServerConfig) -> None:
@@ -95,7 +95,7 @@ class KnownStreams:
         self._calls: dict[str, StreamCalls] = {}
 
     def calls(self, path: str) -> StreamCalls:
-        """Return the calls of a stream. Raises ValueError for an invalid path."""
+        """Return the `StreamCalls` for the stream at `path`. Raises ValueError for a bad path."""
         calls = self._calls.get(path)
         if calls is None:
             if len(self._calls) >= _KNOWN_STREAMS_MAX:
@@ -105,7 +105,7 @@ class KnownStreams:
 
 
 class CommitId(Struct, frozen=True):
-    """The producer and the sequence of a commit, by which a repeat is recognised."""
+    """The producer and the sequence of a commit. The server recognises a repeat by them."""
 
     producer_id: str
     epoch: int
@@ -115,8 +115,9 @@ class CommitId(Struct, frozen=True):
 class Parts(Struct, frozen=True):
     """The content of a commit.
 
-    `appends`: the values to append, by stream. `offsets`: moves of positions, by group. `expects`:
-    the tails that streams must have. `transactions`: the tokens of staged transactions.
+    `appends` maps each stream to the values to append. `offsets` maps each group to its moves.
+    `expects` maps each stream to the tail that it must have. `transactions` are the tokens of the
+    staged transactions to commit.
     """
 
     appends: Mapping[str, Iterable[Any]] = {}
@@ -130,8 +131,8 @@ def commit_parts(
 ) -> Flow[CommitResult]:
     """Commit all parts or nothing, and return the result.
 
-    A retry has the same sequence, so the commit is applied once. Raises PayloadMismatch if the
-    sequence was used for another commit.
+    The commit is applied once, because a retry has the same sequence. Raises PayloadMismatch if the
+    sequence was used for a different commit.
     """
     producer_id, epoch, seq = commit_id.producer_id, commit_id.epoch, commit_id.seq
     request = replace(
@@ -143,7 +144,7 @@ def commit_parts(
     response = yield from _commit(streams.site, request, _AGAIN, silence_seconds)
     if read_flag(response.headers, "producer-payload-mismatch"):
         raise errors.PayloadMismatch(
-            f"{producer_id} has committed something else with sequence {seq}",
+            f"{producer_id} has already committed something else with sequence {seq}",
             status=response.status,
             facts={"producer_seq": seq},
         )
@@ -153,12 +154,12 @@ def commit_parts(
 def commit_version(
     streams: KnownStreams, version: Version, parts: Parts, *, silence_seconds: float = inf
 ) -> Flow[CommitResult]:
-    """Commit the listed tasks of a version, in this order. Its other tasks are aborted.
+    """Commit a version: its tasks in `parts.transactions`, in this order, and the other parts.
 
-    The other parts are applied together with the version, or nothing is applied.
+    All of this is applied together, or nothing is applied. The version's other tasks are aborted.
     """
     request = replace((yield from _request_of(streams, parts)), sink=version)
-    # It is retried until the timeout: the caller needs the outcome.
+    # The request is retried until the timeout, because the caller needs the outcome.
     site = replace(streams.site, retries=None)
     response = yield from _commit(site, request, _VERSION_AGAIN, silence_seconds)
     return decoded(response, CommitResult)
@@ -179,7 +180,11 @@ def _commit(
 def commit_known_parts(
     streams: KnownStreams, commit_id: CommitId, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
-    """Commit the parts. A group is moved from the position that its reader got from the server."""
+    """Commit the parts. Every move of a group is sent with a condition.
+
+    If the caller does not pass a condition, the group must still be at the position that its reader
+    got from the server, or to which this client moved it last.
+    """
     planner = MovePlanner(positions)
     planned = _planned(planner, parts, lambda group, moves: (planner.plan(group, moves), {}))
     result = yield from commit_parts(streams, commit_id, planned)
@@ -190,11 +195,14 @@ def commit_known_parts(
 def commit_version_known(
     streams: KnownStreams, version: Version, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
-    """Commit a version. A group is moved from the position that its reader got from the server.
+    """Commit a version. A move to the offset of a message is sent with a condition.
 
-    An offset that does not come from a message is sent without a condition. The server refuses it
-    unless the sink is the mover of the position. A retry is safe, because a version is committed
-    once: it cannot move the position twice.
+    The condition is that the group is still at the position that its reader got from the server.
+
+    An offset that does not come from a message is sent without a condition, unless the caller
+    passes one. The server refuses a move without a condition unless this sink moved the position
+    last. A retry is safe: it cannot move the position a second time, because a version is committed
+    only once.
     """
     planner = MovePlanner(positions)
     result = yield from commit_version(
@@ -209,7 +217,11 @@ def _planned(
     parts: Parts,
     plan: Callable[[str, Moves], tuple[Planned, Moves]],
 ) -> Parts:
-    """Return the parts with the moves to send. `plan` returns the planned and the other moves."""
+    """Return the parts with the moves to send.
+
+    `plan` is called for each group. It returns the moves that it has planned, and the moves that
+    are sent as they are.
+    """
     offsets = {}
     for group, moves in parts.offsets.items():
         planned, rest = plan(group, moves)
@@ -219,11 +231,11 @@ def _planned(
 
 
 def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
-    """Return the request to commit these parts, without the identity of the commit."""
+    """Return the request to commit `parts`. The caller adds the producer or the sink."""
     appends: list[StreamAppend] = []
     for path, values in parts.appends.items():
         if isinstance(values, str | bytes | Mapping):
-            raise TypeError(f"{path} needs a list of values, not a {type(values).__name__}")
+            raise TypeError(f"{path} needs a list of values, but got a {type(values).__name__}")
         content_type = yield from streams.calls(path).known_type()
         messages = [_message(value, content_type) for value in values]
         appends += [
@@ -239,7 +251,11 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
 
 
 def _message(value: Any, content_type: str) -> bytes:
-    """Return a message as JSON: the value itself in a JSON stream, otherwise text or base64."""
+    """Return a message in the JSON form that a commit request contains.
+
+    In a JSON stream, this is the value itself. In any other stream, it is a string if the message
+    is UTF-8, and otherwise an object with base64.
+    """
     raw = encode(value, content_type)
     if is_json(content_type):
         if isinstance(value, PREENCODED):
@@ -252,7 +268,7 @@ def _message(value: Any, content_type: str) -> bytes:
 
 
 def _require_json(raw: bytes) -> None:
-    """Raise ValueError for bytes that are not JSON: they would make the whole request invalid."""
+    """Raise ValueError if `raw` is not JSON, because it would make the whole request invalid."""
     try:
         msgspec.json.decode(raw, type=Raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -263,11 +279,14 @@ def _require_json(raw: bytes) -> None:
 
 
 class TaskCalls:
-    """One attempt of one task: a staged transaction, with counts of what was sent in it."""
+    """One attempt of a task. It is a staged transaction.
+
+    `chunks` and `messages` count what was sent. `messages` has one count for each stream.
+    """
 
     def __init__(self, site: ServerConfig, app: str, version: int, partition: int) -> None:
         self.site = site
-        self.id = random_id()  # each attempt is another transaction
+        self.id = random_id()  # each attempt is a new transaction
         self.epoch = 0
         self.chunks = 0
         self.messages: Counter[str] = Counter()
@@ -277,11 +296,11 @@ class TaskCalls:
 
     @property
     def token(self) -> str:
-        """The token by which a commit lists the transaction."""
+        """The token that identifies the transaction in a commit."""
         return token_of(self.id, self.epoch)
 
     def begin(self) -> Flow[None]:
-        """Begin the transaction, unless it has begun already."""
+        """Begin the transaction, unless it has already begun."""
         if self.epoch:
             return
         target = self.site.address.target(TRANSACTIONS)
@@ -290,13 +309,13 @@ class TaskCalls:
         self.epoch = response.transaction_epoch
 
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
-        """Stage messages with the next sequence. A retry has the same sequence."""
+        """Stage messages under the next sequence. A retry has the same sequence."""
         self._require_open()
         append = calls.append(values, self._conditions(), extras)
         return (yield from self._numbered(calls, len(values), append))
 
     def append_batch(self, calls: StreamCalls, body: bytes, count: int) -> Flow[Receipt]:
-        """Stage a body of `count` messages in the batch format."""
+        """Stage messages. `body` contains `count` messages in the batch format."""
         self._require_open()
         append = calls.post(BATCH, body, self._conditions())
         return (yield from self._numbered(calls, count, append))
@@ -304,7 +323,7 @@ class TaskCalls:
     def prepare(self) -> Flow[str]:
         """Prepare the transaction and return its token.
 
-        Raises Refused if the server does not have all chunks and messages that were sent.
+        Raises Refused if the server has not stored all chunks and messages that were sent.
         """
         if not self.is_prepared:
             self._require_open()
@@ -317,7 +336,7 @@ class TaskCalls:
         return response.token
 
     def abort(self) -> Flow[None]:
-        """Abort the transaction. Does nothing if it has not begun."""
+        """Abort the transaction. Do nothing if the transaction has not begun."""
         if self.epoch:
             yield from abort_version(self.site, self.token)
 
@@ -325,7 +344,7 @@ class TaskCalls:
         return AppendHeaders(transaction=TransactionHeaders(self.id, self.epoch, self.chunks))
 
     def _numbered(self, calls: StreamCalls, count: int, append: Flow[Receipt]) -> Flow[Receipt]:
-        # It is unknown whether the sequence is used until a response comes.
+        # Until a response comes, it is unknown whether the server has stored this sequence.
         self._is_indeterminate = True
         try:
             receipt = yield from append
@@ -343,7 +362,7 @@ class TaskCalls:
         if self.is_prepared:
             raise _wrong_state("is prepared, and accepts no more messages")
         if self._is_indeterminate:
-            raise _wrong_state("has an append without a response; abort it and repeat the task")
+            raise _wrong_state("has an append without a response; abort the task and repeat it")
 
 
 def _wrong_state(state: str) -> errors.InvalidTransactionState:
@@ -351,7 +370,7 @@ def _wrong_state(state: str) -> errors.InvalidTransactionState:
 
 
 def abort_version(site: ServerConfig, token: str) -> Flow[None]:
-    """Abort a pending task. Raises TransactionCommitted if it is committed."""
+    """Abort a pending task. Raises TransactionCommitted if the task is already committed."""
     name, epoch = parse_token(token)
     target = site.address.target(TRANSACTIONS, name, "abort")
     (yield from send(site, target, TxnRequest(transaction_epoch=epoch))).expect(200)
@@ -361,7 +380,7 @@ def abort_version(site: ServerConfig, token: str) -> Flow[None]:
 
 
 def list_sink_infos(site: ServerConfig) -> Flow[list[SinkInfo]]:
-    """Return all sinks."""
+    """Return what the server stores about all sinks."""
     return (yield from get(site, site.address.target(SINKS), SinksPage[SinkInfo])).sinks
 
 
@@ -373,6 +392,6 @@ def show_sink_info(site: ServerConfig, app: str) -> Flow[SinkInfo]:
 def rebind_sink_info(
     site: ServerConfig, app: str, query_id: str, last_version: int
 ) -> Flow[SinkInfo]:
-    """Bind a sink to another query, which continues after `last_version`."""
+    """Bind a sink to a different query. The query continues after `last_version`."""
     request = RebindRequest(query_id, last_version)
     return post(site, site.address.target(SINKS, app, "rebind"), request, SinkInfo, 200)

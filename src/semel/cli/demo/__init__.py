@@ -1,1 +1,1 @@
-"""The demo: exactly-once writes in spite of lost responses and killed processes, with Spark."""
+"""The demo: exactly-once writes by a producer and by Spark, while processes are killed."""

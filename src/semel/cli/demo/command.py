@@ -37,17 +37,21 @@ from semel.version import install_advice
 def demo_command(data: str, orders: int, seed: int, *, force: bool, no_spark: bool) -> int:
     """Show exactly-once writes while processes are killed.
 
-    A producer writes orders to a server that is killed, over a network that loses responses. Spark
-    turns the orders into enriched orders and totals per minute, and its driver is killed too. The
-    same orders also take a second path, which only retries. At the end, all streams are read and
-    compared with the input. Exit code 70 if the first path has not stored everything exactly once.
+    A producer writes orders to a server. The network loses responses, and the server is killed
+    several times. Spark turns the orders into enriched orders and totals per minute. The Spark
+    driver is killed too.
+
+    For comparison, the same orders are also written to other streams with plain retries.
+
+    At the end, all streams are read and compared with the input. The exit code is 70 if the
+    exactly-once streams do not contain everything exactly once.
     """
     console = Console(highlight=False)
     lack = "--no-spark is set" if no_spark else missing_for_spark()
     if lack is not None:
         console.print(f"Only the producers run, without Spark: {lack}", soft_wrap=True)
     home = prepare_directory(data, is_forced=force)
-    console.print(f"{orders:,} orders on two paths: exactly once, with plain retries; seed {seed}")
+    console.print(f"{orders:,} orders, written exactly once and with plain retries; seed {seed}")
     with Screen(console) as screen:
         run = DemoRun(home, Plan(orders, seed), screen, has_spark=lack is None)
         try:
@@ -63,7 +67,7 @@ def demo_command(data: str, orders: int, seed: int, *, force: bool, no_spark: bo
 
 
 def missing_for_spark() -> str | None:
-    """Return what is missing for Spark and how to install it; None if nothing is missing."""
+    """Return what is missing for Spark and how to install it, or None if nothing is missing."""
     for name in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed; " + install_advice("'.[spark]'")
@@ -99,7 +103,10 @@ _JUDGED: Final = {
 
 
 class Screen:
-    """Shows progress, as bars on a terminal and otherwise as lines, and each fault at once."""
+    """Shows progress, as bars on a terminal and as lines elsewhere.
+
+    Each fault is shown as soon as it happens.
+    """
 
     def __init__(self, console: Console) -> None:
         self._is_plain = not console.is_terminal
@@ -123,7 +130,7 @@ class Screen:
         self._print(message, "bold red" if message.startswith("SIGKILL") else "yellow")
 
     def show(self, bar: str, done: int, total: int) -> None:
-        """Update a bar. `done` may exceed `total`, because plain retries store duplicates."""
+        """Update a bar. `done` can exceed `total`, because plain retries store duplicates."""
         done = min(done, total)
         if self._is_plain:
             self._print_step(bar, done, total)
@@ -144,7 +151,7 @@ class Screen:
 
 
 def result_table(results: list[LaneResult], facts: RunFacts) -> Table:
-    """Return the result as a table with one column per lane."""
+    """Return the results as a table with one column for each lane."""
     table = Table(title=f"after {facts.seconds:.0f} seconds", title_justify="left")
     table.add_column("")
     for result in results:

@@ -1,7 +1,7 @@
-"""The Spark program of the demo: it turns orders into enriched orders and totals per window.
+"""The demo's Spark program. It turns orders into enriched orders and totals per window.
 
-It writes them in two ways, with semel's sink and with plain appends. The demo starts it as
-`python -m semel.cli.demo.job JSON`, and kills it.
+The program writes its results in two ways: with semel's sink, and with plain appends. The demo
+starts the program as `python -m semel.cli.demo.job JSON`, and later kills it.
 """
 
 import os
@@ -35,7 +35,7 @@ def run_job(job: Job) -> None:
     spark = semel.spark.session(
         "semel demo",
         "local[2,4]",
-        driver_extraJavaOptions="-XX:TieredStopAtLevel=1",  # halves the time to start
+        driver_extraJavaOptions="-XX:TieredStopAtLevel=1",  # halves the startup time
         sql_shuffle_partitions=2,
     )
     exact, naive = read(spark, job, "orders"), read(spark, job, "orders-naive")
@@ -84,13 +84,13 @@ def totals(orders: "DataFrame") -> "DataFrame":
 
 
 def write_exactly_once(job: Job, path: str, rows: "DataFrame") -> "StreamingQuery":
-    """Write with semel's sink, which commits each Spark batch once."""
+    """Write the rows with semel's sink, which commits each Spark batch exactly once."""
     writer = rows.writeStream.format("semel").option("url", job.url).option("stream", path)
     return _start(job, path, writer.option("txnAppId", f"demo-{path}"))
 
 
 def write_naively(job: Job, path: str, rows: "DataFrame") -> "StreamingQuery":
-    """Append in foreachBatch with plain retries, as many applications do."""
+    """Append the rows in `foreachBatch` with plain retries, as many applications do."""
     stream = Client(job.url).stream(path)
 
     def append(batch: "DataFrame", _batch_id: int) -> None:
@@ -112,14 +112,17 @@ def _start(job: Job, path: str, writer: "DataStreamWriter") -> "StreamingQuery":
 
 
 def _follow_parent() -> None:
-    """Wait until the demo ends, which closes the pipe; then kill this process group."""
+    """Wait until the demo ends, then kill this process group.
+
+    Standard input is a pipe from the demo. The pipe is closed when the demo ends.
+    """
     os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)  # includes the JVM; its workers end with it
+    os.killpg(0, signal.SIGKILL)  # kills the JVM too; the JVM's workers end when the JVM ends
 
 
 if __name__ == "__main__":
     threading.Thread(target=_follow_parent, daemon=True).start()
     run_job(msgspec.json.decode(sys.argv[1], type=Job))
-    # Everything is committed. The demo kills the JVM, which is faster than stopping Spark.
+    # Everything is committed. The demo then kills the JVM. This is faster than stopping Spark.
     sys.stderr.flush()
     os._exit(0)

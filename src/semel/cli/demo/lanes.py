@@ -1,4 +1,4 @@
-"""The two producers of the demo: one has a producer id, the other only retries."""
+"""The demo's two producers. One has a producer id, and the other only retries."""
 
 import threading
 import time
@@ -22,18 +22,18 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 class Produced(Struct):
-    """Counts of what one producer has done so far."""
+    """Counts of one producer's orders, retries and batches so far."""
 
-    confirmed: int = 0
-    retried: int = 0
-    refused: int = 0  # duplicates that the server recognised
-    misplaced: int = 0  # batches with another offset than the expected one
+    confirmed: int = 0  # orders
+    retried: int = 0  # requests that were sent again
+    refused: int = 0  # batches that the server recognised as duplicates
+    misplaced: int = 0  # batches that were not stored at the expected offset
 
 
 class ProducerLane:
-    """One producer, which sends the orders in a thread, through a proxy that loses responses.
+    """A producer that sends the orders from its own thread, through a proxy that loses responses.
 
-    With `is_naive`, it has no producer id: it only sends a request again if no response comes.
+    If `is_naive`, it has no producer id. It only sends a request again if no response comes.
     """
 
     def __init__(
@@ -65,13 +65,16 @@ class ProducerLane:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread still sends. Raises the error that ended the thread early, if any."""
+        """True if the thread is still sending. If an error ended the thread, raises that error."""
         if self._error is not None:
             raise self._error
         return self._thread.is_alive()
 
     def start(self, url: str, plan: FaultPlan) -> None:
-        """Create the stream without faults, then start to send the orders with planned faults."""
+        """Create the stream, then start to send the orders.
+
+        The proxy injects the faults in `plan` only after the stream has been created.
+        """
         self._proxy = self._stack.enter_context(FaultProxy(url))
         self._client = Client(self._proxy.url)
         self._stack.callback(self._end)
@@ -80,7 +83,7 @@ class ProducerLane:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the producer, whether or not it has sent all orders."""
+        """Stop the producer, even if it has not sent all orders."""
         self._is_stopped = True
         self._stack.close()
 
@@ -129,7 +132,7 @@ class ProducerLane:
 
 
 def append_with_plain_retries(stream: Stream, messages: Sequence[bytes]) -> int:
-    """Append, and repeat the request until a response comes; return the number of retries."""
+    """Append messages. Repeat the request until a response comes. Return the number of retries."""
     retries = 0
     while True:
         try:

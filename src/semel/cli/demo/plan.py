@@ -1,4 +1,4 @@
-"""The plan of the demo and its expected results. All random numbers depend on the seed."""
+"""The demo's plan and its expected results. The seed determines all random numbers."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from semel.cli.output import CommandRefused
 from semel.cli.read_only import is_in_use
 
-# The aisle of each item. Spark and the comparison look it up for each order.
+# The aisle of each item. Both Spark and the comparison look up the aisle of each order's item.
 AISLES: Final = {
     "anvil": "forge",
     "compass": "travel",
@@ -27,7 +27,7 @@ AISLES: Final = {
 }
 WINDOW_MS: Final = 60_000
 WATERMARK_MS: Final = 10_000
-DISORDER_MS: Final = 5_000  # less than the watermark, so that no order is too late
+DISORDER_MS: Final = 5_000  # less than the watermark, so that Spark drops no order as too late
 _ITEMS: Final = tuple(AISLES)
 _BEGAN_MS: Final = 1_767_225_600_000  # 2026-01-01
 _SPAN_MS: Final = 120 * WINDOW_MS
@@ -35,7 +35,7 @@ _DRAW_BYTES: Final = 8
 
 
 class Order(Struct, frozen=True):
-    """One message of the input. `at` is its event time, in milliseconds since 1970."""
+    """One message of the input. `at` is the event time, in milliseconds since 1970."""
 
     order: int
     at: int
@@ -44,7 +44,7 @@ class Order(Struct, frozen=True):
 
     @property
     def key(self) -> int:
-        """The value that identifies a row: only one row may have it."""
+        """The value that identifies a row. In a correct stream, each key occurs once."""
         return self.order
 
 
@@ -55,7 +55,10 @@ class Enriched(Order, frozen=True):
 
 
 class Total(Struct, frozen=True):
-    """The total of one window of orders; `start` is in milliseconds since 1970."""
+    """The totals of one window: the number of orders, and the sum of their prices.
+
+    `start` is in milliseconds since 1970.
+    """
 
     start: int
     orders: int
@@ -77,7 +80,10 @@ def _draw_bits(seed: int, *what: object) -> int:
 
 
 class Plan(Struct, frozen=True):
-    """The number of orders, and the faults to inject."""
+    """The number of orders, and the faults to inject.
+
+    `drop_share` is the share of the responses that are lost.
+    """
 
     orders: int
     seed: int
@@ -86,21 +92,27 @@ class Plan(Struct, frozen=True):
 
     @property
     def batch_messages(self) -> int:
-        """Orders per request, so that there are about 800 requests."""
+        """Orders per request. There are about 800 requests."""
         return max(self.orders // 800, 1)
 
     @property
     def spark_rows(self) -> int:
-        """Orders per Spark batch before the kill: few, so that the kill interrupts a batch."""
+        """Orders per Spark batch before the driver is killed.
+
+        The number is small, so that there are many batches and the kill interrupts one of them.
+        """
         return max(self.orders // 10, 1)
 
     @property
     def last_spark_rows(self) -> int:
-        """Orders per Spark batch after the kill."""
+        """Orders per Spark batch after the driver was killed."""
         return max(self.orders // 4, 1)
 
     def input(self) -> list[Order]:
-        """Return the orders, and a last one that closes the windows of all others."""
+        """Return the orders, and one further order whose time is later.
+
+        Its time closes the windows of all other orders.
+        """
         orders = [self._order(number) for number in range(self.orders)]
         closing_ms = _BEGAN_MS + _SPAN_MS + 10 * WINDOW_MS
         return [*orders, Order(self.orders, closing_ms, _ITEMS[0], 0)]
@@ -112,7 +124,7 @@ class Plan(Struct, frozen=True):
         return Order(number, at, _ITEMS[item], 100 + rest % 99_900)
 
     def kill_points(self) -> list[int]:
-        """Return the numbers of confirmed orders after which the server is killed."""
+        """Return when to kill the server. Each point is a number of confirmed orders."""
         width = self.orders / (self.server_kills + 1)
         shifts = (draw_number(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
@@ -121,7 +133,8 @@ class Plan(Struct, frozen=True):
 class Job(Struct, frozen=True):
     """The arguments of the Spark program.
 
-    With `is_last`, it processes the stored orders and ends. Otherwise it runs until it is killed.
+    If `is_last`, the program processes the stored orders and ends. Otherwise it runs until it is
+    killed.
     """
 
     url: str
@@ -140,9 +153,9 @@ def expected_enriched(order: Order) -> Enriched:
 
 
 def expected_totals(orders: list[Order]) -> list[Total]:
-    """Return the total of each window that closes.
+    """Return the totals of each window that closes.
 
-    The last window stays open, because no later order moves the watermark.
+    The window of the last order stays open, because no later order moves the watermark.
     """
     sums: dict[int, tuple[int, int]] = {}
     for order in orders:
@@ -160,7 +173,11 @@ Row = TypeVar("Row", Order, Enriched, Total)
 
 
 class StreamVerdict(Struct, frozen=True):
-    """Differences of a stream from the expected rows. `wrong`: rows changed, or never sent."""
+    """How a stream differs from the expected rows.
+
+    `wrong` counts the rows that were changed or that were never sent. `misplaced` counts the rows
+    that are out of order.
+    """
 
     stored: int
     lost: int
@@ -170,7 +187,7 @@ class StreamVerdict(Struct, frozen=True):
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether every row is stored once, unchanged and in order."""
+        """True if every row is stored once, unchanged and in order."""
         return not (self.lost or self.duplicated or self.wrong or self.misplaced)
 
     @property
@@ -182,7 +199,7 @@ class StreamVerdict(Struct, frozen=True):
 
 
 def parse(stored: Iterable[bytes], kind: type[Row]) -> list[Row | None]:
-    """Return messages decoded as rows, with None for a message that is not a row of this kind."""
+    """Decode messages as rows. The result has None for each message that is not a `kind`."""
     decode = msgspec.json.Decoder(kind).decode
     rows: list[Row | None] = []
     for message in stored:
@@ -196,10 +213,11 @@ def parse(stored: Iterable[bytes], kind: type[Row]) -> list[Row | None]:
 def judge_stream(
     expected: Sequence[Row], stored: Sequence[Row | None], *, is_ordered: bool = True
 ) -> StreamVerdict:
-    """Compare the stored rows with the expected ones.
+    """Compare the stored rows with the expected rows.
 
-    With `is_ordered`, the first copies of the rows must be in the order of their keys. Without it,
-    their order is ignored: Spark does not preserve the order of rows that it shuffles.
+    If `is_ordered`, the rows must be sorted by their keys. Only the first copy of each row counts.
+    Otherwise the order is ignored. Rows that Spark shuffles need this, because Spark does not
+    preserve their order.
     """
     by_key = {row.key: row for row in expected}
     keys = [row.key for row in stored if row is not None and row.key in by_key]
@@ -213,7 +231,7 @@ def judge_stream(
 
 
 def _count_misplaced(keys: Sequence[int]) -> int:
-    """Return the number of rows whose first copy comes after a row with a higher key."""
+    """Return how many rows come after a row with a higher key. Only first copies count."""
     latest = -1
     misplaced = 0
     for key in dict.fromkeys(keys):
@@ -236,11 +254,12 @@ _OWN_NAMES: Final = frozenset({_MARKER_NAME, DATA, CHECKPOINTS, DRIVER_LOG})
 def prepare_directory(path: str, *, is_forced: bool) -> Path:
     """Create or empty a directory, mark it as created by a demo, and return its path.
 
-    Raises CommandRefused if the directory may not be emptied: it contains files that no demo has
-    created, a process uses it, or `is_forced` is not set.
+    Raises CommandRefused if `path` is not a directory. Raises CommandRefused if the directory is
+    not empty and one of these applies: `is_forced` is not set, the directory contains files that no
+    demo has created, or a process uses the directory.
     """
     if os.path.exists(path) and not os.path.isdir(path):
-        raise CommandRefused(f"{path} is not a directory; choose another with --data")
+        raise CommandRefused(f"{path} is not a directory; choose a directory with --data")
     os.makedirs(path, exist_ok=True)
     names = os.listdir(path)
     if names:
@@ -256,7 +275,8 @@ def prepare_directory(path: str, *, is_forced: bool) -> Path:
 def _check_replaceable(path: str, names: list[str], *, is_forced: bool) -> None:
     if _MARKER_NAME not in names:
         raise CommandRefused(
-            f"{path} is not empty and was not created by a demo; choose another with --data"
+            f"{path} is not empty and was not created by a demo; choose another directory with"
+            " --data"
         )
     if not is_forced:
         raise CommandRefused(
@@ -265,7 +285,8 @@ def _check_replaceable(path: str, names: list[str], *, is_forced: bool) -> None:
     foreign = [name for name in names if name not in _OWN_NAMES]
     if foreign:
         raise CommandRefused(
-            f"{path} also contains {foreign[0]}, which no demo created; choose another with --data"
+            f"{path} contains {foreign[0]}, which was not created by a demo; choose another"
+            " directory with --data"
         )
     if is_in_use(os.path.join(path, DATA)):
         raise CommandRefused(f"{path} is in use by a running process; stop that process first")

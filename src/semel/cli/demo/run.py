@@ -1,6 +1,7 @@
 """One run of the demo.
 
-It starts the producers, kills the server and the Spark driver, and compares the results.
+A run starts the server, the producers and Spark. It kills the server and the Spark driver, and
+starts them again. At the end, it compares the stored rows with the expected rows.
 """
 
 import os
@@ -50,11 +51,14 @@ _ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Missing)\b.*: ")
 
 
 class DriverFailed(EngineError):
-    """The Spark driver ended with an error, and was not killed by the demo."""
+    """The Spark driver ended with an error that the demo did not cause."""
 
 
 class Driver:
-    """The processes of the Spark driver: Python, the JVM and workers. Can be started repeatedly."""
+    """The processes of the Spark driver: Python, the JVM and the workers.
+
+    The driver can be started again after it has ended or was killed.
+    """
 
     def __init__(self, home: Path) -> None:
         self._log = home / DRIVER_LOG
@@ -63,11 +67,14 @@ class Driver:
 
     @property
     def pid(self) -> int | None:
-        """The id of the driver process; None if it was never started."""
+        """The process id of the driver, or None if it was never started."""
         return None if self._process is None else self._process.pid
 
     def start(self, job: Job) -> None:
-        """Start the driver; kill the previous one first. The driver ends when this process ends."""
+        """Start the driver. If an earlier driver is running, kill it first.
+
+        The driver ends when this process ends.
+        """
         self.close()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
@@ -79,7 +86,7 @@ class Driver:
             )
 
     def is_running(self) -> bool:
-        """Return whether the driver runs. Raises DriverFailed if it ended with an error."""
+        """Return True if the driver is running. Raises DriverFailed if it ended with an error."""
         assert self._process is not None
         code = self._process.poll()
         if code is None:
@@ -94,7 +101,7 @@ class Driver:
         self.kills += 1
 
     def close(self) -> None:
-        """Kill the driver if it runs, and close its standard input."""
+        """Kill the driver if it is running, and close its standard input."""
         if self._process is None:
             return
         kill_session(self._process.pid)
@@ -103,16 +110,17 @@ class Driver:
         self._process.stdin.close()
 
     def _last_error(self) -> str:
-        """Return the last error in the log: Python's, which comes after the errors of Java."""
+        """Return the last error in the log. It is Python's, because Java logs its errors first."""
         lines = self._log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if _ERROR.match(line)]
         return f"{errors[-1] if errors else 'no error message'} (its log is {self._log})"
 
 
 def kill_session(leader: int) -> None:
-    """Kill every process of a session.
+    """Kill every process in the session that `leader` leads, and wait until they have ended.
 
-    Killing the process group is not enough: Spark's Python workers have their own process groups.
+    Killing the process group is not enough, because Spark's Python workers have their own process
+    groups. Give up after 30 seconds.
     """
     until = time.monotonic() + 30.0
     while time.monotonic() < until:
@@ -126,13 +134,14 @@ def kill_session(leader: int) -> None:
 
 
 def session_members(leader: int) -> list[int]:
-    """Return the processes of a session that have not ended."""
+    """Return the ids of the session's processes that have not ended."""
     pids = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with suppress(OSError):
-            # Fields: pid (command) state ppid pgrp session. The command may contain brackets.
+            # The fields are: pid (command) state ppid pgrp session. The command itself can contain
+            # parentheses.
             fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2]
             state, _, _, session = fields.split()[:4]
             if int(session) == leader and state not in "ZX":
@@ -141,7 +150,7 @@ def session_members(leader: int) -> list[int]:
 
 
 class Checkpoint:
-    """The progress of a query, read from its Spark checkpoint."""
+    """The progress of a Spark query, read from its Spark checkpoint."""
 
     def __init__(self, home: Path, query: str) -> None:
         self._path = home / CHECKPOINTS / query
@@ -149,12 +158,12 @@ class Checkpoint:
 
     @property
     def committed(self) -> int:
-        """The number of the last batch that has ended; -1 if no batch has ended."""
+        """The number of the last batch that has ended, or -1 if no batch has ended."""
         return self._last("commits")
 
     @property
     def in_flight(self) -> int | None:
-        """The number of the running batch; None if no batch is running."""
+        """The number of the running batch, or None if no batch is running."""
         committed = self.committed
         begun = self._last("offsets")
         return begun if begun > committed else None
@@ -168,10 +177,11 @@ class Checkpoint:
 
 
 class MidBatch:
-    """Detects the moment to kill the driver: all queries run a batch, and `naive` has written rows.
+    """Detects the moment to kill the driver: the queries are in the middle of a batch.
 
-    If this moment does not come soon, it is enough that the queries of `exact` run a batch. After
-    twice that time, any moment is accepted.
+    The queries in `exact` must be running a batch. The query `naive` must be running a batch and
+    must have written rows of that batch. After START_SECONDS_MAX, only the queries in `exact`
+    count. After twice that time, any moment is accepted.
     """
 
     def __init__(
@@ -185,7 +195,10 @@ class MidBatch:
         self._began = time.monotonic()
 
     def is_now(self) -> bool:
-        """Return whether this is the moment. Must be called repeatedly, to notice new batches."""
+        """Return True if the driver should be killed now.
+
+        Call this repeatedly, because each call also checks whether a new batch has begun.
+        """
         batch, rows = self._naive.in_flight, self._naive_rows()
         if batch != self._batch:
             self._batch, self._rows_before = batch, rows
@@ -202,7 +215,7 @@ class MidBatch:
 LANES: Final = (("exactly once", ""), ("plain retries", "-naive"))
 _POLL_SECONDS: Final = 0.02
 _STALL_SECONDS: Final = 240.0
-_DRIVER_FAILURES_MAX: Final = 2  # on a busy machine, Spark can time out waiting for its workers
+_DRIVER_FAILURES_MAX: Final = 2  # on a busy machine, Spark can time out while workers start
 
 
 class Stalled(EngineError):
@@ -210,7 +223,7 @@ class Stalled(EngineError):
 
 
 class LaneResult(Struct, frozen=True):
-    """The result of a lane: the comparison of each of its streams, by name."""
+    """The result of a lane. `verdicts` maps the name of each stream to its comparison."""
 
     name: str
     produced: Produced
@@ -219,7 +232,10 @@ class LaneResult(Struct, frozen=True):
 
     @property
     def complaints(self) -> list[str]:
-        """Messages about rows not stored exactly once, or not at the acknowledged offsets."""
+        """One message for each stream that is not exactly once, and one for misplaced batches.
+
+        A misplaced batch is not stored at the expected offset.
+        """
         complaints = [
             f"NOT exactly once: {name}: {verdict.complaint}"
             for name, verdict in self.verdicts.items()
@@ -232,7 +248,7 @@ class LaneResult(Struct, frozen=True):
 
 
 class RunFacts(Struct, frozen=True):
-    """The kills, which affect all lanes, and the duration of the run."""
+    """Facts about the whole run: the kills, which affect all lanes, and the duration."""
 
     server_kills: int
     driver_kills: int
@@ -240,20 +256,20 @@ class RunFacts(Struct, frozen=True):
 
 
 class Watcher(Protocol):
-    """Receives the events of a run, to print them."""
+    """Prints what happens during a run."""
 
     def say(self, message: str) -> None:
         """Report the start or the end of a step."""
 
     def fault(self, message: str) -> None:
-        """Report a fault that was injected."""
+        """Report an injected fault."""
 
     def show(self, bar: str, done: int, total: int) -> None:
-        """Report progress."""
+        """Report the progress of one stream. `bar` is the stream's path."""
 
 
 class DemoRun:
-    """One run of a plan in a directory. Without `has_spark`, only the producers run."""
+    """One run of a plan in the directory `home`. Without `has_spark`, only the producers run."""
 
     def __init__(self, home: Path, plan: Plan, watcher: Watcher, *, has_spark: bool) -> None:
         self._home = home
@@ -279,7 +295,10 @@ class DemoRun:
         self._client: Client
 
     def run(self) -> tuple[list[LaneResult], RunFacts]:
-        """Run the plan and return its results. All processes are ended, even after an error."""
+        """Run the plan. Return one result for each lane, and the facts about the run.
+
+        All processes have ended when this returns or raises.
+        """
         began = time.monotonic()
         with ExitStack() as stack:
             self._server = LocalProcess(str(self._home / DATA), 0, {})
@@ -313,7 +332,7 @@ class DemoRun:
                 self._kill_server()
             time.sleep(_POLL_SECONDS)
         self._note_producers()
-        for _ in self._kill_points:  # the run was too fast for these: kill the server now
+        for _ in self._kill_points:  # the producers ended before these points: kill the server now
             self._kill_server()
         self._watcher.say("all orders are confirmed")
 
@@ -370,7 +389,7 @@ class DemoRun:
         return f"batches in flight: {', '.join(listed) or 'none'}"
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait until `is_over` returns True, and show the progress of Spark.
+        """Wait until `is_over` returns True. Meanwhile show Spark's progress.
 
         Raises Stalled if Spark makes no progress for too long.
         """
@@ -389,7 +408,7 @@ class DemoRun:
             time.sleep(_POLL_SECONDS / 2)
 
     def _is_driver_running(self) -> bool:
-        """Return whether the driver runs. A driver that failed is started again.
+        """Return True if the driver is running. If the driver has failed, start it again.
 
         Raises DriverFailed after too many failures.
         """
@@ -399,7 +418,7 @@ class DemoRun:
             self._driver_failures += 1
             if self._driver_failures > _DRIVER_FAILURES_MAX:
                 raise
-            self._watcher.say(f"{error}; starting it again")
+            self._watcher.say(f"{error}; starting the driver again")
             self._driver.start(self._job)
             return True
 

@@ -1,5 +1,6 @@
-"""The client for asyncio. `semel.client.sync` is generated from the modules of this package.
+"""The client for asyncio. `semel.client.sync` is generated from the modules in this package.
 
-So these modules contain only code that is the same for threads and tasks. Code that differs is
-written by hand for each: in the flow drivers (`async_driver`, `sync_driver`) and in `producer`.
+These modules therefore contain only code that is the same for threads and for tasks. Code that
+differs is written by hand, once for threads and once for tasks. It is in the flow drivers
+(`async_driver`, `sync_driver`) and in the package `producer`.
 """
