@@ -1,5 +1,5 @@
 # generated from semel/client/aio/client.py by `make facades`; do not edit
-"""The client of one server: its streams, transactions, commits, groups and sinks."""
+"""A client of one server. It gives access to streams, transactions, commits, groups and sinks."""
 
 import ssl
 import time
@@ -48,17 +48,18 @@ from semel.client.values import (
 class Client:
     """A client of one server. It keeps connections open and reuses them.
 
-    Threads may share a `Client`. An `AsyncClient` is for one event loop at a time.
+    Several threads can share a `Client`. An `AsyncClient` can be used in one event loop at a time.
 
-    Every call ends within `timeout` seconds, with a result or with a SemelError that says whether
-    anything was applied. With `timeout=None` there is no limit. `retries` is the maximum number of
-    retries of a request, where a retry is safe; None means until the timeout. `tls` is an
-    ssl.SSLContext, or the path of a file with certificates to trust. `gzip` requests compressed
-    responses, which only helps on slow networks.
+    Every call ends within `timeout` seconds, with a result or with a SemelError. The error says
+    whether anything was applied. With `timeout=None` there is no limit.
 
-    `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries built on the client.
-    `site`, `known_streams`, `positions`, `unresolved`, `registered` and `pool` are internal:
-    only packages of semel use them.
+    A request is sent again only if that is safe, and at most `retries` times. With `retries=None`,
+    it is sent again until the timeout. `tls` is an ssl.SSLContext, or the path of a file with
+    certificates to trust. `gzip` requests compressed responses. This helps only on slow networks.
+
+    `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries that build on the
+    client. `site`, `known_streams`, `positions`, `unresolved`, `registered` and `pool` are
+    internal: only semel's own packages use them.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class Client:
         self.driver = SyncDriver(self.transport)
         self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
-        self.unresolved: txn_calls.Unresolved = {}  # begun by this client and not ended
+        # The transactions that this client has begun and that have not ended.
+        self.unresolved: txn_calls.Unresolved = {}
         self.pool = ProducerPool()
         self._registering = SyncLock()  # concurrent registrations would fence each other
         self._producers: OpenProducers[Producer] = OpenProducers()
@@ -100,7 +102,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # An error of `close` must not replace an exception of the block.
+        # An error in `close` must not replace an exception that the block has raised.
         with nullcontext() if error is None else suppress(ClientError):
             self.close()
 
@@ -113,10 +115,10 @@ class Client:
         return self.transport.address.url
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Wait until the producers have stored their messages; close them and all connections.
+        """Wait until all producers have stored their messages, then close them and all connections.
 
-        Messages that are not stored within `timeout` are given up, and Indeterminate is raised.
-        Calls after this raise ClientClosed.
+        Raises Indeterminate if some messages are not stored within `timeout`. These messages are
+        not sent again. Later calls of the client raise ClientClosed.
         """
         deadline = time.monotonic() + seconds_of(timeout, self.timeout)
         with ExitStack() as stack:
@@ -127,7 +129,7 @@ class Client:
     # ---- running flows ---------------------------------------------------------------------------
 
     def run(self, flow: Flow[T], timeout: Timeout = CLIENT_DEFAULT) -> T:
-        """Run a flow and return its result. Raises a SemelError after `timeout` seconds."""
+        """Run a flow and return its result. Raises a SemelError if `timeout` seconds pass first."""
         return self.driver.run(flow, seconds_of(timeout, self.timeout))
 
     def run_until_stopped(
@@ -137,11 +139,12 @@ class Client:
         *,
         silence: Timeout = CLIENT_DEFAULT,
     ) -> T:
-        """Run a flow without a deadline and return its result, even if the server is unreachable.
+        """Run a flow without a deadline and return its result.
 
-        A request is sent again if no byte of a response comes for `silence` seconds: if the
-        server's machine fails, no error is reported on the connection. Once `stop` is set, the flow
-        fails with Unavailable or Indeterminate.
+        If the server is unreachable, wait for it. A request is also sent again if no byte of a
+        response comes for `silence` seconds, because no error is reported on the connection if the
+        server's machine fails. Once `stop` is set, the flow fails with Unavailable or
+        Indeterminate.
         """
         silence_seconds = seconds_of(silence, self.timeout)
         return self.driver.run(flow, stop=stop, silence_seconds=silence_seconds)
@@ -149,13 +152,16 @@ class Client:
     # ---- streams, producers ----------------------------------------------------------------------
 
     def stream(self, path: str) -> Stream:
-        """Return the stream with a path; nothing is sent. Raises ValueError for an invalid path."""
+        """Return the stream at `path`. Nothing is sent. Raises ValueError for an invalid path."""
         return Stream(self, path)
 
     def streams(
         self, prefix: str = "", *, after: str | None = None, timeout: Timeout = CLIENT_DEFAULT
     ) -> Iterator[StreamEntry]:
-        """List the streams whose paths begin with `prefix`, in order of their paths."""
+        """Yield the streams whose paths begin with `prefix`, sorted by path.
+
+        With `after`, yield only the streams after this path.
+        """
         while True:
             page = self.run(server_calls.list_streams(self.site, prefix, after), timeout)
             yield from page.streams
@@ -164,19 +170,23 @@ class Client:
             after = page.next
 
     def health(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, Any]:
-        """Return what the server reports about its state."""
+        """Return the server's report about its own condition."""
         return self.run(server_calls.health(self.site), timeout)
 
     def register_producer(
         self, id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> Registration:
-        """Get a new producer id, or the next epoch of `id`, which fences its older instances."""
+        """Register a new producer id, or the next epoch of `id`.
+
+        The next epoch fences the older instances of the producer.
+        """
         return self.run(server_calls.register_producer(self.site, id), timeout)
 
     def registered(self, producer_id: str | None) -> Registration:
-        """Return this client's registration of a producer. The first call registers it.
+        """Return this client's registration of a producer. The first call registers the producer.
 
-        Without an id, the server generates one, which only one transaction uses at a time.
+        If `producer_id` is None, the server generates an id. Only one transaction at a time uses a
+        generated id.
         """
         with self._registering:
             return self.pool.take(producer_id) or self.pool.add(
@@ -184,7 +194,7 @@ class Client:
             )
 
     def close_with_client(self, producer: Producer) -> Producer:
-        """Add a producer to those that `close` closes, and return it."""
+        """Make `close` also close `producer`. Return the producer."""
         self._producers.add(producer)
         return producer
 
@@ -202,12 +212,15 @@ class Client:
     ) -> Transaction:
         """Return a transaction. Its `with` block begins it, and commits or aborts it.
 
-        `timeout`: the server aborts the transaction if it is open for that many seconds. `streams`:
-        the streams it may write to; by default any stream. `producer_id` identifies the producer:
-        the first transaction of a client with this id fences older instances, and aborts their
-        transactions. With `producer_epoch` the caller counts the instances itself. Without an id,
-        the server generates one. With kind="staged" the messages have no offsets before the commit,
-        and no reader waits for them.
+        The server aborts the transaction if it is open for more than `timeout` seconds. `streams`
+        are the streams that it is allowed to write to. By default it can write to any stream.
+
+        `producer_id` identifies the producer. A client's first transaction with this id fences
+        older instances and aborts their transactions. With `producer_epoch`, the caller counts the
+        instances itself. Without a `producer_id`, the server generates an id.
+
+        With kind="staged", the messages get their offsets only at the commit, and no reader waits
+        for them.
         """
         return Transaction(
             self,
@@ -222,17 +235,27 @@ class Client:
     def transaction_status(
         self, token: str, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> TransactionStatus:
-        """Return the status of the transaction with a token, or of the newest one with an id."""
+        """Return the status of the transaction with the token `token`.
+
+        `token` can also be a transaction id. Then return the status of the newest transaction with
+        this id.
+        """
         return self.run(txn_calls.status(self.site, token), timeout)
 
     def commit_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> CommitResult:
-        """Commit a prepared transaction of any client. A repeat returns the same result."""
+        """Commit a prepared transaction, even one that another client has begun.
+
+        A repeated call returns the same result.
+        """
         return self.run(
             txn_calls.end_transaction_call(self.site, token, "commit", self.unresolved), timeout
         )
 
     def abort_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Abort a prepared transaction of any client. A repeat changes nothing."""
+        """Abort a prepared transaction, even one that another client has begun.
+
+        A repeated call changes nothing.
+        """
         self.run(
             txn_calls.end_transaction_call(self.site, token, "abort", self.unresolved), timeout
         )
@@ -251,12 +274,17 @@ class Client:
     ) -> CommitResult:
         """Append to several streams, move groups and check conditions: all or nothing.
 
-        The commit is applied once for each `producer_id`, `epoch` and `seq`; `seq` counts 0, 1, 2,
-        and so on. A repeat, even after a crash, changes nothing: it returns the first result, with
-        `duplicate` set. `offsets` maps group -> stream -> offset, as for `commit_offsets` of a
-        transaction: `next_offset` of a message, or (from, to). Raises PositionConflict if the group
-        was moved since. `if_` maps a stream to the tail that it must have. `transactions` are
-        tokens of staged transactions of this producer.
+        The commit is applied once for each `producer_id`, `epoch` and `seq`. `seq` counts 0, 1, 2,
+        and so on. A repeated call, even after a crash, changes nothing. It returns the first
+        result, with `duplicate` set.
+
+        `appends` maps each stream to its values. `offsets` maps each group to a mapping from
+        streams to offsets. Each offset is the `next_offset` of a message, or a pair (from, to), as
+        in a transaction's `commit_offsets`. Raises PositionConflict if the group has been moved
+        since the message was read, or is not at `from`.
+
+        `if_` maps each stream to the tail that it must have. `transactions` are tokens of this
+        producer's staged transactions, to be committed too.
         """
         flow = commit_calls.commit_known_parts(
             self.known_streams,
@@ -271,15 +299,18 @@ class Client:
     # ---- groups, sinks, processing ---------------------------------------------------------------
 
     def group(self, name: str) -> Group:
-        """Return the group with a name; nothing is sent."""
+        """Return the group with the name `name`. Nothing is sent."""
         return Group(self, name)
 
     def sink(self, app: str) -> Sink:
-        """Return the sink of an application that writes numbered versions; nothing is sent."""
+        """Return the sink of the application `app`. Nothing is sent.
+
+        The application writes numbered versions.
+        """
         return Sink(self, app)
 
     def sinks(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[commit_calls.SinkInfo]:
-        """Return all sinks."""
+        """Return what the server stores about all sinks."""
         return self.run(commit_calls.list_sink_infos(self.site), timeout)
 
     def process(
@@ -295,24 +326,26 @@ class Client:
     ) -> int:
         """Read input streams, transform the messages and store the outputs, exactly once.
 
-        `function` gets a batch of messages of one input, `batch.stream`. It returns a mapping from
-        output streams to lists of values, or None. With `AsyncClient` it may be a coroutine
-        function. The values are stored together with the group's position in the input, or neither
-        is stored. So each input message has its effect exactly once, even after restarts. Other
-        effects of the function may happen twice.
+        `function` is called with a batch of messages from one input, `batch.stream`. It returns a
+        mapping from output streams to lists of values, or None. With `AsyncClient` it can be a
+        coroutine function. The values are stored in one commit with the group's position in the
+        input. The outputs for each message are therefore stored exactly once, even after restarts.
+        Other effects of the function can happen more than once.
 
         Return the number of processed messages when all inputs are closed and read to the end. With
-        live=False, return it when the present tails are reached. An exception of `function` ends
-        the call, and nothing of that batch is stored. Raises TransactionFenced if a newer instance
-        has begun, with the same `producer_id`, or by default the same group and inputs. Raises
-        PositionConflict if another client moves the group.
+        live=False, return when the present tails are reached.
+
+        If `function` raises, the call ends with this exception, and nothing of the batch is stored.
+        Raises TransactionFenced if a newer instance has begun: one with the same `producer_id`, or,
+        without a `producer_id`, with the same group and inputs. Raises PositionConflict if another
+        client moves the group.
 
         The outputs of a batch must fit into one commit. If they do not, `function` is called again
         with half as many messages. Raises TooLarge if the outputs of one message do not fit.
 
-        The first responses must come within `timeout`. After that, the call waits for a server that
-        is unreachable. Several inputs are read in turn; at their tails, each is read up to four
-        times a second.
+        The first responses must come within `timeout`. After that, the call waits if the server is
+        unreachable. Several inputs are read in turn. An input whose tail is reached is read up to
+        four times a second.
         """
         seconds = seconds_of(timeout, self.timeout)
         loop = ProcessLoop(

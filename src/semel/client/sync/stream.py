@@ -1,5 +1,5 @@
 # generated from semel/client/aio/stream.py by `make facades`; do not edit
-"""One stream of a server, by its path, and the groups that read streams."""
+"""Streams, and the groups that read streams."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """A stream of a server. The attribute `calls` is internal."""
+    """A stream on a server. The attribute `calls` is internal."""
 
     def __init__(self, client: "Client", path: str) -> None:
         self.client = client
@@ -59,11 +59,13 @@ class Stream:
         body: Any = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Self:
-        """Create the stream, with `body` as its first message if that is not None.
+        """Create the stream. If `body` is not None, it becomes the first message.
 
-        Raises StreamExists if the stream exists, unless `exist_ok`, and ConfigConflict if it exists
-        with another configuration. The stream is deleted after `ttl` seconds without use, or at
-        `expires_at`. `closed`: no messages can be appended to it.
+        The stream is deleted after `ttl` seconds without a read or a write, or at `expires_at`. If
+        `closed`, the stream is created closed, so that no messages can be appended to it.
+
+        Raises StreamExists if the stream exists, unless `exist_ok`. Raises ConfigConflict if the
+        stream exists with a different configuration.
         """
         configuration = CreateHeaders(content_type, ttl, expires_at, closed)
         self.client.run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
@@ -81,10 +83,11 @@ class Stream:
         closed: bool = False,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> "Stream":
-        """Create a fork at `path` and return it. It shares the messages of this stream.
+        """Create a fork of this stream at `path`, and return the fork.
 
-        It shares the messages before `offset`, by default all. `sub_offset`: it also shares that
-        many messages of the next append in a JSON stream, or bytes of it in any other stream.
+        The fork shares the messages of this stream before `offset`. By default it shares all
+        messages. With `sub_offset`, it also shares a part of the append at `offset`: this many
+        messages in a JSON stream, or this many bytes in any other stream.
         """
         fork = Stream(self.client, path)
         configuration = CreateHeaders(
@@ -99,19 +102,22 @@ class Stream:
         return fork
 
     def head(self, *, timeout: Timeout = CLIENT_DEFAULT) -> StreamInfo:
-        """Return the state of the stream. Raises StreamNotFound or StreamGone."""
+        """Return the state of the stream.
+
+        Raises StreamNotFound if there is no such stream, and StreamGone if it is soft-deleted.
+        """
         return self.client.run(self.calls.head(), timeout)
 
     def exists(self, *, timeout: Timeout = CLIENT_DEFAULT) -> bool:
-        """Return whether the stream exists."""
+        """Return True if the stream exists."""
         return self.client.run(self.calls.exists(), timeout)
 
     def delete(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Delete the stream. Its messages are kept as long as forks read them."""
+        """Delete the stream. Messages that forks share are kept as long as the forks exist."""
         self.client.run(self.calls.delete(), timeout)
 
     def trim(self, before: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Drop the messages before an offset; only semel supports this."""
+        """Drop the messages before the offset `before`. Only a semel server supports this."""
         self.client.run(self.calls.trim(before), timeout)
 
     # ---- writing ---------------------------------------------------------------------------------
@@ -129,16 +135,19 @@ class Stream:
         close: bool = False,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Receipt:
-        """Append one message; it is durable when this returns.
+        """Append one message. The message is durable when this call returns.
 
-        In a JSON stream the value is encoded as JSON; bytes must be JSON already. In any other
-        stream the value must be bytes, or str if the stream contains text.
+        In a JSON stream, the value is encoded as JSON, and bytes must already be JSON. In any other
+        stream, the value must be bytes, or str if the stream contains text.
 
-        With an `idempotency_key` the message is stored once, even if the request is sent several
-        times. So the request is retried if no response comes; without a key, Indeterminate may be
-        raised. `if_match`: store the message only if this offset is the tail. `seq`: store it only
-        if this string is greater than the last one. `close`: close the stream after the message.
-        `key`, `headers` and `timestamp` are stored with the message.
+        With an `idempotency_key`, the message is stored once, even if the request is sent several
+        times. The request is therefore retried if no response comes. Without a key, Indeterminate
+        is raised if it stays unknown whether the message was stored.
+
+        With `if_match`, the message is stored only if this offset is the tail. With `seq`, the
+        message is stored only if this string is greater than the last `seq` of the stream. With
+        `close`, the stream is closed after the message. `key`, `headers` and `timestamp` are stored
+        with the message.
         """
         return self.append_many(
             [value],
@@ -165,7 +174,7 @@ class Stream:
         close: bool = False,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Receipt:
-        """Append messages, all or none of them; the options are those of `append`.
+        """Append all of the messages or none of them. The options are those of `append`.
 
         `keys`, `headers` and `timestamps` have one element for each value.
         """
@@ -189,10 +198,10 @@ class Stream:
         isolation: str = READ_COMMITTED,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Iterator[Message]:
-        """Read from an offset up to the present tail, at most `limit` messages.
+        """Yield the messages from `offset` up to the present tail, at most `limit` messages.
 
-        Messages that are not committed are not read, unless `isolation` is "read_uncommitted".
-        `timeout` applies to each request; one request reads about 1 MiB.
+        Uncommitted messages are not read, unless `isolation` is "read_uncommitted".
+        `timeout` applies to each request. One request reads about 1 MiB.
         """
         reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
         reader.source = self.client.positions.read_position(self.path, offset)
@@ -204,11 +213,14 @@ class Stream:
                 return
 
     def read_bytes(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> bytes:
-        """Return all messages from an offset up to the tail, concatenated; not for JSON streams."""
+        """Return all messages from `offset` up to the tail, concatenated.
+
+        This cannot be used for a JSON stream.
+        """
         return join_messages(list(self.read(offset, timeout=timeout)))
 
     def read_text(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
-        """Return all messages from an offset up to the tail as one str, for a stream of text."""
+        """Return all messages from `offset` up to the tail as one str. The stream must be text."""
         return (self.read_bytes(offset, timeout=timeout)).decode()
 
     def tail(
@@ -221,25 +233,25 @@ class Stream:
         isolation: str = READ_COMMITTED,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Tail:
-        """Read from an offset, then wait for new messages, until the stream is closed.
+        """Read from `offset` on, then wait for new messages, until the stream is closed.
 
-        The offset `now` is the tail when reading begins. With `Client` that is in this call, with
-        `AsyncClient` when the block is entered or the first message is requested. The first
-        response must come within `timeout`. After that, the iterator waits for a server that is
-        unreachable, and no message is skipped or repeated. `live` is `long-poll`, `sse` or `auto`.
-        `auto` is long-poll, because its responses have the offset of each message. Messages that
-        are not committed are not read, unless `isolation` is "read_uncommitted".
+        The offset `now` is the tail when reading begins. A `Client` begins to read in this call. An
+        `AsyncClient` begins when the block is entered or the first message is requested.
+
+        The first response must come within `timeout`. After that, the iterator waits if the server
+        is unreachable. No message is skipped or repeated. `live` is `long-poll`, `sse` or `auto`.
+        `auto` selects long-poll, because its responses contain the offset of each message.
+        Uncommitted messages are not read, unless `isolation` is "read_uncommitted".
 
         With a `group`, reading begins at the group's position, or at `offset` if the group was
         never moved in this stream. Reading does not move the position. `message.commit()`
-        moves it to the offset after the message. So does the commit of a transaction with
-        `txn.commit_message(message)`. If a transaction of another worker may still move the
-        position, reading begins when that transaction has ended, or after 5 seconds or half the
-        `timeout`, whichever is less.
+        moves it to the offset after the message, and so does a transaction that commits after
+        `txn.commit_message(message)`. If a pending transaction of another worker may still
+        move the position, reading begins when that transaction has ended. It does not wait longer
+        than 5 seconds or half the `timeout`, whichever is less.
 
-        If a worker passes a `producer_id` to its transactions, it should pass the same one here.
-        Then transactions of its older instances are aborted first, and there is no need to wait for
-        them.
+        If a worker's transactions have a `producer_id`, pass the same id here. Then the pending
+        transactions of its older instances are aborted first and need not be waited for.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:
@@ -264,13 +276,15 @@ class Stream:
     # ---- producers -------------------------------------------------------------------------------
 
     def producer(self, id: str | None = None, **options: Unpack[ProducerOptions]) -> Producer:
-        """Return a producer, which stores every message once and in order despite failures.
+        """Return a producer that stores every message once and in order, despite failures.
 
         `id` identifies the producer across restarts. The default is the environment variable
-        `PRODUCER_ID`, or the host name and process id if it is not set. The options are those of
-        `ProducerOptions`. A `Producer` contacts the server in this call, which may raise
-        StreamNotFound. An `AsyncProducer` contacts it when it is entered or opened, or with the
-        first message.
+        `PRODUCER_ID`. If that is not set, the default is the host name and the process id. The
+        options are those of `ProducerOptions`.
+
+        A `Producer` contacts the server in this call. This raises StreamNotFound if there is no
+        such stream. An `AsyncProducer` contacts the server when it is entered or opened, or with
+        its first message.
         """
         client = self.client
         return client.close_with_client(
@@ -287,7 +301,10 @@ class Stream:
     def producers(
         self, producer_id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> list[ProducerState]:
-        """Return what the server stores about the stream's producers, or about one of them."""
+        """Return what the server stores about the stream's producers.
+
+        With `producer_id`, the list contains at most this producer.
+        """
         return self.client.run(server_calls.producers(self.calls, producer_id), timeout)
 
     def explain(
@@ -302,7 +319,7 @@ class Stream:
     ) -> dict[str, Any]:
         """Return what the outcome of an append with this sequence would be, and why.
 
-        With mode="sparse", `seq` may be a range such as "3-5".
+        Nothing is appended. With mode="sparse", `seq` can be a range such as "3-5".
         """
         return self.client.run(
             server_calls.explain_append(
@@ -312,7 +329,7 @@ class Stream:
         )
 
     def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Remove what the stream stores about a producer. Its sequences start again at 0."""
+        """Remove what the stream stores about a producer. Its sequences then start again at 0."""
         self.client.run(server_calls.forget_producer(self.calls, producer_id), timeout)
 
 
@@ -320,7 +337,7 @@ class Stream:
 
 
 class Group:
-    """A group of readers, with a position in each stream in which it was moved."""
+    """A group of readers. It has a position in each stream in which it was ever moved."""
 
     def __init__(self, client: "Client", name: str) -> None:
         self.name = name
@@ -330,19 +347,23 @@ class Group:
         return f"{type(self).__name__}({self.name!r})"
 
     def offsets(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
-        """Return the positions by stream, without streams in which the group was never moved.
+        """Return a mapping from streams to the group's positions.
 
-        This call does not wait for pending transactions. It does not change the positions from
-        which tails of this client move the group.
+        Streams in which the group was never moved are left out. This call does not wait for pending
+        transactions. It does not affect this client's tails: they still move the group from the
+        positions that they have read themselves.
         """
         return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
 
     def set(self, moves: Moves, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
-        """Move the group in all of these streams, or in none, and return the new positions.
+        """Move the group in all of these streams or in none. Return the new positions.
 
-        A move is an offset, or has a condition: (from, to), (from, to, incarnation) or
-        (from, to, incarnation, version). Raises PositionConflict if the condition does not hold.
-        After a move without a condition, no client can commit a message that it has read before.
+        `moves` maps each stream to a move. A move is an offset, or a tuple with a condition:
+        (from, to), (from, to, incarnation) or (from, to, incarnation, version). Raises
+        PositionConflict if the condition does not hold.
+
+        After a move without a condition, no client can commit a message that it read before the
+        move.
         """
         return self._client.run(
             group_calls.set_known(self._client.site, self.name, moves, self._client.positions),
@@ -350,16 +371,22 @@ class Group:
         )
 
     def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
-        """Pin the next step and return the pinned step: the first one sent with this number."""
+        """Pin the group's next step. Return the step that is pinned.
+
+        If several steps with the same number are sent, the first of them is pinned.
+        """
         return self._client.run(group_calls.pin(self._client.site, self.name, step), timeout)
 
     def snapshot(self, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep | None:
-        """Return the step that the group has pinned; None if it has never pinned one."""
+        """Return the step that the group has pinned, or None if it has never pinned a step."""
         return self._client.run(group_calls.snapshot(self._client.site, self.name), timeout)
 
 
 class MessageCommitter:
-    """The callable that `message.commit()` uses. It moves a group for one message at a time."""
+    """The callable that `message.commit()` uses to move a group.
+
+    Concurrent commits are sent one after the other.
+    """
 
     def __init__(self, client: "Client", cursor: group_calls.GroupCursor) -> None:
         self._client = client

@@ -1,5 +1,5 @@
 # generated from semel/client/aio/transaction.py by `make facades`; do not edit
-"""Transactions, and sinks: applications that write numbered versions, each committed once."""
+"""Transactions and sinks. A sink is an application that commits each numbered version once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """Appends to several streams and moves of positions, visible together or not at all.
+    """A transaction: appends and moves of positions that become visible together or not at all.
 
     Leaving the `with` block commits the transaction. An exception in the block aborts it.
-    After `prepare()`, leaving the block does neither. Threads or tasks may share a transaction: its
-    calls are made one after the other.
+    After `prepare()`, leaving the block does neither. Several threads or tasks can share a
+    transaction. Their calls are then made one after the other.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Transaction:
         self._client = client
         self._streams = streams
         self._producer_id = producer_id
-        self._registration = registration  # the caller's own; None: the client registers one
+        self._registration = registration  # if None, the client registers the producer
         self._lock = SyncLock()
         self._in_use: Registration | None = None
 
@@ -80,36 +80,43 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """The id of the transaction. A later transaction may have the same id."""
+        """The id of the transaction. A later transaction can have the same id."""
         return self.calls.id
 
     @property
     def epoch(self) -> int:
-        """The transaction epoch, which counts the transactions with this id."""
+        """The transaction epoch. It counts the transactions with this id."""
         return self.calls.epoch
 
     @property
     def token(self) -> str:
-        """Id and epoch in one string, which identifies this transaction."""
+        """The id and the epoch in one string. It identifies this transaction."""
         return self.calls.token
 
     @property
     def state(self) -> str:
-        """Its state at the last response: new, open, prepared, deciding, committed or aborted."""
+        """The state according to the last response.
+
+        It is new, open, prepared, deciding, committed or aborted. In the state deciding, a commit
+        was sent and its response has not come yet.
+        """
         return self.calls.state
 
     @property
     def result(self) -> CommitResult | None:
-        """The result of the commit; None before."""
+        """The result of the commit, or None before the commit."""
         return self.calls.result
 
     def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Begin the transaction, as entering the `with` block does."""
+        """Begin the transaction. Entering the `with` block also does this."""
         self._in_use = self._registration or self._client.registered(self._producer_id)
         self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
     def add_streams(self, *streams: str, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Allow the transaction to write to more streams, if it began with a list of streams."""
+        """Allow the transaction to write to more streams.
+
+        This is needed only if the transaction began with a list of streams.
+        """
         self._run(self.calls.add_streams(streams), timeout)
 
     def append(
@@ -122,7 +129,7 @@ class Transaction:
         timestamp: datetime | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Receipt:
-        """Append one message; it is durable when this returns, and visible after the commit."""
+        """Append one message. It is durable when this returns, and visible after the commit."""
         return self.append_many(
             stream,
             [value],
@@ -142,7 +149,7 @@ class Transaction:
         timestamps: Iterable[datetime | None] | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Receipt:
-        """Append messages, all or none of them; the options are those of `append`."""
+        """Append all of the messages or none of them. The options are those of `append`."""
         extras = extras_of(keys, headers, timestamps)
         calls = self._client.known_streams.calls(stream)
         return self._run(self.calls.append(calls, list(values), extras), timeout)
@@ -150,48 +157,53 @@ class Transaction:
     def commit_offsets(
         self, group: str, offsets: Moves, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> None:
-        """Add moves of a group to the commit, by stream.
+        """Add moves of a group to the commit. `offsets` maps each stream to its new position.
 
-        Pass `next_offset` of the last message without copying it: it refers to the reader of the
-        message. Raises PositionConflict, here or in the commit, if another client has moved the
-        group since that reader began.
+        Pass the `next_offset` of the last message itself, not a copy of it, because this object
+        refers to the reader of the message. Raises PositionConflict, here or in the commit, if
+        another client has moved the group since that reader began.
 
         A number, or a copy of an offset, does not refer to a reader. It is assumed to come from the
         only `tail(group=...)` that this client has had for the group in the stream. Raises
-        ValueError if there were several tails. If there was none, the group is moved from the
-        position to which this client has moved it last. If you have the position from another
-        source, pass (from, to).
+        ValueError if there were several such tails. If there was no such tail, the group is moved
+        from the position to which this client moved it last. If the position comes from somewhere
+        else, pass (from, to).
         """
         self._run(self.calls.add_offsets(group, offsets), timeout)
 
     def commit_message(self, message: Message, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Add to the commit a move of the message's group to the offset after the message.
+        """Let the commit move the message's group to the offset after the message.
 
-        The message must come from `tail(group=...)`. Raises PositionConflict, as `commit_offsets`.
+        The message must come from `tail(group=...)`. Raises PositionConflict in the same cases as
+        `commit_offsets`.
         """
         self._run(self.calls.add_message(message), timeout)
 
     def prepare(self, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
-        """Prepare the transaction and return its token, by which any client can end it.
+        """Prepare the transaction and return its token. Any client can end it with this token.
 
-        After this it accepts no more changes, and has no deadline.
+        A prepared transaction accepts no more changes and has no deadline.
         """
         return self._run(self.calls.prepare(), timeout)
 
     def commit(self, *, timeout: Timeout = CLIENT_DEFAULT) -> CommitResult:
-        """Commit the transaction and return the result: all of it becomes visible at once.
+        """Commit the transaction and return the result. All its changes become visible together.
 
-        If no response comes, the request is retried until the timeout. Then Indeterminate is
-        raised. To get the outcome, call this again, or `client.transaction_status(txn.token)`.
+        If no response comes, the request is retried until the timeout, and then Indeterminate is
+        raised. To get the outcome after that, call this method again, or call
+        `client.transaction_status(txn.token)`.
         """
         return self._run(self.calls.commit(), timeout)
 
     def abort(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Abort the transaction: nothing of it becomes visible."""
+        """Abort the transaction. None of its changes becomes visible."""
         self._run(self.calls.abort(), timeout)
 
     def _try_to_abort(self) -> None:
-        """Abort it while another exception is raised. If this fails, the deadline aborts it."""
+        """Abort the transaction, and ignore errors, because another exception is being raised.
+
+        If the abort fails, the server aborts the transaction at its deadline.
+        """
         if self.calls.state == OPEN:
             with suppress(ClientError):
                 self.abort()
@@ -212,7 +224,10 @@ class Transaction:
 
 
 class Sink:
-    """An application that writes numbered versions, and may repeat each one. `app` is its id."""
+    """An application that writes numbered versions. `app` is its id.
+
+    The application can repeat a version. Each version is committed only once.
+    """
 
     def __init__(self, client: "Client", app: str) -> None:
         self.app = app
@@ -222,10 +237,10 @@ class Sink:
         return f"{type(self).__name__}({self.app!r})"
 
     def task(self, version: int, partition: int = 0) -> "SinkTask":
-        """Return one attempt of one task. Its `with` block begins it.
+        """Return a new attempt of a task. Its `with` block begins the attempt.
 
-        Its messages become visible when the version is committed with the token of the attempt. An
-        exception in the block aborts the attempt.
+        The attempt's messages become visible when the version is committed with the attempt's
+        token. An exception in the block aborts the attempt.
         """
         return SinkTask(
             self._client, commit_calls.TaskCalls(self._client.site, self.app, version, partition)
@@ -243,15 +258,19 @@ class Sink:
         offsets: Mapping[str, Moves] | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
-        """Commit a version once: the messages of its prepared tasks become visible, in this order.
+        """Commit a version once. The messages of its prepared tasks become visible.
 
-        If the version was committed before, return the first result, with `duplicate` set. Tasks
-        that were staged again for it are aborted with the next version, or by `abort`. `query_id`
-        is the query that the sink belongs to, by default the id of the sink. `input` and `previous`
-        are digests of the inputs of this version and of the previous one. With them,
-        CheckpointDiverged is raised if they differ from what the sink has committed. `appends` by
-        stream and `offsets` by group are applied together with the version, as in `commit` of the
-        client. The messages of `appends` come before those of the tasks.
+        `tokens` are the tokens of the tasks. They determine the order of the messages. If the
+        version was committed before, return the first result, with `duplicate` set. Tasks that were
+        staged again for that version are aborted by the commit of the next version, or by `abort`.
+
+        `query_id` is the query that the sink belongs to. The default is the sink's id. `input` is a
+        digest of this version's input, and `previous` a digest of the previous version's input.
+        Raises CheckpointDiverged if a digest differs from the one that the sink has committed.
+
+        `appends` maps each stream to values, and `offsets` maps each group to moves, as in the
+        client's `commit`. They are applied together with the version. The messages of `appends`
+        come before the messages of the tasks.
         """
         client = self._client
         flow = commit_calls.commit_version_known(
@@ -263,22 +282,23 @@ class Sink:
         return client.run(flow, timeout)
 
     def abort(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Abort a pending task. Raises TransactionCommitted if it is committed."""
+        """Abort a pending task. Raises TransactionCommitted if the task is already committed."""
         self._client.run(commit_calls.abort_version(self._client.site, token), timeout)
 
     def info(self, *, timeout: Timeout = CLIENT_DEFAULT) -> commit_calls.SinkInfo:
         """Return what the server stores about the sink.
 
-        Raises Refused with the code `unknown_sink` before the first commit.
+        Before the sink's first commit, raises Refused with the code `unknown_sink`.
         """
         return self._client.run(commit_calls.show_sink_info(self._client.site, self.app), timeout)
 
     def rebind(
         self, query_id: str, last_version: int, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> commit_calls.SinkInfo:
-        """Bind the sink to another query, which continues with the version after `last_version`.
+        """Bind the sink to a different query.
 
-        With `last_version=-1` it begins with version 0.
+        The query continues with the version after `last_version`. With `last_version=-1` it begins
+        with version 0.
         """
         return self._client.run(
             commit_calls.rebind_sink_info(self._client.site, self.app, query_id, last_version),
@@ -291,7 +311,7 @@ class Sink:
 
 
 class SinkTask:
-    """One attempt of one task of a version. The attribute `calls` is internal."""
+    """One attempt of a task. The attribute `calls` is internal."""
 
     def __init__(self, client: "Client", calls: commit_calls.TaskCalls) -> None:
         self.calls = calls
@@ -312,11 +332,11 @@ class SinkTask:
 
     @property
     def token(self) -> str:
-        """The token by which a commit lists this attempt."""
+        """The token that identifies this attempt in a commit."""
         return self.calls.token
 
     def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Begin the attempt, as entering the `with` block does."""
+        """Begin the attempt. Entering the `with` block also does this."""
         self._client.run(self.calls.begin(), timeout)
 
     def append_many(
@@ -329,7 +349,10 @@ class SinkTask:
         timestamps: Iterable[datetime | None] | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> None:
-        """Stage messages for a stream; the options are those of a stream's `append_many`."""
+        """Stage messages for the stream at `path`.
+
+        The options are those of the stream's `append_many`.
+        """
         extras = extras_of(keys, headers, timestamps)
         stream = self._client.known_streams.calls(path)
         self._client.run(self.calls.append(stream, list(values), extras), timeout)
@@ -337,7 +360,7 @@ class SinkTask:
     def append_batch(
         self, path: str, body: bytes, count: int, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> None:
-        """Stage `count` messages that are encoded in the batch format."""
+        """Stage messages. `body` contains `count` messages in the batch format."""
         stream = self._client.known_streams.calls(path)
         self._client.run(self.calls.append_batch(stream, body, count), timeout)
 
