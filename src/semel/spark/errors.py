@@ -22,7 +22,7 @@ class StreamMissing(LookupError):
 
 
 class ServerUnreachable(ConnectionError):
-    """Raised if the server does not respond, or if it is not a semel server."""
+    """Raised if no semel server responds at the address. The message contains the address."""
 
 
 class RowError(ValueError):
@@ -115,7 +115,7 @@ USER_ERRORS: Final = (
 
 
 def hide_traceback(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that does the same as `call`, but raises USER_ERRORS without a traceback."""
+    """Return a function that calls `call` and raises errors in USER_ERRORS without a traceback."""
 
     @wraps(call)
     def calling(*args: P.args, **kwargs: P.kwargs) -> T:

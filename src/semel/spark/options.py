@@ -39,7 +39,7 @@ class Secret(str):
 
 
 class SparkOptionError(ValueError):
-    """Raised if an option is missing, unknown or invalid. The message says what to write instead."""
+    """Raised if an option is missing, unknown or invalid. The message says what to write."""
 
 
 def read_path(name: str, text: str) -> str:
@@ -122,7 +122,7 @@ class StartOffsets(Struct, frozen=True):
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return True if the value for any of these streams is its tail, or if the default is."""
+        """Return True if a read of these streams would start at a tail, which moves over time."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
