@@ -100,7 +100,7 @@ class Listener:
         return len(self._registry.members) if self._registry is not None else 0
 
     async def bind(self, host: str, port: int) -> int:
-        """Bind an address, but accept no connections yet. Return the port. 0 selects a free port."""
+        """Bind an address, but accept no connections yet. Return the port. 0 means a free port."""
         await self._acceptor.bind(host, port)
         return self.port
 
