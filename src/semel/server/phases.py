@@ -34,7 +34,7 @@ class PhaseTable(Generic[PhaseT, EventT]):
         self.rows: Final = rows
 
     def next(self, phase: PhaseT, event: EventT) -> PhaseT:
-        """Return the phase that follows. Raises InvariantBroken if `event` is illegal in `phase`."""
+        """Return the next phase. Raises InvariantBroken if `event` is illegal in `phase`."""
         try:
             return self.rows[phase][event]
         except KeyError:

@@ -36,7 +36,7 @@ class RowError(ValueError):
 
     def __str__(self) -> str:
         where = f"partition {self.partition}, row {self.row}"
-        return f"{where}: {self.what}; no row of this batch is written"
+        return f"{where}: {self.what}; nothing of this batch is written"
 
 
 class CheckpointError(RuntimeError):
@@ -73,8 +73,8 @@ def stream_recreated(stream: str) -> DataLossError:
     """Return the error for a stream that was deleted and created again."""
     return DataLossError(
         f"{stream} was deleted and created again since the query read it: messages that were not"
-        " read are lost. To read the new stream from its beginning, start with a new"
-        f" checkpointLocation; {_CONTINUE}"
+        " read are lost. Start with a new checkpointLocation to read the new stream from its"
+        f" beginning; {_CONTINUE}"
     )
 
 

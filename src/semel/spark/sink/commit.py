@@ -87,8 +87,8 @@ def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
         if entry.type is FileType.Directory and _query_id(files, entry.path) == query_id:
             return f"{root.rstrip('/')}/{entry.base_name}"
     raise CheckpointError(
-        f"{root} has no checkpoint for the query {query_id}: set the location of the checkpoint"
-        ' with .option("checkpointLocation", ...)'
+        f"{root} has no checkpoint of the query {query_id}: set the checkpoint of the query with"
+        ' .option("checkpointLocation", ...)'
     )
 
 
