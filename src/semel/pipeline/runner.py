@@ -37,7 +37,7 @@ from semel.pipeline.values import GraphError, ProcessorStopped
 # ---- sources -------------------------------------------------------------------------------------
 
 
-_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0  # retries while the server is unreachable
+_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0  # how long to retry if the server is unreachable
 _PAUSE_SECONDS: Final = 0.005
 YIELDED: Final = "yielded"  # the boundary after each message of a source
 
@@ -209,7 +209,7 @@ class Runner:
 
     @property
     def stopped(self) -> dict[str, str]:
-        """For each processor that has stopped: its id, and the reason why it stopped."""
+        """A mapping from the id of each stopped processor to the reason why it stopped."""
         return {
             gauge.processor: gauge.reason
             for gauge in self.gauges.values()
@@ -274,7 +274,7 @@ class Runner:
         return StepLoop(running, self._executor, inputs)
 
     def _is_ending(self, above: Iterable[str]) -> bool:
-        """Return True if the run is draining and every processor in `above` is ended or stopped."""
+        """Return True in a draining run if every processor in `above` has ended or stopped."""
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 

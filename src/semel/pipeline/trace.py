@@ -83,7 +83,7 @@ def printed_ranges(ranges: Iterable[Range]) -> list[tuple[str, str, str, str]]:
 
 
 def pinned_step(processor: str, step: Step) -> TracedStep:
-    """Return a step that is pinned but not committed as a TracedStep."""
+    """Return a TracedStep for a step that is pinned but not committed."""
     return TracedStep(
         processor=processor,
         number=step.number,

@@ -209,7 +209,7 @@ class ServerOptions(Struct, frozen=True):
 
 
 class SourceOptions(ServerOptions, frozen=True):
-    """The options of a read. If `pattern` is None, `streams` are read, else `streams` is empty."""
+    """The options of a read. Either `streams` lists the streams, or `pattern` selects them."""
 
     streams: tuple[str, ...]
     pattern: str | None
@@ -374,7 +374,7 @@ def _starts(
     unread = sorted(set(starts.by_stream) - set(streams)) if streams else []
     if unread:
         raise SparkOptionError(
-            f"{name} names {unread[0]}, but only these streams are read: {', '.join(streams)}"
+            f"{name} names {unread[0]}, which is not read; the streams are {', '.join(streams)}"
         )
     return starts
 

@@ -11,8 +11,9 @@ All state of the loop is stored on the server, so nothing is lost if the process
     3. The executor runs the step.
     4. One commit appends the outputs and a trace record, and moves the group's positions.
 
-An at-most-once processor makes two commits. A commit before 3 moves the positions and appends a
-trace record. The commit in 4 appends only the outputs and a second trace record. A step is never
+An at-most-once processor makes two commits for each step. The first commit, before 3, moves the
+positions and appends a trace record. The second commit, in 4, appends only the outputs and a second
+trace record. A step is never
 repeated after the group's positions were moved.
 """
 

@@ -121,10 +121,10 @@ def split_join_parts(
     tasks: int,
     messages_min: int,
 ) -> list[InputPart]:
-    """Split the ranges of a join into at most `tasks` parts, each with `messages_min` messages.
+    """Split the ranges of a join into at most `tasks` parts.
 
-    A part can have more messages than `messages_min`. It has fewer only if there is no other part.
-    A part that has the i-th message of one input also has the i-th message of every other input.
+    A part has at least `messages_min` messages of each input, unless it is the only part. A part
+    that has the i-th message of one input also has the i-th message of every other input.
     `messages` maps each binding to its messages. Their offsets can have gaps, so the ranges are
     split at the offsets of messages, and not at equal distances.
     """

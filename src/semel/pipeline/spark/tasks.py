@@ -139,7 +139,7 @@ _OUTCOME_SCHEMA: Final = pa.schema([("outcome", pa.string())])
 
 
 class FailedMessage(Struct, frozen=True):
-    """A failed call of the function of a processor that has no error stream.
+    """A failed function call, in a processor that has no error stream.
 
     `inputs` are the messages of the call, without their values. `kind` is the class of the error,
     and `message` is its text.
@@ -239,7 +239,7 @@ class ReadTask(Struct, frozen=True):
 
 
 class StageTask(Struct, frozen=True):
-    """A task that stages one partition of a DataFrame. A function returned that DataFrame."""
+    """A task that stages the rows of one partition of an output DataFrame."""
 
     tagger: Tagger
     target: StagingTarget

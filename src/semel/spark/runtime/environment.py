@@ -240,11 +240,11 @@ def is_fit(result: ProbeResult) -> bool:
 
 
 def python_problem(result: ProbeResult | None) -> str:
-    """Return why a Python cannot run tasks. The text completes a sentence that begins with "it"."""
+    """Return why a Python cannot run tasks, as a text that follows the name of that Python."""
     if result is None:
         return "does not run"
     if result.version != _version():
-        return f"is Python {result.version} and not Python {_version()}"
+        return f"is Python {result.version} and not {_version()}"
     return f"has no {' and no '.join(result.missing)}"
 
 

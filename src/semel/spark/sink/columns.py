@@ -84,7 +84,7 @@ def _require_once(names: Iterable[str]) -> None:
     """Raise SparkOptionError if a name occurs twice, because one of the columns would be lost."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise SparkOptionError(f"two columns are called {name}: rename or drop one of them")
+            raise SparkOptionError(f"there are two columns {name}: rename or drop one of them")
 
 
 def _require(

@@ -34,7 +34,11 @@ _SCHEME_ALIASES: Final = {"s3a": "s3", "s3n": "s3"}
 
 
 class Digests(Struct, frozen=True):
-    """The digest of a batch's input, and the one of the previous batch. None means unknown."""
+    """The digests that are sent with the commit of a batch.
+
+    `input` is the digest of the batch's input. `previous` is the digest of the previous batch's
+    input. A digest is None if it is unknown.
+    """
 
     input: str | None = None
     previous: str | None = None
@@ -158,8 +162,8 @@ def commit_staged(
 ) -> CommitResult:
     """Commit the transactions that tasks have staged as a version of a sink. Return the result.
 
-    `tokens` are the tokens of these transactions. If the version was committed before, those that
-    are not part of the earlier commit are aborted.
+    `tokens` are the tokens of these transactions. If the version was committed before, the
+    transactions that are not part of the earlier commit are aborted.
 
     Raises ServerUnreachable if the server does not respond. Raises SinkRefused, with advice for
     users of Spark, if the server refuses the commit. Raises SparkOptionError if there are more
