@@ -84,12 +84,12 @@ def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
     except Exception as error:
         raise job_failed(error) from error
     attempts = [row.attempt for row in copied]
-    with psycopg.connect(to) as connection:  # one transaction
+    with psycopg.connect(to) as connection:  # the block is one transaction
         return _move(connection, tables, delivery, attempts, sum(row.rows for row in copied))
 
 
 class _Tables:
-    """A table, its staging table, and the columns that are written."""
+    """The names of the target table, the staging table, and the columns that are written."""
 
     def __init__(self, table: str, columns: Sequence[str]) -> None:
         *schema, name = table.split(".")

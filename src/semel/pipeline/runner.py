@@ -204,7 +204,7 @@ class Runner:
 
     @property
     def is_over(self) -> bool:
-        """Whether every processor has ended or stopped."""
+        """True if every processor has ended or stopped."""
         return all(gauge.state in _OVER for gauge in self.gauges.values())
 
     @property

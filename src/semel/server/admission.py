@@ -68,7 +68,7 @@ class UnreadBudget:
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         limits = limits or HttpLimits()
-        self.bytes = 0  # in the buffers of connections
+        self.bytes = 0  # unread bytes in the buffers of connections
         self.reserved_bytes = 0  # for responses that are not written yet
         self.waiting_bytes = 0  # requested by reads that wait for admission
         self.on_release: Callable[[], None] | None = None

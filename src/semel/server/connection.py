@@ -424,7 +424,7 @@ class ServerConnection(asyncio.Protocol):
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close a connection that owes no response."""
+        """Close the connection. It must not owe a response."""
         self._closed()
         self._transport.close()
 

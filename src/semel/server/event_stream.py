@@ -186,7 +186,7 @@ class FanoutGroup:
         return not self._members
 
     def join(self, member: EventStream) -> None:
-        """Add a member. The first member starts the wait for new messages."""
+        """Add a member. Start to wait for new messages when the first member joins."""
         self._members[member] = None
         member.group = self
         self._wait()

@@ -175,7 +175,7 @@ class ConnectionOutput:
             self._budget.add(more)
 
     def uncount(self) -> None:
-        """Remove the unread bytes of this connection from the budget."""
+        """Remove this connection's unread bytes from the budget."""
         count, self.unread_bytes = self.unread_bytes, 0
         if count:
             self._budget.remove(count)

@@ -65,7 +65,7 @@ class ConnectionSet:
         self.unread.close_stalled(self.members, now)
 
     def drain(self) -> None:
-        """Close every connection as soon as it owes no response."""
+        """Close each connection as soon as all its owed responses are sent."""
         self.is_draining = True
         for connection in tuple(self.members):
             connection.drain()
@@ -112,7 +112,7 @@ class Listener:
         unread: UnreadBudget | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
-        """Accept connections at the bound address."""
+        """Start to accept connections at the bound address. `handler` gets their requests."""
         limits = limits or HttpLimits()
         registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits))
         self._registry = registry
@@ -195,7 +195,7 @@ class Acceptor:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # Keep few unread bytes in the kernel, so that UnreadBudget counts most of them.
+                # Keep only few unread bytes in the kernel, because UnreadBudget cannot count those.
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
                 listening.bind((address[0], self.port, *address[2:]))
                 self.port = listening.getsockname()[1]

@@ -45,7 +45,7 @@ class ConnectionPhase(IntEnum):
     """What a connection reads, then the stages of its close. After BODY it reads no requests."""
 
     FRESH = auto()  # no request has been received yet
-    IDLE = auto()  # between two requests; responses may be owed
+    IDLE = auto()  # between two requests; responses can still be owed
     HEAD = auto()  # a part of a request head has been received
     CONTINUE = auto()  # the client waits for 100 Continue before it sends the body
     BODY = auto()  # a part of a request body has been received
@@ -91,7 +91,7 @@ class InputEvent(IntEnum):
 
 
 class ExchangePhase(IntEnum):
-    """The progress of one response. From COMPLETE on, nothing more is sent."""
+    """The progress of one response. In COMPLETE and GONE, the handler can send nothing more."""
 
     WAITING = auto()  # the handler has not responded yet
     STREAMING = auto()  # the response has begun; its length is unknown

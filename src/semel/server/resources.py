@@ -55,7 +55,7 @@ Routes = Mapping[tuple[str, ...], Mapping[str, Route]]
 
 
 class Resource:
-    """The handlers of one address and of the addresses below it."""
+    """Base class for the handlers of one address and of the addresses below it."""
 
     def __init__(self, engine: Engine, tally: OutcomeCounts | None = None) -> None:
         self.engine = engine

@@ -221,7 +221,10 @@ class ReadTask(Struct, frozen=True):
     url: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the part whose number is in the only row, with columns `FRAME`."""
+        """Yield the messages of the part whose number is in the only input row.
+
+        The batches have the columns of `FRAME`.
+        """
         for number in _numbers(batches):
             part = self.parts[number]
             for binding, range in part.ranges.items():
