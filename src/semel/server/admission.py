@@ -60,7 +60,7 @@ class UnreadHolder(Protocol):
         """The loop time since which the budget has counted bytes for this connection."""
 
     def abort(self) -> None:
-        """Close the connection immediately."""
+        """Close the connection immediately, without completing any response."""
 
 
 class UnreadBudget:

@@ -45,7 +45,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     pipelined_max: int = 64
     pipelined_bytes_max: int = 8 * MIB
     held_bytes_max: int = 512 * MIB
-    write_buffer_bytes: int = 16 * KIB  # of one connection; above it, no request is accepted
+    write_buffer_bytes: int = 16 * KIB  # of one connection; above it, nothing more is encoded
     unread_bytes_max: int = 256 * MIB  # of all connections; above it, new reads wait
 
     def __post_init__(self) -> None:

@@ -71,7 +71,7 @@ class ConnectionSet:
             connection.drain()
 
     def abort(self) -> None:
-        """Close every connection immediately."""
+        """Close every connection immediately, without completing any response."""
         for connection in tuple(self.members):
             connection.abort()
 
