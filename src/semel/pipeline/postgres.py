@@ -1,9 +1,9 @@
 """Exactly-once writes to PostgreSQL, for sink functions `(df, delivery)` on Spark.
 
-Every task copies its rows into a staging table. Each row has the hash of the step, the partition of
-the task, and the id of the attempt. Then the driver runs one transaction: it stores the hash, and
-moves the rows of the successful attempts to the table. If the hash is stored for this table
-already, the step was written before, and nothing is done.
+Every Spark task copies its rows into a staging table. Each row in the staging table has the step's
+hash, the task's partition, and the id of the task attempt. Then the driver runs one transaction.
+The transaction stores the hash, and moves the rows of the successful attempts to the target table.
+If the hash is already stored for this table, the step was written before, and no row is moved.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,15 +31,15 @@ CREATE TABLE IF NOT EXISTS semel_deliveries (
     PRIMARY KEY (hash, table_name)
 )
 """
-# The staging table has no constraints. Only the rows that are moved must satisfy those of the
-# target table.
+# The staging table has no constraints. Rows must satisfy the constraints of the target table only
+# when they are moved there.
 _STAGING_SQL: Final = """
 CREATE TABLE IF NOT EXISTS {staging} AS
 SELECT ''::text AS _hash, 0::int AS _part, ''::text AS _attempt, 0::bigint AS _row, *
 FROM {table} WITH NO DATA
 """
-# The columns, with their types, that the target table has and the staging table does not: columns
-# that were added to the target table later.
+# Selects the name and type of each column that the target table has and the staging table does not
+# have. Such a column was added to the target table after the staging table was created.
 _MISSING_SQL: Final = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = {table_text}::regclass AND attnum > 0 AND NOT attisdropped AND attname NOT IN
@@ -52,7 +52,8 @@ _TAKE_SQL: Final = """
 INSERT INTO semel_deliveries (hash, table_name, processor, number) VALUES (%s, %s, %s, %s)
 ON CONFLICT DO NOTHING
 """
-# The values are literals, because in a statement with parameters a name could not contain %.
+# The values are inserted as literals, not as parameters. In a statement with parameters, psycopg
+# would not allow a % in the name of a table or a column.
 _MOVE_SQL: Final = """
 INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging}
 WHERE _hash = {hash} AND _attempt = ANY({attempts}) ORDER BY _part, _row
@@ -63,11 +64,13 @@ _COPIED_DDL: Final = "attempt string, rows long"
 
 
 def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
-    """Append the rows of a step to a table, by column name; return False if they are stored.
+    """Append the rows of a step to a table. Return False if the step was already written.
 
-    `to` is a connection string of libpq; Spark's workers use it, too. The table must exist. The
-    tables `semel_deliveries` and `<table>_staging` are created if they do not exist. A sink may
-    write to several tables, but only once to each of them in a step.
+    The columns of `frame` are matched with the table's columns by name. `to` is a libpq connection
+    string. Spark's workers connect with the same string. The table must exist. The tables
+    `semel_deliveries` and `<table>_staging` are created if they do not exist.
+
+    A sink can write to several tables, but in each step it can write to each table only once.
     """
     tables = _Tables(table, frame.columns)
     with psycopg.connect(to) as connection:
@@ -81,12 +84,12 @@ def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
     except Exception as error:
         raise job_failed(error) from error
     attempts = [row.attempt for row in copied]
-    with psycopg.connect(to) as connection:  # one transaction
+    with psycopg.connect(to) as connection:  # the block is one transaction
         return _move(connection, tables, delivery, attempts, sum(row.rows for row in copied))
 
 
 class _Tables:
-    """A table, its staging table, and the columns that are written."""
+    """The names of the target table, the staging table, and the columns that are written."""
 
     def __init__(self, table: str, columns: Sequence[str]) -> None:
         *schema, name = table.split(".")
@@ -104,7 +107,8 @@ class _Tables:
 
 def _prepare(connection: Connection[Any], tables: _Tables) -> None:
     with connection.transaction():
-        # Without a lock, two drivers that create a table at the same time could fail.
+        # Without a lock, a driver could fail if another driver creates the same table at the same
+        # time.
         connection.execute(_LOCK_SQL)
         connection.execute(_DELIVERIES_SQL)
         connection.execute(tables.format(_STAGING_SQL))
@@ -127,10 +131,13 @@ def _move(
     attempts: Sequence[str],
     count: int,
 ) -> bool:
-    """Store the hash and the rows; return False if another driver has stored the hash before.
+    """Store the hash and move the rows. Return False if the hash was already stored.
 
-    Raises RuntimeError if rows are missing in the staging table. The caller's transaction is then
-    rolled back.
+    If the hash was already stored, another driver has moved the rows. In both cases the step's rows
+    are deleted from the staging table.
+
+    Raises RuntimeError if rows are missing in the staging table. The error rolls back the caller's
+    transaction.
     """
     processor = f"{delivery.graph}/{delivery.processor}"
     identity = [delivery.hash, tables.table, processor, delivery.number]
@@ -141,8 +148,8 @@ def _move(
         moved = connection.execute(tables.format(_MOVE_SQL, hash=hash, attempts=listed))
         if moved.rowcount != count:
             raise RuntimeError(
-                f"only {moved.rowcount} of {count} rows are in the staging table: some were"
-                " deleted; nothing was stored, run the step again"
+                f"only {moved.rowcount} of {count} rows are in the staging table, because some were"
+                " deleted; nothing was stored: run the step again"
             )
     connection.execute(tables.format(_CLEAR_SQL, hash=hash))
     return is_new
@@ -151,7 +158,7 @@ def _move(
 class _Copy(Struct, frozen=True):
     """A Spark task that copies its rows into the staging table.
 
-    It yields one row: the random id of this attempt, and the number of rows copied.
+    The task yields one row with the random id of this attempt and the number of copied rows.
     """
 
     to: str
@@ -161,7 +168,8 @@ class _Copy(Struct, frozen=True):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        # The id is random because Spark counts attempts from 0 again after a restart of the driver.
+        # The id is random, because Spark's own attempt numbers start at 0 again when the driver
+        # restarts.
         attempt, count = random_id(), 0
         with (
             psycopg.connect(self.to) as connection,
@@ -180,7 +188,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return the values of a column for psycopg; structs and maps become JSON."""
+    """Return the values of a column for psycopg. Structs and maps are converted to JSON."""
     if pa.types.is_struct(column.type) or pa.types.is_map(column.type):
         texts = zip(json_texts(column).to_pylist(), column.is_valid(), strict=True)
         return [text if is_valid else None for text, is_valid in texts]

@@ -1,4 +1,4 @@
-"""Running a graph: one thread per processor, until each has ended or stopped."""
+"""Running a graph: one thread for each processor, until all processors have ended or stopped."""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,17 +37,17 @@ from semel.pipeline.values import GraphError, ProcessorStopped
 # ---- sources -------------------------------------------------------------------------------------
 
 
-_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0  # how long appends to an unreachable server are retried
+_DELIVERY_SECONDS: Final = 7 * 24 * 3600.0  # how long to retry if the server is unreachable
 _PAUSE_SECONDS: Final = 0.005
-YIELDED: Final = "yielded"  # the boundary between two messages
+YIELDED: Final = "yielded"  # the boundary after each message of a source
 
 
 class SourceLoop:
-    """Runs the generator of one source until it ends.
+    """Runs the generator of one source until the generator ends.
 
-    A producer appends the messages of the generator exactly once and in order. If the generator
-    uses a cursor, the next run gets the last cursor that is stored. Otherwise the next run starts
-    from the beginning.
+    A producer appends the generator's messages exactly once and in order. If the generator function
+    has a parameter for a cursor, the next run gets the last stored cursor. Otherwise the next run
+    starts from the beginning.
     """
 
     def __init__(self, running: ProcessorRun) -> None:
@@ -55,7 +55,7 @@ class SourceLoop:
         self._failed: list[ClientError] = []
 
     def run(self) -> None:
-        """Append the messages of the generator.
+        """Append every message that the generator yields.
 
         Raises ProcessorStopped if the generator raises an error or an append fails.
         """
@@ -79,9 +79,10 @@ class SourceLoop:
             raise running.stopped(reason) from error
 
     def _settle(self, producer: Producer) -> None:
-        """Wait until all appended messages are stored; after a stop, only for the grace period.
+        """Wait until all appended messages are stored, then close the producer.
 
-        Raises the first error of an append.
+        After a stop was requested, wait only for GRACE_SECONDS. If an append has failed, raise the
+        first error.
         """
         stop = self._running.stop
         while producer.pending_count and not (self._failed or stop.is_set):
@@ -112,18 +113,24 @@ class SourceLoop:
 # ---- runner --------------------------------------------------------------------------------------
 
 
-GRACE_SECONDS: Final = 5.0  # how long a stop waits for a server that does not respond
+GRACE_SECONDS: Final = 5.0  # after a stop, requests to the server are given up after this time
 _OVER: Final = (RunState.ENDED, RunState.STOPPED)
 
 
 class Runner:
     """One run of a graph.
 
-    With `available_now`, the run ends when all stored messages are processed. Otherwise it
-    continues until `stop` is called or a processor stops, which stops the others, too. After a
-    stop, the current steps still end if the server responds. The next run repeats the steps that
-    were not committed. `master` and `checkpoints` are for Spark; `checkpoints` is a directory for
-    stateful processors. Raises GraphError if the graph cannot run.
+    With `available_now`, the run ends when all stored messages are processed. Otherwise the run
+    continues until `stop` is called or a processor stops. If one processor stops, all others are
+    stopped, too.
+
+    After a stop, the current steps are still completed if the server responds. The next run repeats
+    the steps that were not committed.
+
+    `master` and `checkpoints` are used only with Spark. `checkpoints` is the directory for the
+    Spark checkpoints of stateful processors.
+
+    Raises GraphError if the graph cannot run.
     """
 
     def __init__(
@@ -178,9 +185,9 @@ class Runner:
         self.close()
 
     def start(self) -> Self:
-        """Create missing streams and start the processors; a second call does nothing.
+        """Create missing streams and start the processors. A second call does nothing.
 
-        Raises GraphError if a stream does not suit the graph.
+        Raises GraphError if an input stream is missing, or if an existing stream cannot be used.
         """
         if self._threads:
             return self
@@ -197,12 +204,12 @@ class Runner:
 
     @property
     def is_over(self) -> bool:
-        """Whether every processor has ended or stopped."""
+        """True if every processor has ended or stopped."""
         return all(gauge.state in _OVER for gauge in self.gauges.values())
 
     @property
     def stopped(self) -> dict[str, str]:
-        """The reasons of the processors that have stopped, by processor id."""
+        """A mapping from the id of each stopped processor to the reason why it stopped."""
         return {
             gauge.processor: gauge.reason
             for gauge in self.gauges.values()
@@ -210,12 +217,12 @@ class Runner:
         }
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every processor has ended or stopped; return False on a timeout."""
+        """Wait until every processor has ended or stopped. Return False after a timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_over, timeout)
 
     def stop(self) -> None:
-        """Request all processors to end, and return at once; `wait` waits for them."""
+        """Request all processors to end, and return immediately. `wait` waits for their end."""
         for running in self._runs:
             running.stop.set()
         if self._cut_timer is None:
@@ -228,10 +235,10 @@ class Runner:
             running.cut.set()
 
     def close(self) -> None:
-        """Stop the processors, wait for them for a limited time, and release all resources."""
+        """Stop the processors, wait a limited time until they end, and release all resources."""
         self.stop()
         for thread in self._threads:
-            thread.join(3 * GRACE_SECONDS)  # the user's function may never return
+            thread.join(3 * GRACE_SECONDS)  # a limit, because a user's function can hang
         assert self._cut_timer is not None
         self._cut_timer.cancel()
         self._executor.close()
@@ -267,7 +274,7 @@ class Runner:
         return StepLoop(running, self._executor, inputs)
 
     def _is_ending(self, above: Iterable[str]) -> bool:
-        """Return whether this run is draining and all processors `above` have ended or stopped."""
+        """Return True in a draining run if every processor in `above` has ended or stopped."""
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 
@@ -280,10 +287,10 @@ def run(
     checkpoints: str | None = None,
     available_now: bool = True,
 ) -> dict[str, Gauge]:
-    """Run a graph until it has ended; return the gauge of each processor, by id.
+    """Run a graph until every processor has ended. Return a mapping from processor id to gauge.
 
-    Raises GraphError if the graph cannot run, before any processor starts, and ProcessorStopped if
-    a processor has stopped.
+    Raises GraphError, before any processor starts, if the graph cannot run. Raises ProcessorStopped
+    if a processor has stopped.
     """
     with Runner(
         graph,
@@ -303,11 +310,13 @@ def run(
 
 
 def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Create the streams that the graph writes to, if they are missing; return tails by stream.
+    """Create the missing streams that the graph writes to. Return the tails of its other streams.
 
-    The tails are those of the existing streams to which no processor of the graph writes. Raises
-    GraphError if a stream that must exist does not exist, or a stream does not suit the graph. In
-    that case nothing was created.
+    The result maps the path of each existing stream to its tail. It leaves out the streams to which
+    a processor of the graph writes.
+
+    Raises GraphError if an input stream is missing, or if an existing stream cannot be used. In
+    that case no stream was created.
     """
     written = list(topology.writers(graph))
     read = [path for processor in graph.processors for path in processor.inputs.values()]
@@ -354,7 +363,7 @@ def _complaints(graph: Graph, infos: dict[str, StreamInfo | None]) -> Iterator[s
             ]
             yield (
                 f"{', '.join(users)}: {path} has the content type {info.content_type}; use a"
-                f" stream of {JSON_MEDIA_TYPE}"
+                f" stream with the content type {JSON_MEDIA_TYPE}"
             )
         if info is not None and info.closed and path in written:
-            yield f"{', '.join(written[path])}: {path} is closed; write to another stream"
+            yield f"{', '.join(written[path])}: {path} is closed; write to a different stream"

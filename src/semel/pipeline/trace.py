@@ -1,10 +1,11 @@
-"""The trace of a graph: a record of each step, appended by the commit of the step.
+"""The trace of a graph: a stream with a record of each step.
 
-The commit that stores the outputs and the positions of a step also appends its record to
-`<graph>/trace`. So the record exists if and only if the step was committed. The offsets of the
-outputs are known only from the response to that commit. Therefore the next record of the processor
-has them, or a separate record if no step follows. If a runner is killed before that, the offsets
-stay unknown.
+The commit that stores a step's outputs and positions also appends the step's record to
+`<graph>/trace`. Therefore the record exists if and only if the step was committed.
+
+The record cannot contain the offsets of the step's outputs, because only the response to the commit
+has them. So the processor's next record contains them. If no step follows, they are in a separate
+record. If the runner is killed before it appends that record, the offsets stay unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,11 +24,10 @@ STEP_TYPE: Final = "q.type.trace/step"
 OFFSETS_TYPE: Final = "q.type.trace/offsets"
 
 DONE: Final = "done"
-TAKEN: Final = "taken"  # at-most-once: positions are moved, outputs are not stored yet
-PINNED: Final = "pinned"  # started, not committed
+TAKEN: Final = "taken"  # at-most-once: the positions were moved, no outputs are stored yet
+PINNED: Final = "pinned"  # the step was started, but not committed
 
-# The trace keeps at least RECORDS_KEPT records. Each time TRIMMED_EVERY records were added, older
-# ones are trimmed.
+# After every TRIMMED_EVERY new records, all but the last RECORDS_KEPT records are trimmed.
 RECORDS_KEPT: Final = 10_000
 TRIMMED_EVERY: Final = 1_000
 
@@ -35,7 +35,7 @@ Offsets = dict[str, list[str]]
 
 
 class Outputs(Struct, frozen=True):
-    """The outputs of step `number`: the first and the next offset, by stream."""
+    """The outputs of step `number`. `offsets` maps a stream to its first and its next offset."""
 
     number: int
     offsets: Offsets
@@ -44,7 +44,10 @@ class Outputs(Struct, frozen=True):
 class TracedStep(Struct, frozen=True, kw_only=True):
     """One step in the trace.
 
-    `read` and `written` count messages. `outputs` is None if the offsets are unknown.
+    `ranges` has the stream, the incarnation, the first and the next offset of each range. `outcome`
+    is DONE, TAKEN or PINNED. `read` is the number of messages that were read. `written` is the
+    number of messages that were written to each stream. `outputs` maps each output stream to its
+    first and its next offset. It is None if the offsets are unknown.
     """
 
     processor: str
@@ -63,24 +66,24 @@ def trace_stream(graph: str) -> str:
 
 
 def step_record(traced: TracedStep, before: Outputs | None) -> dict[str, Any]:
-    """Return the record of a step; `before` are the outputs of the previous step, if known."""
+    """Return the record of a step. `before` has the outputs of the previous step, if known."""
     record = {"type": STEP_TYPE, **asdict(traced)}
     del record["outputs"]
     return record if before is None else {**record, "before": before}
 
 
 def offsets_record(processor: str, before: Outputs) -> dict[str, Any]:
-    """Return a separate record of the last step's outputs, for the case that no step follows."""
+    """Return a record that has only the outputs of the last step. It is used if no step follows."""
     return {"type": OFFSETS_TYPE, "processor": processor, "before": before}
 
 
 def printed_ranges(ranges: Iterable[Range]) -> list[tuple[str, str, str, str]]:
-    """Return ranges in the format of a record: stream, incarnation, first and next offset."""
+    """Return ranges as in a record: stream, incarnation, first offset and next offset of each."""
     return [(r.stream, r.incarnation, print_offset(r.start), print_offset(r.to)) for r in ranges]
 
 
 def pinned_step(processor: str, step: Step) -> TracedStep:
-    """Return a step that is pinned but not committed, in the form of `read_trace`."""
+    """Return a TracedStep for a step that is pinned but not committed."""
     return TracedStep(
         processor=processor,
         number=step.number,
@@ -91,7 +94,7 @@ def pinned_step(processor: str, step: Step) -> TracedStep:
 
 
 def read_trace(records: Iterable[Any], processor: str | None = None) -> list[TracedStep]:
-    """Return the steps in the records of a trace, in the order of their first records."""
+    """Return the steps of a trace, sorted by first record. `processor` selects one processor."""
     steps: dict[tuple[str, int], TracedStep] = {}
     for record in records:
         if not isinstance(record, Mapping) or processor not in (None, record.get("processor")):
@@ -107,9 +110,10 @@ def read_trace(records: Iterable[Any], processor: str | None = None) -> list[Tra
 
 
 def trace_of(client: Client, graph: str, processor: str | None = None) -> list[TracedStep]:
-    """Return the committed steps of a graph in order, then the steps that are only pinned.
+    """Return the steps in the trace of a graph in order, then the steps that are only pinned.
 
-    Raises StreamNotFound if the graph has never run.
+    `processor` selects the steps of one processor. Raises StreamNotFound if the graph has never
+    run.
     """
     stream = client.stream(trace_stream(graph))
     steps = read_trace((message.value for message in stream.read()), processor)
@@ -125,9 +129,9 @@ def trace_of(client: Client, graph: str, processor: str | None = None) -> list[T
 
 
 def _uncommitted(client: Client, group: str) -> Step | None:
-    """Return the pinned step of a group; None if there is none, or it was committed.
+    """Return the pinned step of a group, or None if no step is pinned or it was committed.
 
-    A step was not committed if the positions of the group are the starts of its ranges.
+    The step was not committed if the group's positions are still the starts of the step's ranges.
     """
     pinned = client.run(snapshot(client.site, group))
     if pinned is None:
@@ -139,7 +143,7 @@ def _uncommitted(client: Client, group: str) -> Step | None:
 
 
 def step_from(pinned: PinnedStep) -> Step:
-    """Return a pinned step, as the server sends it, as a Step with ordinals."""
+    """Convert a pinned step, as the server sends it, to a Step with ordinals."""
     ranges = sorted(
         Range(path, r.incarnation, parse_offset(r.start) or 0, parse_offset(r.to) or 0)
         for path, r in pinned.ranges.items()

@@ -1,4 +1,4 @@
-"""The values of a run: ranges, steps, deliveries and errors."""
+"""The values that the run of a graph uses: ranges, steps, deliveries and errors."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ _VERSION: Final = 1
 
 
 class Range(NamedTuple):
-    """Messages of one stream: from the ordinal `start` up to `to`, which is excluded."""
+    """The messages of one stream from ordinal `start` up to, but not including, ordinal `to`."""
 
     stream: str
     incarnation: str
@@ -20,7 +20,7 @@ class Range(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step as it is pinned on the server; `ranges` are sorted by stream."""
+    """A step in the form in which the server stores it. `ranges` are sorted by stream."""
 
     number: int
     ranges: tuple[Range, ...]
@@ -28,10 +28,10 @@ class Step(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """The identity of a step, as a sink gets it.
+    """The identity of a step, which the function of a sink gets as an argument.
 
-    It is the same on every retry of the step, and no other step has it. `number` grows by one with
-    each step of the processor.
+    A retry of the step has the same identity, and no other step has that identity. `number` grows
+    by one with each step of the processor.
     """
 
     graph: str
@@ -42,16 +42,17 @@ class Delivery(NamedTuple):
 
 
 def step_of(graph: str, processor: str, number: int, ranges: Iterable[Range]) -> Step:
-    """Return a step with its hash and its ranges, sorted by stream."""
+    """Return a step with `ranges` sorted by stream, and with its hash."""
     ordered = tuple(sorted(ranges))
     return Step(number, ordered, delivery_hash(graph, processor, number, ordered))
 
 
 def delivery_hash(graph: str, processor: str, number: int, ranges: Iterable[Range]) -> str:
-    """Return the SHA-256 of a step: of `[1, graph, processor, number, [[stream, ...], ...]]`.
+    """Return the hash of a step: the SHA-256 of its identity, in hexadecimal.
 
-    The array is encoded as canonical JSON: ranges sorted by stream, no spaces, non-ASCII characters
-    as UTF-8 without escapes.
+    The identity is the JSON array `[1, graph, processor, number, [[stream, ...], ...]]`. It is
+    always encoded in the same way: ranges are sorted by stream, there are no spaces, and non-ASCII
+    characters are encoded as UTF-8 without escapes.
     """
     identity = [_VERSION, graph, processor, number, sorted(map(list, ranges))]
     text = json.dumps(identity, separators=(",", ":"), ensure_ascii=False)
@@ -59,9 +60,9 @@ def delivery_hash(graph: str, processor: str, number: int, ranges: Iterable[Rang
 
 
 class GraphError(SemelError):
-    """Raised if a graph cannot run; no processor was started.
+    """Raised if a graph cannot run. In that case no processor was started.
 
-    `complaints` lists everything that is wrong, and how to correct it.
+    Each of the `complaints` says what is wrong and how to correct it.
     """
 
     code = "bad_graph"
@@ -73,9 +74,10 @@ class GraphError(SemelError):
 
 
 class ProcessorStopped(SemelError):
-    """Raised if a processor cannot continue; `reason` says why.
+    """Raised if a processor cannot continue. `reason` says why.
 
-    Its step stays pinned. A restart repeats that step, unless the processor is at-most-once.
+    The processor's current step stays pinned. A restart repeats that step, unless the processor is
+    at-most-once.
     """
 
     code = "processor_stopped"
@@ -87,6 +89,6 @@ class ProcessorStopped(SemelError):
 
 
 class EngineFailed(SemelError):
-    """Raised if an engine cannot run a step, and the cause is not a single message."""
+    """Raised if an engine cannot run a step for a reason other than a failed message."""
 
     code = "engine_failed"

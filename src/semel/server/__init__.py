@@ -1,1 +1,1 @@
-"""The HTTP server: connections with a strict parser, and the routes that handle requests."""
+"""The HTTP server: connections, a strict parser of requests, and the handlers of requests."""

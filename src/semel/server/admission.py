@@ -1,24 +1,28 @@
-"""Admission of reads: the limits that apply to a read, from the request to the response.
+"""Admission of reads, and an overview of all limits that apply to a read.
 
-The response to a read can be much larger than its request, so three limits apply in turn:
+The response to a read can be much larger than the request. Three limits apply, one after the other:
 
-1. **Memory: unread bytes** (here). `UnreadBudget` counts the long responses that clients have not
-   read yet, and reserves memory for reads that are under way. While the budget is used up,
-   `ReadAdmission` queues further reads. While reads are queued, the connections whose responses
-   have been unread for the longest time are closed. All reads of messages are admitted here:
-   catch-up reads, long-polls, event streams, and the shared reads of fan-out groups.
-2. **Time: seconds per turn of the loop** (`semel.broker.worker`). An admitted read runs at once,
-   unless earlier reads have used up the time of this turn of the loop. So appends and other
-   requests are served between long reads.
+1. **Memory: unread bytes** (this module). `UnreadBudget` counts the bytes of long responses that
+   clients have not read yet, and reserves memory for running reads. While the budget is used up,
+   `ReadAdmission` puts new reads into a queue. While reads are in the queue, connections whose
+   clients do not read are closed. The connection that has had unread bytes for the longest time is
+   closed first. All reads of messages are admitted here: catch-up reads, long-polls, event streams,
+   and the shared reads of fan-out groups.
+2. **Time: seconds per turn of the event loop** (`semel.broker.worker`). An admitted read runs
+   immediately, unless earlier reads have used up the time of this turn of the loop. Therefore
+   appends and other requests are served between long reads.
 3. **Back-pressure: the pause of one connection** (`semel.server.connection`). A connection starts a
-   GET only when no earlier response is owed. It accepts no request while its client does not read.
-   So a connection has at most one read under way, and at most one long response in its buffer.
+   GET only when all earlier responses have been sent. It accepts no request while its client does
+   not read. Therefore a connection has at most one running read, and at most one long response in
+   its buffer.
 
-A response counts as unread from the moment it is written until the buffer of its connection is
-empty. An event for a fan-out group is read once, and memory is reserved for it once. But it counts
-as unread for every member that does not receive it at once. Such a member leaves the group and
-continues with its own reads. So the buffer of a member never has more than one event above
-`HttpLimits.write_buffer_bytes`.
+A long response counts as unread from the moment it is written until the buffer of its connection is
+empty.
+
+An event for a fan-out group is read only once, and memory is reserved for it only once. But the
+event counts as unread for every member that cannot receive it immediately. Such a member leaves the
+group and continues with its own reads. Therefore the buffer of a member never contains more than
+one event in addition to `HttpLimits.write_buffer_bytes`.
 """
 
 import asyncio
@@ -38,14 +42,14 @@ from semel.server.http import Responder
 from semel.server.limits_http import HttpLimits
 from semel.wire.rendering import Response, compress
 
-# What is reserved for a read. However small its limit is, a read returns at least one append,
-# which is never split.
+# The memory that is reserved for a read. It does not depend on the limit of the read: a read
+# returns at least one append, and an append is never split.
 _RESPONSE_BYTES_MAX: Final = BODY_BYTES_MAX
 _GZIP_HERE_BYTES_MAX: Final = 32 * KIB
 
 
 class UnreadHolder(Protocol):
-    """A connection, as UnreadBudget sees it: its client may have unread responses."""
+    """The part of a connection that UnreadBudget uses."""
 
     @property
     def unread_bytes(self) -> int:
@@ -53,19 +57,19 @@ class UnreadHolder(Protocol):
 
     @property
     def unread_since(self) -> float:
-        """Since when the budget counts bytes for this connection, in the loop's time."""
+        """The loop time since which the budget has counted bytes for this connection."""
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately, without completing any response."""
 
 
 class UnreadBudget:
-    """The memory that the unread responses of all connections of a listener may use."""
+    """The memory that unread responses can use, for all connections of a listener together."""
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         limits = limits or HttpLimits()
-        self.bytes = 0  # in the buffers of connections
-        self.reserved_bytes = 0  # for reads that are under way
+        self.bytes = 0  # unread bytes in the buffers of connections
+        self.reserved_bytes = 0  # for responses that are not written yet
         self.waiting_bytes = 0  # requested by reads that wait for admission
         self.on_release: Callable[[], None] | None = None
         self._bytes_max = limits.unread_bytes_max
@@ -73,24 +77,24 @@ class UnreadBudget:
 
     @property
     def is_full(self) -> bool:
-        """Whether the budget is used up, so that reads have to wait."""
+        """True if the budget is used up. Then new reads have to wait."""
         return self.bytes + self.reserved_bytes >= self._bytes_max
 
     def add(self, count: int) -> None:
-        """Count bytes that were written to a connection and are unread."""
+        """Add bytes that were written to a connection and that its client has not read yet."""
         self.bytes += count
 
     def remove(self, count: int) -> None:
-        """Stop counting bytes that the client has read, or whose connection is closed."""
+        """Remove bytes, because the client has read them or the connection is closed."""
         self.bytes -= count
         self._released()
 
     def reserve(self, count: int) -> None:
-        """Count bytes in advance, for a response that is not written yet."""
+        """Reserve bytes for a response that is not written yet."""
         self.reserved_bytes += count
 
     def release(self, count: int) -> None:
-        """Stop counting reserved bytes: the read, or the compression, is done."""
+        """Release reserved bytes, because the read or the compression has ended."""
         self.reserved_bytes -= count
         self._released()
 
@@ -99,7 +103,7 @@ class UnreadBudget:
             self.on_release()
 
     def close_stalled(self, holders: Iterable[UnreadHolder], now: float) -> None:
-        """Close connections that are stalled, the longest first, until the waiting reads fit."""
+        """Close stalled connections, longest stall first, until waiting reads have memory."""
         target = self._bytes_max - min(self.waiting_bytes, self._bytes_max // 2)
         if self.bytes <= target:
             return
@@ -117,15 +121,15 @@ class UnreadBudget:
 
 
 class Reader(Protocol):
-    """The receiver of the result of a read: a Responder or a FanoutGroup."""
+    """The receiver of a read's result: a Responder or a FanoutGroup."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the result is no longer needed."""
+        """True if the result of the read is no longer needed."""
 
 
 class AdmittedRead(Struct, eq=False):
-    """A read that waits for admission or runs. `reply` is called with a ReadDone or a refusal."""
+    """A waiting or running read. `reply` is called with its result: a ReadDone or a refusal."""
 
     path: str
     offset: int | None
@@ -136,7 +140,7 @@ class AdmittedRead(Struct, eq=False):
 
 
 class ReadAdmission:
-    """The queue of the reads of one engine. A read starts when there is memory for its response."""
+    """Starts the reads of one engine. A read waits in a queue until its response has memory."""
 
     def __init__(self, engine: Engine, unread: UnreadBudget) -> None:
         self._engine = engine
@@ -147,7 +151,7 @@ class ReadAdmission:
         unread.on_release = self._continue_soon
 
     def begin(self, read: AdmittedRead) -> None:
-        """Start a read now, or after the reads that already wait for admission."""
+        """Start a read now, or put it into the queue if reads are waiting or the budget is full."""
         if self._waiting or self.unread.is_full:
             self._waiting.append(read)
             self.unread.waiting_bytes += read.bytes_max
@@ -169,7 +173,7 @@ class ReadAdmission:
         read.reply(outcome)
 
     def _continue_soon(self) -> None:
-        # On the next turn of the loop: the caller has not finished its own work yet.
+        # The reads start on the next turn of the loop, because the caller is still working.
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._continue)
@@ -186,10 +190,10 @@ class ReadAdmission:
 def send_response(
     responder: Responder, response: Response, unread: UnreadBudget | None = None
 ) -> None:
-    """Send a response, and compress it first if it is marked for that (`is_to_gzip`).
+    """Send a response. If `response.is_to_gzip` is true, compress its body first.
 
-    A long body is compressed on another thread, because compressing it here would delay every other
-    request. Its size is reserved in `unread` until the response is sent.
+    A long body is compressed on a different thread, because compressing it here would delay all
+    other requests. The size of the body is reserved in `unread` until the response is sent.
     """
     if not response.is_to_gzip:
         responder.send(response)

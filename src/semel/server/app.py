@@ -1,4 +1,8 @@
-"""The routes: parse a request (`wire`), submit it to the engine, encode the response (`wire`)."""
+"""The handlers of all addresses. `App` finds the handler of a request.
+
+A handler parses the request with `semel.wire`, submits a command to the engine or reads from it,
+and encodes the response with `semel.wire`.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -53,7 +57,7 @@ _INCARNATION_BYTES: Final = 8
 
 
 class App:
-    """The handler of all requests to one engine. Methods must be called on the loop's thread."""
+    """Handles all requests to one engine. Methods must be called on the event loop's thread."""
 
     def __init__(
         self,
@@ -86,7 +90,7 @@ class App:
             engine, self._reads, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds
         )
         self._groups: FanoutGroups = {}
-        # The handlers of streams, by method.
+        # The handlers of the address of a stream, keyed by HTTP method.
         self._stream: dict[str, Route] = {
             "GET": self._get,
             "POST": self._post,
@@ -102,7 +106,7 @@ class App:
             COMMITS: {"POST": CommitsResource(engine, self._tally).commit},
             **self._producers.pages(),
         }
-        # By the first two segments of the address.
+        # Keyed by the first two segments of the address.
         self._resources: dict[str, Routes] = {
             TRANSACTIONS: TransactionsResource(engine, self._tally).routes(),
             GROUPS: GroupsResource(engine, self._tally).routes(),
@@ -110,7 +114,7 @@ class App:
         }
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Respond to one request, at once or when its outcome is durable."""
+        """Handle one request. The response is sent now, or later when the outcome is durable."""
         plan = request.head.plan
         try:
             if plan is not None:
@@ -131,7 +135,7 @@ class App:
             send_response(responder, responses.method_response(", ".join([*methods, "OPTIONS"])))
 
     def _find(self, path: str) -> tuple[Mapping[str, Route], tuple[str, ...]]:
-        """Return the handlers of an address by method, and the name in the address, if any.
+        """Return a mapping from method to handler, and the name in the address, if there is one.
 
         Raises MalformedRequest if nothing is served at this address.
         """
@@ -139,7 +143,8 @@ class App:
             return self._stream, (valid(paths.stream_path(path)),)
         parts = path.split("/", 3)
         prefix = "/".join(parts[:3])
-        page = self._pages.get(COMMITS if prefix == COMMITS else path)  # names after it are ignored
+        # Segments after `/v1/commits` are ignored.
+        page = self._pages.get(COMMITS if prefix == COMMITS else path)
         if page is not None:
             return page, ()
         if prefix not in self._resources:
@@ -151,7 +156,7 @@ class App:
         return methods, names[:1]
 
     def drain(self) -> None:
-        """End all live reads, and submit the appends that wait for a missing predecessor."""
+        """End all live reads. Submit the appends that wait for a missing predecessor."""
         self._live.drain()
         if self._gaps is not None:
             self._gaps.drain()
@@ -188,7 +193,7 @@ class App:
                 is_strict=self._is_strict,
             )
         )
-        if plan.is_named and not is_assignable:  # valid for every request with this head
+        if plan.is_named and not is_assignable:  # this plan fits every request with this head
             request.head.plan = plan
         self._submit_append(plan, request, responder)
 
@@ -199,7 +204,7 @@ class App:
             raise MalformedRequest(command)
         note = self._tally.note
 
-        def reply(outcome: Outcome) -> None:  # a closure is cheaper than an object per append
+        def reply(outcome: Outcome) -> None:  # a closure is faster than an object for each append
             note(outcome)
             if plan.is_common and type(outcome) is Appended and not outcome.is_unguarded:
                 responder.send_lines(*responses.append_response_lines(outcome))
@@ -286,14 +291,14 @@ def _no_such_address(message: str) -> MalformedRequest:
 
 
 # ---- the list of streams -------------------------------------------------------------------------
-# `GET /v1/streams`: the durable streams, in order of their paths, one page per request.
+# `GET /v1/streams` lists the durable streams, sorted by path. Each request returns one page.
 
 
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
 def streams_page(view: DurableView, query: str) -> StreamsPage:
-    """Return a page of the durable streams, in order of their paths. Raises MalformedRequest."""
+    """Return a page of streams, sorted by path. Raises MalformedRequest if `query` is invalid."""
     parameters = parse_query(query, _PARAMETERS) if query else {}
     limit = read_limit(parameters.get("limit"))
     prefix, after = parameters.get("prefix", ""), parameters.get("after", "")

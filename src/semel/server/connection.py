@@ -1,12 +1,14 @@
 """One HTTP/1.1 connection: strict parsing, responses in the order of the requests, bounded memory.
 
-What a connection does next depends on its phase. `phases.py` has the legal transitions. A
-connection stops reading while too many requests wait for their responses, or while the client does
-not read responses. `admission.py` describes this together with the other limits on reads.
+What a connection does next depends on its phase. `phases.py` has the legal transitions between
+phases. A connection stops reading while too many requests wait for their responses, or while the
+client does not read responses. `admission.py` describes this together with the other limits on
+reads.
 
-There is no timer per connection: the listener calls `check` on every connection at intervals. A
-connection waits for one thing at a time, so all deadlines are measured with one clock (`_clock`).
-It restarts when the connection begins to wait for something else.
+A connection has no timer of its own. Instead, the listener calls `check` on every connection at
+regular intervals. A connection waits for only one thing at a time, so one start time (`_clock`) is
+enough for all deadlines. The start time is set again when the connection begins to wait for
+something else.
 """
 
 import asyncio
@@ -38,7 +40,7 @@ _log: Final = logging.getLogger("semel.server")
 _READS: Final = (b"GET ", b"HEAD ")
 _UNSET: Final = -1.0
 
-# Looking up a global name is cheaper than a member of an enum, and every request uses these.
+# Looking up a global name is faster than looking up a member of an enum. Every request uses these.
 _IDLE: Final = ConnectionPhase.IDLE
 _CONTINUE: Final = ConnectionPhase.CONTINUE
 _BODY: Final = ConnectionPhase.BODY
@@ -50,7 +52,7 @@ _COMPLETE: Final = ExchangePhase.COMPLETE
 
 
 class ServerConnection(asyncio.Protocol):
-    """The connection of one client. All methods must be called on the loop's thread."""
+    """The connection to one client. All methods must be called on the event loop's thread."""
 
     __slots__ = (
         "_body",
@@ -77,10 +79,10 @@ class ServerConnection(asyncio.Protocol):
         self._phase = ConnectionPhase.FRESH
         # Input.
         self._input = _RUNNING
-        self._buffer = b""  # received, not parsed
-        self._body: PartialBody | None = None  # in phases CONTINUE and BODY
+        self._buffer = b""  # bytes that were received but not parsed yet
+        self._body: PartialBody | None = None  # set in the phases CONTINUE and BODY
         # Output.
-        self._waiting: deque[Exchange] = deque()  # their responses are owed
+        self._waiting: deque[Exchange] = deque()  # exchanges whose responses are owed
         self._held_bytes = 0  # the size of the request bodies of those exchanges
         self.output: ConnectionOutput
         # Deadlines.
@@ -104,7 +106,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        # Resume writing only when the buffer is empty: its memory is freed only as a whole.
+        # Resume writing only when the buffer is empty, because its memory is freed only as a whole.
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
         self.output = ConnectionOutput(self._transport, self._limits, self._registry.unread)
         self._registry.enter(self)
@@ -121,9 +123,9 @@ class ServerConnection(asyncio.Protocol):
             self._buffer = data
 
     def eof_received(self) -> bool:
-        """Return whether to keep the transport open, to write the responses that are owed."""
+        """Return True to keep the transport open, so that the owed responses can be written."""
         waiting = self._waiting
-        can_half_close = self._transport.can_write_eof()  # TLS cannot
+        can_half_close = self._transport.can_write_eof()  # TLS cannot do that
         if not waiting or waiting[0].phase is ExchangePhase.STREAMING or not can_half_close:
             return False
         self._end_reading(ConnectionEvent.CLIENT_ENDED)
@@ -172,7 +174,7 @@ class ServerConnection(asyncio.Protocol):
             self._end_output()
 
     def _consume(self, data: bytes) -> int:
-        """Handle every complete request; return the position after the last one."""
+        """Handle every complete request in `data`. Return the position of the first unread byte."""
         position = 0
         while position < len(data) and self._phase <= _BODY:
             if (self._waiting or self.output.is_blocked) and self._is_overfull():
@@ -188,11 +190,11 @@ class ServerConnection(asyncio.Protocol):
         return position
 
     def _take_head(self, data: bytes, position: int) -> int:
-        # Some clients send one more line end after a body.
+        # Some clients send an extra line end after a body. It is skipped.
         start = position + (2 if data.startswith(b"\r\n", position) else 0)
         if self._waiting and data.startswith(_READS, start):
-            # A read must return the writes before it. Also, a client gets one long response at a
-            # time, which bounds the memory.
+            # A read must return what earlier requests on this connection have written. Also, a
+            # connection has only one long response at a time, so that its memory is bounded.
             self._pause()
             return position
         end = data.find(b"\r\n\r\n", start)
@@ -259,7 +261,7 @@ class ServerConnection(asyncio.Protocol):
             self._fail(exchange)
 
     def _fail(self, exchange: Exchange) -> None:
-        """Send 500 if no response was sent yet, then close the connection."""
+        """Close the connection after a handler failed. First send 500 if no response was sent."""
         if self._phase <= _BODY:
             self._end_reading(ConnectionEvent.READING_ENDED)
         exchange.fail()
@@ -275,7 +277,7 @@ class ServerConnection(asyncio.Protocol):
             raise HttpRefused(503, "overloaded", "too many bodies wait to be stored")
 
     def _is_overfull(self) -> bool:
-        """Return whether no new request is accepted now. A request that has begun is completed."""
+        """Return True if no new request is accepted now. A request that has begun is completed."""
         if self._body is not None:
             return False
         return (
@@ -291,13 +293,14 @@ class ServerConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _resume_soon(self) -> None:
-        # Not at once: the engine may be the caller, and accepts no command during a reply.
+        # Resume on the next turn of the loop. If the engine is calling this during a reply, it
+        # cannot accept a command now.
         if self._input is _PAUSED and self._phase <= _BODY:
             self._move_input(InputEvent.CAPACITY)
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        has_ended = self._input is _RUNNING  # the end of the output has ended the pause
+        has_ended = self._input is _RUNNING  # the pause ended because the output has ended
         if has_ended:
             return
         if self._phase > _BODY or self._is_overfull():
@@ -312,14 +315,14 @@ class ServerConnection(asyncio.Protocol):
     # ---- responding ----------------------------------------------------------------------------
 
     def is_turn(self, exchange: Exchange) -> bool:
-        """Return whether all earlier responses are sent, so that `exchange` may send."""
+        """Return True if all earlier responses are sent, so that `exchange` is the next to send."""
         return bool(self._waiting) and self._waiting[0] is exchange
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
 
     def complete(self, exchange: Exchange, data: bytes) -> bool:
-        """Send the last bytes of a response; return False, and send nothing, before its turn."""
+        """Send the last bytes of a response. Before its turn, send nothing and return False."""
         waiting = self._waiting
         if not waiting or waiting[0] is not exchange:
             return False
@@ -328,7 +331,7 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def advance(self) -> None:
-        """Remove complete exchanges; let the next one send the bytes it has held."""
+        """Remove complete exchanges. Let the next exchange send the bytes that it has held."""
         waiting = self._waiting
         while waiting and waiting[0].phase is _COMPLETE:
             exchange = waiting.popleft()
@@ -348,7 +351,7 @@ class ServerConnection(asyncio.Protocol):
             self._resume_soon()
 
     def refuse(self, refused: HttpRefused) -> None:
-        """Send a refusal after all responses that are owed, and close the connection."""
+        """Send all owed responses, then the refusal, then close the connection."""
         self._end_reading(ConnectionEvent.READING_ENDED)
         self._waiting.append(Exchange(self, self._registry.prefixes.exposed, closes=True))
         self._waiting[-1].send(problem(refused))
@@ -367,7 +370,7 @@ class ServerConnection(asyncio.Protocol):
             exchange.client_gone()
 
     def _end_output_soon(self) -> None:
-        """Drop all later exchanges; close our side as soon as the last response is written."""
+        """Drop all other exchanges. Close our side as soon as the last response is written."""
         if self._phase <= _BODY:
             self._end_reading(ConnectionEvent.READING_ENDED)
         self._drop_waiting()
@@ -379,8 +382,8 @@ class ServerConnection(asyncio.Protocol):
     def _end_output(self) -> None:
         """Close our side, and wait until the client closes its side.
 
-        Closing both sides at once could reset the connection before the client has read the
-        response.
+        If we closed both sides together, the connection could be reset before the client has read
+        the response.
         """
         if self._transport.is_closing():
             return
@@ -401,16 +404,16 @@ class ServerConnection(asyncio.Protocol):
         self._drop_waiting()
 
     def abort(self) -> None:
-        """Close the connection at once, without completing any response."""
+        """Close the connection immediately, without completing any response."""
         if self.output.held is not None:
             self.output.held = []
         self._closed()
         self._transport.abort()
 
     def drain(self) -> None:
-        """Close the connection; first send all responses that are owed.
+        """Close the connection after all owed responses are sent.
 
-        A request that is being received is completed first.
+        If a part of a request has been received, that request is completed and answered first.
         """
         if self._phase > _IDLE:
             return
@@ -421,14 +424,14 @@ class ServerConnection(asyncio.Protocol):
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close a connection that owes no response."""
+        """Close the connection. It must not owe a response."""
         self._closed()
         self._transport.close()
 
     # ---- deadlines -----------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Refuse or close the connection if a deadline has passed."""
+        """Refuse the current request or close the connection if a deadline has passed."""
         if self.output.is_stalled(now):
             self.abort()
         elif (

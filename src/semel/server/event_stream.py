@@ -1,8 +1,9 @@
-"""Server-sent events: a reader catches up alone; at the tail it joins a fan-out group.
+"""Live reads as server-sent events.
 
-All members of a group share one wait, one read and one encoded event. The group's read is admitted
-like every other read (`admission.py`). A member whose client does not receive an event at once
-leaves the group, and catches up with its own reads.
+An event stream first catches up with its own reads. At the tail of the stream, it joins a fan-out
+group. All members of a group share one wait, one read and one encoded event. The group's read is
+admitted like every other read (see `admission.py`). If a member's client cannot receive an event
+immediately, that member leaves the group and catches up with its own reads.
 """
 
 from typing import Final
@@ -20,15 +21,17 @@ from semel.wire import responses, sse
 from semel.wire.requests import ReadRequest
 from semel.wire.responses import Blocker
 
-# The size from which an event takes no further append. An event stays in memory until the client
-# has read it, so it must be small. Appends are never split, so it may be longer by one append.
+# When an event has reached this size, no further append is added to it. An event stays in memory
+# until the client has read it, so events must be small. Because appends are never split, an event
+# can be larger than this by one append.
 _EVENT_BYTES: Final = 256 * KIB
 
 
 class EventStream(LiveRead):
-    """A live read with one endless response.
+    """A live read with one response that has no fixed length.
 
-    It ends when the stream is closed or deleted, the client disconnects, or after `sse_seconds`.
+    The response ends when the stream is closed or deleted, when the client disconnects, when the
+    server shuts down, or after `sse_seconds`.
     """
 
     def __init__(
@@ -46,18 +49,18 @@ class EventStream(LiveRead):
         self.group: FanoutGroup | None = None
 
     def take(self, outcome: Outcome) -> None:
-        """Write the result of a read as an event, then read further or wait at the tail."""
+        """Write the result of a read as an event. Then read on, or wait at the tail, or end."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
             if self._begun is None:
                 self._end()
                 send_response(self._responder, responses.outcome_response(outcome))
-            self.finish()  # the stream is deleted; the client's next request is refused
+            self.finish()  # the stream is deleted; the server will refuse the client's next request
             return
         stream, encoder = self._begun or self._begin(outcome)
         if outcome.row.number != self._number:
-            self.finish()  # the stream was deleted, and another stream has its path now
+            self.finish()  # the stream was deleted, and a new stream has its path now
             return
         is_at_tail = outcome.next_offset >= outcome.tail.tail
         is_closed = is_at_tail and outcome.tail.is_closed
@@ -90,14 +93,15 @@ class EventStream(LiveRead):
         if (group.number, group.offset) == (done.row.number, done.next_offset):
             group.join(self)
         else:
-            self._live.loop.call_soon(self.read)  # the group is at another offset
+            self._live.loop.call_soon(self.read)  # the group is at a different offset
 
     def share(self, event: SharedBytes, next_offset: int) -> bool:
-        """Write an event of the group; return False if the reader needs its own, and write nothing.
+        """Write an event of the group. Return False, and write nothing, if that is not possible.
 
-        A reader needs its own event if its client sent a cursor, because the next cursor depends on
-        that one. It also needs its own if the encoder still has the first bytes of a character,
-        because then the encoder is not at the group's offset.
+        It is not possible if the client sent a read cursor, because the next read cursor in the
+        event depends on the client's cursor. It is also not possible if the encoder holds the first
+        bytes of an incomplete character, because then the encoder is not at the group's offset. In
+        both cases the caller must give this reader an event of its own.
         """
         assert self._begun is not None
         stream, encoder = self._begun
@@ -110,7 +114,7 @@ class EventStream(LiveRead):
         return True
 
     def leave(self) -> None:
-        """Leave the fan-out group, if this event stream is a member of one."""
+        """Leave the fan-out group if this event stream is a member of a group."""
         if self.group is not None:
             self.group.leave(self)
 
@@ -126,7 +130,7 @@ class EventStream(LiveRead):
         return begun
 
     def finish(self) -> None:
-        """End the response; do nothing before the first read, when no response has begun."""
+        """End the response. Do nothing if no response has begun, before the first read is done."""
         if not self._is_over and self._begun is not None:
             self._end()
             self._begun[0].end()
@@ -146,7 +150,7 @@ def control_of(
     is_closed: bool,
     blocker: Blocker | None = None,
 ) -> bytes:
-    """Return the control event that follows the events of `encoder`."""
+    """Return the control event that follows the data events of `encoder`."""
     return sse.control_event(
         encoder.next_offset,
         cursor=cursor,
@@ -157,9 +161,10 @@ def control_of(
 
 
 class FanoutGroup:
-    """The event streams at the tail of one stream, with the same isolation.
+    """The event streams that wait at the tail of one stream with the same isolation.
 
-    While it has members, it either waits (`_waiting`) or reads (`_is_reading`), never both.
+    While the group has members, it either waits for messages (`_waiting`) or reads
+    (`_is_reading`), but never both.
     """
 
     def __init__(
@@ -177,24 +182,24 @@ class FanoutGroup:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has no members; a group without members is never used again."""
+        """True if the group has no members. A group without members is never used again."""
         return not self._members
 
     def join(self, member: EventStream) -> None:
-        """Add a member. The first member starts the wait for new messages."""
+        """Add a member. Start to wait for new messages when the first member joins."""
         self._members[member] = None
         member.group = self
         self._wait()
 
     def leave(self, member: EventStream) -> None:
-        """Remove a member. After the last one the wait is cancelled and the group is dropped."""
+        """Remove a member. If it was the last member, cancel the wait and drop the group."""
         self._members.pop(member, None)
         member.group = None
         if not self._members:
             self._close()
 
     def _wait(self) -> None:
-        """Start to wait for new messages, unless a wait or a read is already under way."""
+        """Start to wait for new messages, unless the group is already waiting or reading."""
         if self._is_reading or self._waiting is not None or self.is_over:
             return
         self._waiting = self._live.engine.wait(self._path, self.offset, self._read, self._isolation)
@@ -231,7 +236,7 @@ class FanoutGroup:
             member.take(outcome)
 
     def _encode(self, done: ReadDone) -> bytes | None:
-        """Return the event for all members; None if each member must handle the result itself."""
+        """Return the event for all members, or None if each member must handle `done` itself."""
         is_at_tail = done.next_offset >= done.tail.tail
         is_same_stream = done.row.number == self.number
         if done.tail.is_closed or not done.slices or not is_at_tail or not is_same_stream:
@@ -250,4 +255,4 @@ class FanoutGroup:
             del self._groups[self._key]
 
 
-FanoutGroups = dict[tuple[str, str], FanoutGroup]  # by path and isolation
+FanoutGroups = dict[tuple[str, str], FanoutGroup]  # keyed by path and isolation

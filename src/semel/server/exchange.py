@@ -1,4 +1,4 @@
-"""Exchanges: encoding responses, sending them in order, and counting their unread bytes."""
+"""Exchanges: encode responses, send them in order, and count the bytes that are unread."""
 
 import asyncio
 import logging
@@ -31,8 +31,9 @@ _log: Final = logging.getLogger("semel.server")
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }
-_HELD_BYTES_MAX: Final = 64 * 1024  # above it, held bytes are written at once
-# Up to this size, copying the body is cheaper than passing two buffers to the kernel.
+_HELD_BYTES_MAX: Final = 64 * 1024  # above it, held bytes are written immediately
+# Up to this size, copying the body is faster than passing the head and the body to the kernel as
+# two buffers.
 _JOIN_BYTES_MAX: Final = 16 * 1024
 _BODILESS: Final = frozenset({204, 304})  # responses with neither a body nor a Content-Length
 
@@ -41,16 +42,17 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 Callbacks = tuple[Callable[[], None], ...]
 
-# Looking up a global name is cheaper than a member of an enum or a transition.
+# Looking up a global name is faster than looking up a member of an enum or a transition.
 _WAITING: Final = ExchangePhase.WAITING
 _STREAMING: Final = ExchangePhase.STREAMING
 _COMPLETE: Final = EXCHANGE.next(_WAITING, ExchangeEvent.RESPONSE_COMPLETE)
 
 
 class PrefixLines(dict[int, bytes]):
-    """The first lines of a response, by status: the status line, the date, the constant headers.
+    """A mapping from a status to the first lines of a response with that status.
 
-    The lines of a status are encoded at most once per second, when a response needs them.
+    The first lines are the status line, the Date header and the headers that never change. They are
+    encoded when a response first needs them, at most once per second for each status.
     """
 
     def __init__(self, constant: str) -> None:
@@ -69,7 +71,7 @@ class PrefixLines(dict[int, bytes]):
 
 
 class PrefixCache:
-    """The first lines of all responses of a listener; `turn` must be called every second."""
+    """The first lines of all responses of a listener. `turn` must be called every second."""
 
     def __init__(self, clock: Clock) -> None:
         self.plain: Final = PrefixLines(CONSTANT_LINES)
@@ -79,7 +81,7 @@ class PrefixCache:
         self.turn()
 
     def turn(self) -> None:
-        """Update the Date lines if another second has begun."""
+        """Update the Date lines if a new second has begun."""
         second = self._clock.now_ms() // 1000
         if second != self._second:
             self._second = second
@@ -91,7 +93,8 @@ class PrefixCache:
 class ConnectionOutput:
     """The output of a connection. Responses to requests that arrive together are written together.
 
-    It also counts the bytes that the client has not read, and detects a client that does not read.
+    The output also counts the bytes that the client has not read yet, and detects when a client has
+    stopped reading.
     """
 
     __slots__ = (
@@ -116,7 +119,7 @@ class ConnectionOutput:
         self._limits = limits
         self._budget = budget
         self._loop = asyncio.get_running_loop()
-        self.held: list[bytes] | None = None  # responses, while input is being parsed
+        self.held: list[bytes] | None = None  # set while input is parsed; collects responses
         self._held_bytes = 0
         self._sent_bytes = 0
         self._delivered_bytes = 0
@@ -126,7 +129,7 @@ class ConnectionOutput:
         self.unread_since = 0.0
 
     def emit(self, data: bytes) -> None:
-        """Send bytes of the exchange whose turn it is."""
+        """Send bytes. Only the exchange whose turn it is calls this."""
         size = len(data)
         self._sent_bytes += size
         held = self.held
@@ -152,17 +155,17 @@ class ConnectionOutput:
             self._count(size)
 
     def block(self) -> None:
-        """Note that the buffer of the transport is full, and count its bytes as unread."""
+        """Record that the transport's buffer is full. Count the bytes in the buffer as unread."""
         self.is_blocked = True
         self._count(0)
 
     def unblock(self) -> None:
-        """Note that the buffer of the transport is empty, and stop counting its bytes."""
+        """Record that the transport's buffer is empty, so that no bytes count as unread."""
         self.is_blocked = False
         self.uncount()
 
     def _count(self, size: int) -> None:
-        """Count a write of `size` bytes as unread, if a part of it is still in the buffer."""
+        """Count a write of `size` bytes as unread if bytes are still in the transport's buffer."""
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if unread and more > 0:
@@ -172,18 +175,18 @@ class ConnectionOutput:
             self._budget.add(more)
 
     def uncount(self) -> None:
-        """Remove the unread bytes of this connection from the budget."""
+        """Remove this connection's unread bytes from the budget."""
         count, self.unread_bytes = self.unread_bytes, 0
         if count:
             self._budget.remove(count)
 
     @property
     def is_unread(self) -> bool:
-        """Whether sent bytes may still be unread. `is_stalled` updates this."""
+        """True if some sent bytes are perhaps still unread. `is_stalled` updates this."""
         return self._sent_bytes != self._delivered_bytes
 
     def is_stalled(self, now: float) -> bool:
-        """Return whether bytes are unread and the client has read none for `stall_seconds`."""
+        """Return True if there are unread bytes and the client read nothing for `stall_seconds`."""
         if not self.is_unread:
             return False
         unread = self._transport.get_write_buffer_size()
@@ -199,11 +202,11 @@ class ConnectionOutput:
 
 
 class Exchange(Struct, eq=False, gc=False):
-    """One exchange. It is the Responder of its request, and the ResponseStream of its response.
+    """One exchange. It is both the Responder and the ResponseStream that the handler uses.
 
-    `phase` changes by the table in `phases.py`. The class is a Struct with `gc=False`, because one
-    instance is created per request. That does not leak memory: once an exchange is complete or its
-    client is gone, it is not part of a reference cycle.
+    `phase` changes according to the table EXCHANGE in `phases.py`. The class is a Struct with
+    `gc=False` for speed, because an instance is created for each request. This does not leak
+    memory: an exchange that is complete, or whose client is gone, is not part of a reference cycle.
     """
 
     _line: "ServerConnection"
@@ -215,19 +218,20 @@ class Exchange(Struct, eq=False, gc=False):
     phase: ExchangePhase = _WAITING
     _is_chunked: bool = False
     _omits_body: bool = False
-    _held: tuple[bytes, ...] = ()  # until all earlier responses are sent
+    _held: tuple[bytes, ...] = ()  # bytes that wait until all earlier responses are sent
     _gone: Callbacks = ()
     _drained: Callbacks = ()
 
     # ---- a complete response -------------------------------------------------------------------
 
     def send(self, response: Response) -> None:
-        """Send a response. A second response is logged and dropped."""
+        """Send the response. If a response was already sent, log an error and drop this one."""
         status, body = response.status, response.body
         if self.phase is not _WAITING:
             self._drop(status)
             return
-        # For HEAD without a body there is no Content-Length: it could differ from that of GET.
+        # A response to HEAD without a body has no Content-Length, because the value could differ
+        # from the value in the response to GET.
         is_bodiless = status in _BODILESS or (self._is_head and not body)
         framing = "" if is_bodiless else f"Content-Length: {len(body)}\r\n"
         try:
@@ -255,7 +259,7 @@ class Exchange(Struct, eq=False, gc=False):
         self._complete(b"%b%b%b\r\n" % (self._prefixes[status], lines, framing))
 
     def _complete(self, data: bytes) -> None:
-        self.phase = _COMPLETE  # the callers have checked that it was WAITING
+        self.phase = _COMPLETE  # the callers have checked that the phase was WAITING
         self._gone = ()
         if not self._line.complete(self, data):
             self._held += (data,)
@@ -274,13 +278,14 @@ class Exchange(Struct, eq=False, gc=False):
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not the status of a response")
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
-        # A value may quote the request. It must not be able to add a header line.
+        # A value can contain text from the request. That text must not be able to add a header
+        # line.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
             raise ValueError("a header of a response contains a line end or a NUL character")
         return self._prefixes[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
-        """Close the connection after the handler has failed; first send 500 if nothing was sent."""
+        """Close the connection after the handler failed. First send 500 if nothing was sent."""
         self.closes = True
         if self.phase is _WAITING:
             self.send(problem(internal_error()))
@@ -290,7 +295,7 @@ class Exchange(Struct, eq=False, gc=False):
     # ---- a response in parts -------------------------------------------------------------------
 
     def start(self, status: int, headers: Headers) -> ResponseStream:
-        """Begin a response of unknown length. A second response is logged and dropped."""
+        """Begin a response whose length is unknown. Drop it if a response was already sent."""
         if self.phase is not _WAITING:
             self._drop(status)
             return self._nowhere()
@@ -311,11 +316,11 @@ class Exchange(Struct, eq=False, gc=False):
         return self
 
     def _nowhere(self) -> "Exchange":
-        """Return the stream of a dropped response. Everything written to it is dropped, too."""
+        """Return a stream for a dropped response. Everything that is written to it is dropped."""
         return Exchange(self._line, self._prefixes, phase=ExchangePhase.GONE)
 
     def write(self, data: bytes) -> None:
-        """Send a part; do nothing if the client is gone."""
+        """Send a part of the body. Do nothing if the client is gone."""
         if self._omits_body or not data:
             return
         if self.phase is _STREAMING:
@@ -324,7 +329,7 @@ class Exchange(Struct, eq=False, gc=False):
             _log.error("a part of a response was written after its end")
 
     def write_piece(self, piece: SharedBytes) -> bool:
-        """Send a part that several responses share; return whether the stream is blocked now."""
+        """Send a part that several responses share. Return True if the stream is blocked now."""
         line = self._line
         if not self._is_chunked or self._omits_body or not line.is_turn(self):
             self.write(piece.data)
@@ -343,7 +348,7 @@ class Exchange(Struct, eq=False, gc=False):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the writer has to wait.
+        """True if the writer has to wait before it writes the next part.
 
         Either the client reads too slowly, or an earlier response is not sent yet.
         """
@@ -352,7 +357,7 @@ class Exchange(Struct, eq=False, gc=False):
         return not self._line.is_turn(self) or self._line.output.is_blocked
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, as soon as the stream is not blocked."""
+        """Call `callback` once, as soon as the stream is no longer blocked."""
         if not self.is_blocked:
             self._line.call_soon(lambda: _guarded(callback))
         else:
@@ -369,11 +374,11 @@ class Exchange(Struct, eq=False, gc=False):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can be sent: the response is complete, or the client is gone."""
+        """True if the response is complete or the client is gone. Then nothing more can be sent."""
         return self.phase >= ExchangePhase.COMPLETE
 
     def client_gone(self) -> None:
-        """Drop held bytes. If the response is not complete, call the callbacks of `on_gone`."""
+        """Drop held bytes. If the response is incomplete, call the callbacks set with `on_gone`."""
         self._held = self._drained = ()
         if self.phase < ExchangePhase.COMPLETE:
             self.phase = EXCHANGE.next(self.phase, ExchangeEvent.CLIENT_GONE)
@@ -388,7 +393,7 @@ class Exchange(Struct, eq=False, gc=False):
             self._held += (data,)
 
     def take_turn(self) -> None:
-        """Send the held bytes: all earlier responses are sent."""
+        """Send the held bytes. Called when all earlier responses have been sent."""
         held, self._held = self._held, ()
         for data in held:
             self._line.output.emit(data)
@@ -396,7 +401,7 @@ class Exchange(Struct, eq=False, gc=False):
             self.drained()
 
     def drained(self) -> None:
-        """Call the callbacks of `on_drain`: the stream is not blocked any more."""
+        """Call the callbacks set with `on_drain`. Called when the stream is no longer blocked."""
         callbacks, self._drained = self._drained, ()
         for callback in callbacks:
             _guarded(callback)

@@ -1,4 +1,4 @@
-"""The types between connections and handlers: requests, responders, and refused requests."""
+"""The types that connections and handlers share: requests, responders and refused requests."""
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -32,32 +32,34 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Head(Struct, gc=False, eq=False):
-    """A parsed request head. Requests with the same head share one (`HeadCache`).
+    """A parsed request head. Requests with the same head share one instance (see `HeadCache`).
 
-    The handler sets `plan` to the parsed append, so that later requests with the same head need not
-    be parsed again.
+    After the first append with this head, `plan` has what the handler has parsed from the headers.
+    Later requests with the same head use the plan, and their headers need not be parsed again.
     """
 
     method: str
     path: str  # still percent-encoded, without the query
     query: str  # still percent-encoded, without the "?"
-    headers: Mapping[str, str]  # by lower-case name; values of repeated names are joined with ", "
+    # Keyed by lower-case name. The values of a repeated header are joined with ", ".
+    headers: Mapping[str, str]
     repeated: frozenset[str] = _NOTHING  # the names of repeated headers
     is_modern: bool = True  # HTTP/1.1
     is_head: bool = False
     closes: bool = False  # the connection closes after the response
     is_expecting: bool = False  # the client waits for 100 Continue before it sends the body
-    is_exposed: bool = True  # scripts of other origins may read the headers of the response
+    is_exposed: bool = True  # allow scripts from other origins to read the response headers
     plan: AppendPlan | None = None
 
 
 class Request(Struct, gc=False, eq=False):
-    """One complete request. Bytes above ASCII in its head are decoded as Latin-1."""
+    """One complete request. Non-ASCII bytes in its head are decoded as Latin-1."""
 
     head: Head
     body: bytes = b""
-    # The two numbers that may differ between requests with a cached head, which does not have them.
-    # If one is empty, the value, if there is one, is in `head.headers`.
+    # Requests with the same cached head can differ in two numbers. So a cached head does not
+    # contain these two headers, and their values are here. If a field is empty, then the header was
+    # not sent, or its value is in `head.headers`.
     length: bytes = b""  # Content-Length
     seq: bytes = b""  # Producer-Seq
 
@@ -75,7 +77,7 @@ class Request(Struct, gc=False, eq=False):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, by lower-case name. The mapping may be shared: do not change it."""
+        """All headers, keyed by lower-case name. Do not change the mapping: it can be shared."""
         headers = self.head.headers
         if self.length:
             headers = {**headers, "content-length": self.length.decode("ascii")}
@@ -89,7 +91,7 @@ class Request(Struct, gc=False, eq=False):
 
 
 class SharedBytes:
-    """Bytes that several responses have in common, encoded once as a body chunk."""
+    """Bytes that are sent in several responses. They are encoded as a body chunk only once."""
 
     __slots__ = ("chunk", "data")
 
@@ -99,53 +101,53 @@ class SharedBytes:
 
 
 class ResponseStream(Protocol):
-    """A response that is written in parts."""
+    """A response whose body is written in parts."""
 
     def write(self, data: bytes) -> None:
-        """Send a part; do nothing if the client is gone."""
+        """Send a part of the body. Do nothing if the client is gone."""
 
     def write_piece(self, piece: SharedBytes) -> bool:
-        """Send a part that several responses share; return whether the stream is blocked now."""
+        """Send a part that several responses share. Return True if the stream is blocked now."""
 
     def end(self) -> None:
         """Complete the response."""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the writer has to wait.
+        """True if the writer has to wait before it writes the next part.
 
         Either the client reads too slowly, or an earlier response is not sent yet.
         """
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, as soon as the stream is not blocked."""
+        """Call `callback` once, as soon as the stream is no longer blocked."""
 
 
 class Responder(Protocol):
-    """The response side of one request. Responses are sent in the order of their requests."""
+    """Sends the response to one request. Responses are sent in the order of the requests."""
 
     def send(self, response: Response) -> None:
-        """Send the response. A second response is logged and dropped."""
+        """Send the response. If a response was already sent, log an error and drop this one."""
 
     def send_lines(self, status: int, lines: bytes) -> None:
         """Send a response without a body. `lines` are its encoded header lines."""
 
     def start(self, status: int, headers: Headers) -> ResponseStream:
-        """Begin a response of unknown length. A second response is logged and dropped."""
+        """Begin a response whose length is unknown. Drop it if a response was already sent."""
 
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Call `callback` if the client disconnects before the response is complete."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can be sent: the response is complete, or the client is gone."""
+        """True if the response is complete or the client is gone. Then nothing more can be sent."""
 
 
 Handler = Callable[[Request, Responder], None]
 
 
 class HttpRefused(Exception):
-    """Raised for a request that is refused. The connection sends the problem, then closes."""
+    """Raised to refuse a request. The connection sends the refusal as a response, then closes."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -155,7 +157,7 @@ class HttpRefused(Exception):
 
 
 def malformed(message: str) -> HttpRefused:
-    """Return the error for a request that is not valid HTTP; its meaning is never guessed."""
+    """Return the error for a request that is not valid HTTP. The server never guesses a meaning."""
     return HttpRefused(400, "malformed_request", message)
 
 
@@ -168,7 +170,8 @@ def problem(refused: HttpRefused) -> Response:
     """Return the response to a refused request."""
     is_overloaded = refused.status == HTTPStatus.SERVICE_UNAVAILABLE
     headers = [("Retry-After", "1")] if is_overloaded else []
-    # Only a request whose handler failed may have been applied.
+    # If the handler failed, it is unknown whether the request was applied. Every other refused
+    # request was not applied.
     applied = "unknown" if refused.status == HTTPStatus.INTERNAL_SERVER_ERROR else "no"
     return problem_response(
         Problem(refused.status, refused.code, refused.message, {}, headers, applied)

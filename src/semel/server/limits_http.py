@@ -1,4 +1,4 @@
-"""The limits of one HTTP connection and of all together (`docs/reference/limits.md`)."""
+"""The limits on one HTTP connection, and on all together (see `docs/reference/limits.md`)."""
 
 import resource
 from math import inf
@@ -10,11 +10,11 @@ from semel.model.limits import BODY_BYTES_MAX, KIB, MIB
 from semel.server.phases import ConnectionPhase
 
 _FILE_SHARE: Final = 0.8
-_OWN_FILES: Final = 64  # used by the journal, its reader, the checkpoint and the loop
+_OWN_FILES: Final = 64  # for the journal, its reader, the checkpoint and the event loop
 
 
 class HttpLimits(Struct, frozen=True, kw_only=True):
-    """The limits on HTTP requests, responses and connections. All must be positive."""
+    """The limits on HTTP requests, responses and connections. Every limit must be positive."""
 
     # Request heads: the response is 414 if the URL is too long, otherwise 431.
     url_bytes_max: int = 8 * KIB
@@ -32,20 +32,21 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     header_seconds: float = 10.0
     body_seconds: float = 60.0
     body_bytes_per_second_min: int = 1 * KIB
-    body_grace_seconds: float = 5.0  # before the rate is checked
+    body_grace_seconds: float = 5.0  # the rate is not checked before this time
     keep_alive_seconds: float = 30.0
-    stall_seconds: float = 30.0  # without the client reading anything of a response
-    crowded_stall_seconds: float = 2.0  # the limit while reads wait for admission
-    half_closed_seconds: float = 5.0  # for responses, after the client has closed its side
-    linger_seconds: float = 2.0  # for the client to close its side, after the last response
+    stall_seconds: float = 30.0  # how long the client can read nothing of a response
+    crowded_stall_seconds: float = 2.0  # the same, while reads wait for admission
+    half_closed_seconds: float = 5.0  # to send responses after the client has closed its side
+    linger_seconds: float = 2.0  # after the last response, until the client closes its side
 
-    # Memory of one connection, and of all. Above a limit, reading pauses, or the response is 503.
+    # Memory of one connection, and of all connections. Above a limit, the server stops reading from
+    # the connection, or the response is 503.
     connections_max: int = 16_384
     pipelined_max: int = 64
     pipelined_bytes_max: int = 8 * MIB
     held_bytes_max: int = 512 * MIB
-    write_buffer_bytes: int = 16 * KIB  # of a connection; above it, no response is encoded
-    unread_bytes_max: int = 256 * MIB  # of all connections; above it, reads wait
+    write_buffer_bytes: int = 16 * KIB  # of one connection; above it, nothing more is encoded
+    unread_bytes_max: int = 256 * MIB  # of all connections; above it, new reads wait
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -53,10 +54,10 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} must be positive")
 
     def seconds_in(self, phase: ConnectionPhase) -> float:
-        """Return how long a connection may stay in a phase.
+        """Return how many seconds a connection is allowed to stay in a phase.
 
-        Infinite for the phases of a body, which `PartialBody.is_late` checks, and for phases that
-        wait for the server.
+        The result is infinite for phases in which the connection waits for the server. It is also
+        infinite for the phases of a body, because `PartialBody.is_late` checks those.
         """
         seconds = {
             ConnectionPhase.FRESH: self.header_seconds,
@@ -69,7 +70,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
     @property
     def sweep_seconds(self) -> float:
-        """The interval between checks of deadlines: a quarter of the shortest, at most a second."""
+        """The seconds between checks of deadlines: a quarter of the shortest timeout, at most 1."""
         shortest = min(
             self.header_seconds,
             self.body_seconds,
@@ -86,8 +87,8 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 def connections_allowed(limits: HttpLimits) -> int:
     """Return the maximum number of connections.
 
-    It is below the limit on open files: the journal and connections that are refused need files,
-    too.
+    The number is lower than the process's limit on open files, because the journal and refused
+    connections need files, too.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
@@ -96,7 +97,7 @@ def connections_allowed(limits: HttpLimits) -> int:
 
 
 def raise_file_limit(limits: HttpLimits) -> None:
-    """Raise the soft limit on open files to what `connections_max` needs, up to the hard limit."""
+    """Increase the soft limit on open files for `connections_max`, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = int(limits.connections_max / _FILE_SHARE) + _OWN_FILES
     if hard != resource.RLIM_INFINITY:

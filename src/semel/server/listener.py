@@ -1,4 +1,4 @@
-"""A listening address: accepting connections, checking their deadlines, and shutting down."""
+"""A listening address: it accepts connections, checks their deadlines, and shuts them down."""
 
 import asyncio
 import logging
@@ -20,7 +20,10 @@ from semel.server.request_head import HeadCache
 
 
 class ConnectionSet:
-    """All connections of a listener; `held_bytes` counts request bodies until their responses."""
+    """All connections of a listener, and what the connections share.
+
+    `held_bytes` is the total size of all request bodies whose responses are not sent yet.
+    """
 
     def __init__(self, limits: HttpLimits, clock: Clock, unread: UnreadBudget) -> None:
         self.heads: Final = HeadCache(limits)
@@ -33,7 +36,11 @@ class ConnectionSet:
         self._count_max = connections_allowed(limits)
 
     def enter(self, connection: ServerConnection) -> None:
-        """Add a connection. Above the limit it is refused, and far above the limit it is closed."""
+        """Add a connection.
+
+        If there are too many connections, refuse it with a response. If there are far too many, or
+        if the listener is draining, close it immediately.
+        """
         self.members.add(connection)
         if self.is_draining or len(self.members) > self._count_max + self._count_max // 8 + 1:
             connection.abort()
@@ -45,7 +52,7 @@ class ConnectionSet:
             )
 
     def leave(self, connection: ServerConnection) -> None:
-        """Remove a connection; call `on_empty` if it was the last one."""
+        """Remove a connection. Call `on_empty` if it was the last connection."""
         self.members.discard(connection)
         if not self.members and self.on_empty is not None:
             self.on_empty()
@@ -58,13 +65,13 @@ class ConnectionSet:
         self.unread.close_stalled(self.members, now)
 
     def drain(self) -> None:
-        """Close every connection as soon as it owes no response."""
+        """Close each connection as soon as all its owed responses are sent."""
         self.is_draining = True
         for connection in tuple(self.members):
             connection.drain()
 
     def abort(self) -> None:
-        """Close every connection at once."""
+        """Close every connection immediately, without completing any response."""
         for connection in tuple(self.members):
             connection.abort()
 
@@ -76,7 +83,7 @@ _ABORT_SECONDS: Final = 1.0
 
 
 class Listener:
-    """One listening address. All methods must be called on the loop's thread."""
+    """One listening address. All methods must be called on the event loop's thread."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -93,7 +100,7 @@ class Listener:
         return len(self._registry.members) if self._registry is not None else 0
 
     async def bind(self, host: str, port: int) -> int:
-        """Bind an address without accepting connections; return the port, a free one for 0."""
+        """Bind an address, but accept no connections yet. Return the port. 0 means a free port."""
         await self._acceptor.bind(host, port)
         return self.port
 
@@ -105,7 +112,7 @@ class Listener:
         unread: UnreadBudget | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
-        """Accept connections at the bound address."""
+        """Start to accept connections at the bound address. `handler` gets their requests."""
         limits = limits or HttpLimits()
         registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits))
         self._registry = registry
@@ -120,7 +127,7 @@ class Listener:
         registry.sweep(loop.time())
 
     async def drain(self, seconds: float) -> None:
-        """Stop accepting, wait at most `seconds` for open requests, then close all connections."""
+        """Stop accepting, wait at most `seconds` for owed responses, then close all connections."""
         await self._acceptor.shut()
         registry = self._registry
         if registry is None:
@@ -145,23 +152,23 @@ async def _is_empty_within(registry: ConnectionSet, seconds: float) -> bool:
 
 
 # ---- the acceptor --------------------------------------------------------------------------------
-# The loop's own server accepts one connection per turn of the loop. If many new readers each use a
-# few milliseconds of a turn, other clients would wait for seconds to be accepted. So this class
-# accepts many connections per turn.
+# asyncio's own server accepts only one connection per turn of the event loop. If many new readers
+# each use a few milliseconds of a turn, other clients would wait for seconds until they are
+# accepted. Therefore this class accepts many connections per turn.
 
 
 _log: Final = logging.getLogger("semel.server")
 
 _BACKLOG: Final = 1024
 _ACCEPTS_PER_TURN: Final = 32
-_UNSENT_BYTES: Final = 256 * KIB  # in the kernel; every connection inherits the setting
-_PAUSE_SECONDS: Final = 0.1  # after an error such as too many open files
+_UNSENT_BYTES: Final = 256 * KIB  # in the kernel; connections inherit the setting
+_PAUSE_SECONDS: Final = 0.1  # the pause after an error such as "too many open files"
 
 Factory = Callable[[], asyncio.Protocol]
 
 
 class Acceptor:
-    """The sockets of one address. All methods must be called on the loop's thread."""
+    """The listening sockets of one address. Methods must be called on the event loop's thread."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -174,7 +181,7 @@ class Acceptor:
         self._is_open = False
 
     async def bind(self, host: str, port: int) -> None:
-        """Bind the address so that no other process can. Connections are refused until `open`."""
+        """Bind the address, so that no other process can. Until `open`, connections are refused."""
         self._loop = asyncio.get_running_loop()
         addresses = await self._loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -188,7 +195,7 @@ class Acceptor:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # Keep few unread bytes in the kernel, so that UnreadBudget counts most of them.
+                # Keep only few unread bytes in the kernel, because UnreadBudget cannot count those.
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
                 listening.bind((address[0], self.port, *address[2:]))
                 self.port = listening.getsockname()[1]
@@ -197,11 +204,11 @@ class Acceptor:
             raise
 
     def open(self, factory: Factory, tls: SSLContext | None, handshake_seconds: float) -> None:
-        """Start to accept connections, with TLS if `tls` is set."""
+        """Start to accept connections. If `tls` is set, connections use TLS."""
         self._is_open = True
         self._factory = factory
         if tls is not None:
-            # The deadlines of a connection begin after the handshake, which has its own timeout.
+            # The TLS handshake has its own timeout. The other deadlines begin after the handshake.
             self._tls, self._handshake_seconds = tls, handshake_seconds
         for listening in self._sockets:
             listening.listen(_BACKLOG)
@@ -219,7 +226,7 @@ class Acceptor:
                 return
             except OSError as error:
                 _log.warning("cannot accept a connection: %s", error.strerror)
-                # Pause: the next connection would cause the same error at once.
+                # Pause, because the next attempt would immediately fail with the same error.
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(_PAUSE_SECONDS, self._watch, listening)
                 return
@@ -241,10 +248,11 @@ class Acceptor:
             accepted.close()
 
     async def shut(self) -> None:
-        """Stop accepting, and wait for connections that are being accepted.
+        """Stop accepting. Wait until pending connections are set up or cancelled.
 
-        Only TLS handshakes are cancelled. Without TLS, a connection is complete on the next turn of
-        the loop. If its task were cancelled before, uvloop would never call `connection_lost`.
+        With TLS, pending connections are cancelled, because a handshake can take long. Without TLS,
+        a connection is set up on the next turn of the event loop. If its task were cancelled before
+        that, uvloop would never call `connection_lost`.
         """
         self.close()
         if self._tls is not None:

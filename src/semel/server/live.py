@@ -1,4 +1,4 @@
-"""Live reads: their common base class, and long-polls. `event_stream.py` has the others."""
+"""The base class of live reads, and long-polls. Event streams are in `event_stream.py`."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -31,13 +31,13 @@ class Live:
         self.is_draining = False
 
     def drain(self) -> None:
-        """Complete the response of every live read; clients repeat the read at the next server."""
+        """Complete the response of every live read. Clients then read again from a new server."""
         self.is_draining = True
         for reader in list(self.readers):
             reader.finish()
 
     def cursor(self, previous: int | None) -> int:
-        """Return the next read cursor; `previous` is the cursor that the client sent, if any."""
+        """Return the next read cursor. `previous` is the one that the client sent, or None."""
         clock = self.engine.clock
         jitter_s = 1
         if previous is not None:
@@ -48,9 +48,10 @@ class Live:
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:
     """Return the pending transaction that a reader at `read_committed` waits for, or None.
 
-    Its first message is at the stable offset. The engine's state is ahead of the disk, so the
-    transaction is returned only if that message is durable. Once the state has the end of the
-    transaction, None is returned, even while that end is not durable yet.
+    That transaction is the one whose first message is at the stable offset. The engine's state is
+    ahead of the disk. Therefore the transaction is returned only if its first message is durable.
+    None is returned as soon as the transaction has ended in the state, even if its end is not
+    durable yet.
     """
     stable = done.tail.stable
     if isolation != READ_COMMITTED or not stable <= done.next_offset < done.tail.tail:
@@ -63,7 +64,10 @@ def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None
 
 
 def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
-    """Return the facts about a stream for a response; `wire` must not import the state's rows."""
+    """Return the facts about a stream that a response needs.
+
+    They are copied from the rows of the state, because `semel.wire` must not import those rows.
+    """
     row, tail = done.row, done.tail
     return StreamFacts(
         incarnation=row.incarnation,
@@ -79,7 +83,7 @@ def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
 
 
 class LiveRead(ABC):
-    """A long-poll or an event stream: it reads and waits for new messages until `_is_over`."""
+    """A long-poll or an event stream. It reads and waits for new messages until it is over."""
 
     def __init__(
         self,
@@ -120,11 +124,11 @@ class LiveRead(ABC):
 
     @abstractmethod
     def take(self, outcome: Outcome) -> None:
-        """Handle the result of a read: respond, read further, or wait for new messages."""
+        """Handle the result of a read: respond, read again, or wait for new messages."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Complete the response; do nothing before the first read is done."""
+        """Complete the response. Do nothing if the first read is not done yet."""
 
     def _end(self) -> None:
         self._is_over = True
@@ -134,9 +138,9 @@ class LiveRead(ABC):
 
 
 class LongPoll(LiveRead):
-    """A live read with one response: the first messages, or none after `long_poll_seconds`."""
+    """A live read that responds with the first new messages, or empty after `long_poll_seconds`."""
 
-    _last: ReadDone | None = None  # the last read, which returned no messages
+    _last: ReadDone | None = None  # the result of the last read; it had no messages
     _waiting: Waiting | None = None
 
     def read(self) -> None:
@@ -145,13 +149,13 @@ class LongPoll(LiveRead):
         super().read()
 
     def take(self, outcome: Outcome) -> None:
-        """Respond if there are messages, or there can be no more; otherwise wait."""
+        """Respond if there are messages, or if no more messages can come. Otherwise wait."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
             self._send(responses.outcome_response(outcome))
         elif self._last is not None and outcome.row.number != self._last.row.number:
-            self._send(responses.outcome_response(NotFound()))  # another stream has the path now
+            self._send(responses.outcome_response(NotFound()))  # a new stream has the path now
         elif outcome.slices:
             self._send(
                 responses.read_response(
@@ -182,7 +186,7 @@ class LongPoll(LiveRead):
             self._live.loop.call_soon(self.read)  # the stream has changed since this read
 
     def finish(self) -> None:
-        """Respond without messages; do nothing before the first read is done."""
+        """Respond without messages. Do nothing if the first read is not done yet."""
         if not self._is_over and self._last is not None:
             self._send_empty(self._last)
 

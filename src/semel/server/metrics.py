@@ -1,4 +1,4 @@
-"""The page `GET /metrics`: counters and gauges in the Prometheus text format."""
+"""The page `GET /metrics`, with counters and gauges in the Prometheus text format."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ from semel.model.outcomes_txn import (
     ExtendDone,
 )
 
-# Outcomes whose label differs from the name of their class. Dashboards depend on the labels.
+# Outcomes whose label is not the name of their class. Labels must not change, because dashboards
+# use them.
 _LABELS: Final[Mapping[type[Outcome], str]] = {
     AbortDone: "Aborted",
     AlreadyAborted: "TxnAborted",
@@ -27,7 +28,7 @@ Metric = tuple[str, str, str, float]  # name without `semel_`, type, help, value
 
 
 class OutcomeCounts:
-    """Counts of the outcomes of writes since the start of the server, by label."""
+    """Counts the outcomes of writes since the server started, for each label."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -51,7 +52,7 @@ def render_metrics(
     live_readers: int,
     gaps_held: int,
 ) -> str:
-    """Return the page: the help, the type and the value of every metric."""
+    """Return the text of the page, with the help, the type and the value of every metric."""
     metrics = [
         *_engine_metrics(figures, live_readers),
         *_producer_metrics(figures, tally, gaps_held),
@@ -98,7 +99,7 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
         ("producers", "gauge", "Producers of all streams, without tombstones.", producers),
         ("gaps_held", "gauge", "Appends that wait for earlier ones.", gaps_held),
         *((f"producer_{name}_total", "counter", text, value) for name, text, value in totals),
-        # Two of these metrics again, under the names that other servers of the protocol use.
+        # Two of these metrics are repeated under the names that other servers of this protocol use.
         ("idempotent_producers_active", "gauge", "As semel_producers.", producers),
         (
             "idempotent_duplicates_total",

@@ -1,16 +1,18 @@
-"""The phases of a connection and of an exchange, as tables of transitions.
+"""The phases of connections and exchanges, as tables of transitions.
 
-There are three small state machines. A table maps a phase and an event to the next phase. An event
-that a table does not list for a phase is a bug: `PhaseTable.next` raises InvariantBroken.
+There are three small state machines. Each has a table that maps a phase and an event to the next
+phase. If the table does not list an event for the current phase, there is a bug, and
+`PhaseTable.next` raises InvariantBroken.
 
-- `CONNECTION`: which part of a request a connection reads, and the stages of its close.
-- `INPUT`: whether the transport may deliver more bytes (back-pressure). It changes independently of
-  `CONNECTION`: a connection may be paused before, between and after the parts of a request.
+- `CONNECTION`: which part of a request the connection is reading, or how far its close has come.
+- `INPUT`: whether the transport delivers more bytes (back-pressure). `INPUT` changes independently
+  of `CONNECTION`, because a connection can be paused before, between and after the parts of a
+  request.
 - `EXCHANGE`: whether the response to one request has begun, and whether it is complete.
 
-Properties of a request (`is_head`, `closes`) and the data of a phase, such as the body that is
-being received, are not in the tables. `docs/contributing/connections.md` shows the same tables. One
-test compares the page with them, and another checks that every transition occurs.
+The tables do not contain properties of a request (`is_head`, `closes`) or the data of a phase, such
+as a partly received body. `docs/contributing/connections.md` shows the same tables. One test
+compares that page with the tables. Another test checks that every transition occurs.
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ EventT = TypeVar("EventT", bound=IntEnum)
 
 
 class PhaseTable(Generic[PhaseT, EventT]):
-    """The legal transitions between phases, by phase and event."""
+    """The legal transitions. `rows` maps a phase, and then an event, to the next phase."""
 
     __slots__ = ("rows",)
 
@@ -32,7 +34,7 @@ class PhaseTable(Generic[PhaseT, EventT]):
         self.rows: Final = rows
 
     def next(self, phase: PhaseT, event: EventT) -> PhaseT:
-        """Return the phase after `event`. Raises InvariantBroken if `event` is illegal here."""
+        """Return the next phase. Raises InvariantBroken if `event` is illegal in `phase`."""
         try:
             return self.rows[phase][event]
         except KeyError:
@@ -40,68 +42,68 @@ class PhaseTable(Generic[PhaseT, EventT]):
 
 
 class ConnectionPhase(IntEnum):
-    """What a connection reads, and the stages of its close. After BODY it reads no requests."""
+    """What a connection reads, then the stages of its close. After BODY it reads no requests."""
 
     FRESH = auto()  # no request has been received yet
-    IDLE = auto()  # between two requests; responses may be owed
+    IDLE = auto()  # between two requests; responses can still be owed
     HEAD = auto()  # a part of a request head has been received
     CONTINUE = auto()  # the client waits for 100 Continue before it sends the body
     BODY = auto()  # a part of a request body has been received
-    FINISHING = auto()  # no more requests are read; the last response is still owed
+    FINISHING = auto()  # no more requests are read; at least one response is still owed
     HALF_CLOSED = auto()  # like FINISHING, and the client has closed its side
-    FLUSHING = auto()  # the last response is complete, and is written when the current read ends
-    LINGERING = auto()  # our side is closed; the client has to read the response and close its side
-    CLOSED = auto()  # the transport is closed, or will be when its buffer is empty
+    FLUSHING = auto()  # the last response is complete; it is written after the current read
+    LINGERING = auto()  # our side is closed; the client must read the response and close its side
+    CLOSED = auto()  # the transport is closed, or closes as soon as its buffer is empty
 
 
 class ConnectionEvent(IntEnum):
-    """What moves a connection from one phase to the next."""
+    """The events that move a connection from one phase to the next."""
 
-    HEAD_BEGUN = auto()  # the first bytes of a request head
-    BODY_BEGUN = auto()  # a complete request head whose body is not complete
-    CONTINUE_EXPECTED = auto()  # BODY_BEGUN with `Expect: 100-continue` and no byte of the body
+    HEAD_BEGUN = auto()  # the first bytes of a request head arrived
+    BODY_BEGUN = auto()  # a request head is complete, and its body is not complete
+    CONTINUE_EXPECTED = auto()  # like BODY_BEGUN, with `Expect: 100-continue` and no body bytes
     CONTINUE_SENT = auto()
-    BODY_RECEIVED = auto()  # bytes of the body, without waiting for 100 Continue
-    REQUEST_RECEIVED = auto()  # a complete request
-    READING_ENDED = auto()  # the last request, a refusal, a failed handler, or a shutdown
+    BODY_RECEIVED = auto()  # the client sent body bytes without waiting for 100 Continue
+    REQUEST_RECEIVED = auto()  # a request is complete
+    READING_ENDED = auto()  # because of the last request, a refusal, a failed handler or a shutdown
     CLIENT_ENDED = auto()  # the client has closed its side and can still read responses
     LAST_RESPONSE = auto()  # the response that closes the connection is complete
     OUTPUT_ENDED = auto()  # the last response is written, and our side is closed
-    TRANSPORT_CLOSED = auto()  # closed by us, or lost
+    TRANSPORT_CLOSED = auto()  # we closed the connection, or it was lost
 
 
 class InputPhase(IntEnum):
-    """Whether the transport may deliver bytes."""
+    """Whether the transport is allowed to deliver bytes."""
 
     RUNNING = auto()
     PAUSED = auto()  # too many responses are owed, or the client does not read
-    RESUMING = auto()  # there is capacity again: the loop will call back
+    RESUMING = auto()  # there is capacity again; reading resumes on the next turn of the loop
 
 
 class InputEvent(IntEnum):
-    """What pauses and resumes the input."""
+    """The events that pause and resume the input."""
 
-    OVERFULL = auto()  # nothing more is accepted for now
+    OVERFULL = auto()  # no new request can be accepted now
     CAPACITY = auto()  # a response was sent, or the client reads again
-    STILL_FULL = auto()  # the capacity is not enough to continue
-    RESUMED = auto()  # there is capacity: parsing continues
-    OUTPUT_ENDED = auto()  # only the end of the client's side is expected now
+    STILL_FULL = auto()  # the new capacity is not enough to continue
+    RESUMED = auto()  # there is enough capacity, and parsing continues
+    OUTPUT_ENDED = auto()  # our side is closed; only the client's close is expected now
 
 
 class ExchangePhase(IntEnum):
-    """The progress of one response. From COMPLETE on, nothing more is sent."""
+    """The progress of one response. In COMPLETE and GONE, the handler can send nothing more."""
 
     WAITING = auto()  # the handler has not responded yet
     STREAMING = auto()  # the response has begun; its length is unknown
     COMPLETE = auto()  # sent, or held until the earlier responses are sent
-    GONE = auto()  # the client is gone; whatever else is sent is dropped
+    GONE = auto()  # the client is gone; everything that is still sent is dropped
 
 
 class ExchangeEvent(IntEnum):
-    """What moves an exchange from one phase to the next."""
+    """The events that move an exchange from one phase to the next."""
 
-    RESPONSE_BEGUN = auto()  # status and headers of a response in parts
-    RESPONSE_COMPLETE = auto()  # a whole response, or its last part
+    RESPONSE_BEGUN = auto()  # the status and the headers of a response in parts were sent
+    RESPONSE_COMPLETE = auto()  # a whole response, or its last part, was sent
     CLIENT_GONE = auto()
 
 

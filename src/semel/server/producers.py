@@ -1,6 +1,6 @@
 """The endpoints below `/v1/producers`: register, claim, show, explain and forget producers.
 
-A response that shows state is sent only after that state is durable (EO-4).
+A response that shows state is sent only after that state has become durable (rule EO-4).
 """
 
 from collections.abc import Mapping
@@ -42,10 +42,10 @@ Page = ProducersPage[RegisteredProducer]
 
 
 class ProducersResource(Resource):
-    """The handlers of the three addresses of producers."""
+    """The handlers of the three addresses for producers."""
 
     def pages(self) -> dict[str, Mapping[str, Route]]:
-        """Return the handlers, by address and method."""
+        """Return a mapping from each address to its handlers, keyed by method."""
         return {
             PRODUCERS: {"POST": self._register, **reads(self._show), "DELETE": self._forget},
             CLAIM: {"POST": self._claim},
@@ -65,10 +65,11 @@ class ProducersResource(Resource):
         self.submit(command, responder, partial(calls.claim_response, path=command.path))
 
     def asks_for_id(self, request: Request, path: str) -> bool:
-        """Return whether a POST to the path of a stream asks for a producer id.
+        """Return True if a POST to `path` asks for a producer id and is not an append.
 
-        It does if the path ends in `/producer`, the body is empty, no stream has this path, and a
-        stream has the path without that suffix.
+        That is so if all these conditions hold: the path ends in `/producer`, the body is empty,
+        there is no header Stream-Closed, no stream has this path, and a stream that is not deleted
+        has the path without the suffix.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:
@@ -79,7 +80,7 @@ class ProducersResource(Resource):
         return stream is not None and not stream.tail.is_deleted
 
     def assign(self, responder: Responder) -> None:
-        """Register a new id, with epoch 1 as the older dialect expects; every stream accepts it."""
+        """Register a new id that every stream accepts. The older dialect expects epoch 1."""
         command = Register(self.now_ms, self.fresh_id(), calls.FIRST_EPOCH_X)
         self.submit(command, responder, calls.assigned_response)
 
@@ -110,9 +111,11 @@ def _page_response(page: Page | ExplainResponse | Outcome) -> Response:
 
 
 def producers_page(state: State, query: calls.ProducerQuery) -> Page | Outcome:
-    """Return what `query` selects: all producers of a stream, one of them, or a registration.
+    """Return a page with what `query` selects.
 
-    Returns an outcome if there is no such stream.
+    With a stream, these are all producers of the stream, or only the one with the given id. Without
+    a stream, it is the registration of the given id. If the stream does not exist, return a
+    refusal.
     """
     if query.stream is None:
         return ProducersPage(_registered(state, query.id or ""))
@@ -179,9 +182,9 @@ def _receipts_of(row: ProducerRow) -> list[Receipt]:
 def explain_append(
     state: State, query: calls.ExplainQuery, now_ms: int
 ) -> ExplainResponse | Outcome:
-    """Return which outcome an append would have, and why; nothing is appended.
+    """Return which outcome an append would have, and why. Nothing is appended.
 
-    Returns an outcome if there is no such stream.
+    If the stream does not exist, return a refusal.
     """
     tag = query.tag
     run = dry_run(state, query.stream, tag, now_ms=now_ms)

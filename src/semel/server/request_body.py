@@ -1,4 +1,4 @@
-"""Request bodies that arrive in parts, with a Content-Length or chunked."""
+"""Request bodies that arrive in parts. They have a Content-Length or are chunked."""
 
 import re
 from enum import Enum, auto
@@ -24,11 +24,11 @@ class _Next(Enum):
 
 
 class PartialBody:
-    """A request whose body is incomplete; `length` is its Content-Length, or CHUNKED.
+    """A request whose body is incomplete. `length` is the Content-Length, or CHUNKED.
 
-    A chunked body is parsed strictly. Its size, the number of its body chunks and the size of its
-    trailers are limited. The caller keeps the bytes that `take` did not consume, and passes them
-    again with the next ones.
+    A chunked body is parsed strictly. There are limits on its size, on the number of body chunks,
+    and on the size of its trailers. The caller must keep the bytes that `take` did not consume, and
+    pass them again, followed by the next bytes.
     """
 
     __slots__ = (
@@ -57,14 +57,14 @@ class PartialBody:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the body and its trailers are complete, and `request.body` is set."""
+        """True if the body and its trailers are complete. Then `request.body` is set."""
         return self._next is _Next.NOTHING
 
     def take(self, data: bytes, position: int) -> tuple[int, int]:
-        """Parse `data` from `position` on.
+        """Parse `data`, starting at `position`.
 
         Return the position of the first byte that was not consumed, and the number of bytes that
-        the body has grown by. Raises HttpRefused.
+        were added to the body. Raises HttpRefused if the body is malformed or too large.
         """
         start, body_bytes, before = position, len(self._body), -1
         while not self.is_complete and before < position < len(data):
@@ -133,7 +133,7 @@ class PartialBody:
             raise HttpRefused(431, "headers_too_large", "the trailers are too long")
 
     def is_late(self, elapsed: float) -> bool:
-        """Return whether the body is too slow; `elapsed` is in seconds since the request head."""
+        """Return True if the body arrives too slowly, `elapsed` seconds after the request head."""
         limits = self._limits
         if elapsed > limits.body_seconds:
             return True

@@ -1,10 +1,11 @@
-"""The strict parser of request heads: a head that two parsers could read differently is refused.
+"""The strict parser of request heads.
 
-The grammar is that of RFC 9112 without its optional tolerance: lines end with CRLF, header lines
-are not folded, one space separates the parts of the request line, and a body has exactly one
-length.
+A head that two parsers could understand differently is refused. The grammar is the one of RFC 9112,
+without what RFC 9112 only tolerates. Lines end with CRLF. Header lines are not folded. One space
+separates the parts of the request line. A body has exactly one length.
 
-Clients repeat most header lines, so parsed lines are cached. `HeadCache` caches complete heads.
+Clients send most header lines again and again, so parsed lines are cached. `HeadCache` also caches
+complete heads.
 """
 
 import re
@@ -50,7 +51,7 @@ def _remember(cache: dict[str, T], line: str, value: T) -> T:
 
 
 class _Fields(dict[str, tuple[str, str]]):
-    """A cache of parsed header lines: the name and the value, by line."""
+    """A cache of parsed header lines: a mapping from a line to its name and its value."""
 
     def __missing__(self, line: str) -> tuple[str, str]:
         match = _FIELD.fullmatch(line)
@@ -60,7 +61,10 @@ class _Fields(dict[str, tuple[str, str]]):
 
 
 class _Starts(dict[str, _Start]):
-    """A cache of parsed request lines: method, path, query, whether it is HTTP/1.1, and host."""
+    """A cache of parsed request lines.
+
+    It maps a line to its method, its path, its query, whether it is HTTP/1.1, and its host.
+    """
 
     def __missing__(self, line: str) -> _Start:
         match = _START.fullmatch(line)
@@ -76,12 +80,12 @@ class _Starts(dict[str, _Start]):
 
 _FIELDS: Final = _Fields()
 _STARTS: Final = _Starts()
-_HOSTS: Final[dict[str, bool]] = {}  # a cache of valid values of Host
+_HOSTS: Final[dict[str, bool]] = {}  # a cache of valid values of the header Host
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def _split_target(method: str, target: str) -> tuple[str, str, str]:
-    """Return the path, query and host of a request target; no host unless it is absolute."""
+    """Return the path, query and host of a request target. Only an absolute target has a host."""
     host = ""
     if target[0] != "/":
         if target == "*" and method == "OPTIONS":
@@ -95,7 +99,10 @@ def _split_target(method: str, target: str) -> tuple[str, str, str]:
 
 
 def parse_head(raw: bytes, limits: HttpLimits) -> Head:
-    """Parse a request head; `raw` ends before its last two line ends. Raises HttpRefused."""
+    """Parse a request head. `raw` is the head without its last two line ends.
+
+    Raises HttpRefused if the head is malformed or too large.
+    """
     lines = raw.decode("latin-1").split("\r\n")
     if len(raw) > limits.header_line_bytes_max or len(raw) > limits.url_bytes_max:
         _check_lengths(lines, limits)
@@ -110,7 +117,7 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
     host = headers.get("host")
     if host not in _HOSTS or repeated:
         _check_host(host, repeated, is_modern)
-    if target_host:  # RFC 9112, 3.2.2: it replaces the Host header
+    if target_host:  # RFC 9112, 3.2.2: the host in the target replaces the Host header
         headers["host"] = target_host
     return Head(
         method,
@@ -138,7 +145,7 @@ def _check_lengths(lines: list[str], limits: HttpLimits) -> None:
 
 
 def _join_repeated(headers: dict[str, str], lines: list[str]) -> frozenset[str]:
-    """Join the values of each repeated header in `headers`; return the names of those."""
+    """Join the values of each repeated header in `headers`. Return the repeated names."""
     values: dict[str, list[str]] = {}
     for line in lines:
         name, value = _FIELDS[line]
@@ -161,7 +168,7 @@ def _check_host(host: str | None, repeated: frozenset[str], is_modern: bool) -> 
 
 
 def head_too_large(raw: bytes, limits: HttpLimits) -> HttpRefused:
-    """Return the refusal of a head that is too long: 414 if the URL is too long, else 431."""
+    """Return the refusal for a head that is too long: 414 if the URL is too long, else 431."""
     words = raw.partition(b"\r\n")[0].split(b" ")
     if len(words) > 1 and len(words[1]) > limits.url_bytes_max:
         return _url_too_long(limits)
@@ -174,7 +181,7 @@ def _url_too_long(limits: HttpLimits) -> HttpRefused:
 
 
 def check_partial_head(partial: bytes, limits: HttpLimits) -> None:
-    """Raise HttpRefused if an incomplete head can no longer become a valid one."""
+    """Raise HttpRefused if an incomplete head can no longer become a valid head."""
     if partial == b"\r":
         return
     if partial[0] not in _BEGINNING:
@@ -185,7 +192,7 @@ def check_partial_head(partial: bytes, limits: HttpLimits) -> None:
 
 
 def check_line_ends(partial: bytes) -> None:
-    """Raise HttpRefused for a CR without LF or an LF without CR. The last byte may be a CR."""
+    """Raise HttpRefused for a CR without LF or an LF without CR. A CR at the end is allowed."""
     ends = partial.count(b"\r\n")
     returns = partial.count(b"\r") - partial.endswith(b"\r")
     if partial.count(b"\n") != ends or returns != ends:
@@ -195,7 +202,7 @@ def check_line_ends(partial: bytes) -> None:
 def body_length(head: Head, limits: HttpLimits) -> int:
     """Return the length of the body, or CHUNKED.
 
-    Raises HttpRefused if the length is ambiguous, malformed or over the limit.
+    Raises HttpRefused if the length is ambiguous, malformed or too large.
     """
     length = head.headers.get("content-length")
     coding = head.headers.get("transfer-encoding")
@@ -218,14 +225,17 @@ def body_length(head: Head, limits: HttpLimits) -> int:
 
 
 def body_too_large(limits: HttpLimits) -> HttpRefused:
-    """Return the refusal of a body that is over the limit."""
+    """Return the refusal for a body that is too large."""
     return HttpRefused(
         413, "body_too_large", f"a body may have at most {limits.body_bytes_max} bytes"
     )
 
 
 def keeps_alive(connection: str | None, is_modern: bool) -> bool:
-    """Return whether the connection stays open after this request."""
+    """Return True if the connection stays open after this request.
+
+    `connection` is the value of the header Connection, or None if there is no such header.
+    """
     if connection is None:
         return is_modern
     options = [option.strip(" \t") for option in connection.lower().split(",")]
@@ -233,9 +243,9 @@ def keeps_alive(connection: str | None, is_modern: bool) -> bool:
 
 
 def expects_continue(head: Head) -> bool:
-    """Return whether the client waits for 100 Continue before it sends the body.
+    """Return True if the client waits for 100 Continue before it sends the body.
 
-    Raises HttpRefused for every other expectation.
+    Raises HttpRefused if the header Expect has a different value than `100-continue`.
     """
     expectation = head.headers.get("expect")
     if expectation is None or not head.is_modern:
@@ -248,19 +258,20 @@ def expects_continue(head: Head) -> bool:
 
 
 def check_trailer(line: str) -> None:
-    """Raise HttpRefused if a trailer line is malformed. The content of trailers is ignored."""
+    """Raise HttpRefused if a trailer line is malformed. Valid trailers are ignored."""
     if _FIELD.fullmatch(line) is None:
         raise malformed("a trailer line is malformed")
 
 
 # ---- the head cache ------------------------------------------------------------------------------
-# A client that appends sends the same request head every time, except for two numbers:
-# Content-Length and Producer-Seq. Those two lines are stripped, and the rest of the head is the key
-# of the cache (ADR 0012).
+# A client that appends sends almost the same request head every time. Only the two numbers
+# Content-Length and Producer-Seq change. So these two lines are stripped, and the rest of the head
+# is the key of the cache (ADR 0012).
 #
-# The cache must not change the meaning of a head. A line is stripped only if its value consists of
-# digits. The rest is cached only if the complete head is valid, repeats no header, and has no
-# header that needs special handling. Every other head is parsed line by line, every time.
+# The cache must not change the meaning of a head. Therefore one of these lines is stripped only if
+# its value consists of digits. The rest is cached only if the complete head is valid, repeats no
+# header, and has neither Transfer-Encoding nor Expect. Every other head is parsed line by line each
+# time.
 
 
 _LENGTH: Final = "content-length"
@@ -268,25 +279,26 @@ _SEQ: Final = "producer-seq"
 _LENGTH_LINES: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 _SEQ_LINES: Final = (b"\r\nProducer-Seq: ", b"\r\nproducer-seq: ")
 _SPECIAL: Final = frozenset({"transfer-encoding", "expect"})
-_DIGITS_MAX: Final = 15  # a sequence of 15 digits is never over the limit
+_DIGITS_MAX: Final = 15  # a Producer-Seq with 15 digits is never too large
 _CACHED_MAX: Final = 4096
 _CACHED_BYTES_MAX: Final = 512
 
 
 class HeadCache:
-    """The parser of the request heads of one listener. A head is cached when it occurs again."""
+    """Parses the request heads of one listener. A head is cached when it occurs a second time."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        # In a head of at most this length, no line can be too long.
+        # If a head has at most this many bytes, none of its lines can be too long.
         self._bytes_max = min(_CACHED_BYTES_MAX, limits.header_line_bytes_max, limits.url_bytes_max)
         self._heads: dict[bytes, Head] = {}
-        self._once: set[int] = set()  # hashes of heads that have occurred
+        self._once: set[int] = set()  # hashes of heads that have occurred before
 
     def read(self, raw: bytes) -> tuple[Request, int]:
-        """Return a request without its body, and the length of that body, or CHUNKED.
+        """Return the request without its body, and the length of the body, or CHUNKED.
 
-        `raw` is the request head, up to its last two line ends. Raises HttpRefused.
+        `raw` is the request head without its last two line ends. Raises HttpRefused if the head is
+        malformed, or if the head or the body is too large.
         """
         if len(raw) > self._bytes_max:
             head, count = self._parse(raw)
@@ -311,7 +323,7 @@ class HeadCache:
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:
-        """Return whether a head occurred before: heads that occur once must not displace others."""
+        """Return True if this head occurred before. Heads that occur only once are not cached."""
         digest = hash(rest)
         if digest in self._once:
             return True
@@ -321,14 +333,14 @@ class HeadCache:
         return False
 
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
-        """Return whether the cached rest and the stripped lines mean the same as the head."""
+        """Return True if the head can be cached without its stripped lines, `length` and `seq`."""
         headers = head.headers
         return (
             not head.repeated
             and _SPECIAL.isdisjoint(headers)
             and (_LENGTH in headers) == bool(length)
             and (_SEQ in headers) == bool(seq)
-            and len(headers) + 2 <= self._limits.header_count_max  # the next head may have both
+            and len(headers) + 2 <= self._limits.header_count_max  # room for both stripped lines
         )
 
     def _add(self, rest: bytes, head: Head) -> None:
@@ -339,9 +351,10 @@ class HeadCache:
 
 
 def _split_special(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Strip the first line that begins with one of `lines`; return the rest and its digits.
+    """Strip the line that begins with one of `lines`. Return the rest and the digits of the line.
 
-    Returns `raw` and no digits if there is no such line or its value is not a number.
+    Return `raw` and no digits if there is no such line, or if its value is not a number of at most
+    _DIGITS_MAX digits.
     """
     before, line, after = raw.partition(lines[0])
     if not line:

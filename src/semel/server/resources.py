@@ -1,7 +1,7 @@
 """The endpoints below `/v1/transactions`, `/v1/commits`, `/v1/groups` and `/v1/sinks`.
 
-A handler raises MalformedRequest for a request that it refuses. `App.handle` catches it and sends
-its problem.
+If a request is malformed, the handler raises MalformedRequest. `App.handle` catches the exception
+and sends its problem as the response.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,14 +46,16 @@ from semel.wire.transactions import (
 )
 
 T = TypeVar("T")
-# A handler: its arguments are a request, a responder, and the first name in the address, if any.
+# A handler. Its arguments are a request, a responder, and the first name in the address if there is
+# one.
 Route = Callable[..., None]
-# Handlers by method, for each sequence of names in an address. "*" matches any first name.
+# A mapping from the names in an address to the handlers of that address, keyed by method. "*"
+# matches any first name.
 Routes = Mapping[tuple[str, ...], Mapping[str, Route]]
 
 
 class Resource:
-    """The handlers of one address and of the addresses below it."""
+    """Base class for the handlers of one address and of the addresses below it."""
 
     def __init__(self, engine: Engine, tally: OutcomeCounts | None = None) -> None:
         self.engine = engine
@@ -61,11 +63,11 @@ class Resource:
 
     @property
     def now_ms(self) -> int:
-        """The current time by the engine's clock; every command has one."""
+        """The current time of the engine's clock. Every command needs it."""
         return self.engine.clock.now_ms()
 
     def type_of(self, path: str) -> str | None:
-        """Return the content type of a stream; None if it does not exist."""
+        """Return the content type of a stream, or None if the stream does not exist."""
         stream = self.engine.stream(path)
         return None if stream is None else stream.row.content_type
 
@@ -75,9 +77,9 @@ class Resource:
         responder: Responder,
         response_of: Callable[[Outcome], Response],
     ) -> None:
-        """Submit a command, and respond with its outcome.
+        """Submit a command to the engine, and respond with its outcome.
 
-        Raises MalformedRequest if the parser returned a problem instead of a command.
+        Raises MalformedRequest if `command` is a problem, because the request was malformed.
         """
         if isinstance(command, Problem):
             raise MalformedRequest(command)
@@ -96,9 +98,10 @@ class Resource:
         response_of: Callable[[T], Response],
         path: str = "",
     ) -> None:
-        """Read the state, and respond as soon as the state that was read is durable (EO-4).
+        """Call `question` with the state, and respond with the result.
 
-        The stream at `path` is ended first if it has expired.
+        The response is sent as soon as the state that was read is durable (rule EO-4). If the
+        stream at `path` has expired, it is deleted before the state is read.
         """
         self.engine.ask(
             question, lambda view: send_response(responder, response_of(view)), path=path
@@ -106,19 +109,19 @@ class Resource:
 
 
 def valid(value: T | Problem) -> T:
-    """Return the value that a parser returned; raise MalformedRequest if it is a problem."""
+    """Return the value that a parser returned. Raises MalformedRequest if it is a problem."""
     if isinstance(value, Problem):
         raise MalformedRequest(value)
     return value
 
 
 def reads(handler: Route) -> dict[str, Route]:
-    """Return the routes of a read-only address: GET and HEAD have the same handler."""
+    """Return routes that use `handler` for both GET and HEAD."""
     return {"GET": handler, "HEAD": handler}
 
 
 class TransactionsResource(Resource):
-    """The handlers that begin, list and show transactions, and one for each call in ACTIONS."""
+    """The handlers that begin, list and show transactions, and a handler for each of ACTIONS."""
 
     def routes(self) -> Routes:
         return {
@@ -144,7 +147,7 @@ class TransactionsResource(Resource):
 
     def _show(self, request: Request, responder: Responder, name: str) -> None:
         epoch = valid(parse_txn_epoch(request.query))
-        # Both requests read the same state, and their replies arrive in this order.
+        # Both calls of the engine read the same state, and their replies arrive in this order.
         views: list[TxnView | None] = []
         self.engine.ask(partial(transaction, txn_id=name), views.append)
         now_ms = self.now_ms
@@ -158,7 +161,7 @@ class TransactionsResource(Resource):
 def _transaction_response(
     view: TxnView | None, ended: TxnOutcome | Outcome | None, epoch: int | None, now_ms: int
 ) -> Response:
-    """Return the pending transaction if it has the requested epoch, else its stored outcome."""
+    """Respond with the pending transaction if its epoch matches, else with the stored outcome."""
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, pending_transaction(view, now_ms))
     if isinstance(ended, TxnOutcome):
@@ -169,7 +172,7 @@ def _transaction_response(
 def transactions_page(
     state: State, query: TxnQuery, now_ms: int
 ) -> TransactionsPage[PendingTransaction]:
-    """Return a page of the pending transactions, oldest first."""
+    """Return a page of the pending transactions that match `query`, oldest first."""
     views = (
         view
         for view in transactions(
@@ -214,7 +217,7 @@ class CommitsResource(Resource):
     """The handler of one-shot commits: `POST /v1/commits`."""
 
     def commit(self, request: Request, responder: Responder) -> None:
-        """Submit the commit of a request, and respond with its outcome."""
+        """Submit the commit that the request contains, and respond with its outcome."""
         command = valid(
             commits.parse_commit(
                 request.headers, request.body, now_ms=self.now_ms, type_of=self.type_of
@@ -224,7 +227,7 @@ class CommitsResource(Resource):
 
 
 class GroupsResource(Resource):
-    """The handlers that show and move the positions of groups, and show and pin their steps."""
+    """The handlers that show and move the positions of groups, and show and pin steps."""
 
     def routes(self) -> Routes:
         return {

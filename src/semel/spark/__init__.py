@@ -1,6 +1,6 @@
-"""Reading and writing streams with Spark: `format("semel")`, exactly once from stream to stream.
+"""Reading and writing streams with Spark's `format("semel")`, exactly once from stream to stream.
 
-Importing this package does not import Spark: its names are loaded on first use.
+Importing this package does not import Spark. Its public names are imported on first use.
 """
 
 from importlib import import_module
@@ -29,8 +29,8 @@ _EXTRA: Final = ("pandas", "pyarrow", "pyspark")
 def __getattr__(name: str) -> Any:
     """Import a public name on first use.
 
-    Raises ModuleNotFoundError if a package of the extra is missing; the message says how to install
-    it.
+    Raises ModuleNotFoundError if a package that the extra `spark` installs is missing. The message
+    says how to install it.
     """
     if name not in _MODULES:
         raise AttributeError(f"module 'semel.spark' has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""The entry point of Spark: the class of the format "semel", which creates readers and writers.
+"""The entry point for Spark: the class of the format "semel". It creates readers and writers.
 
-Spark imports this module in every planning process. Each method imports only the modules it needs,
-to keep that fast.
+Spark imports this module in every process that plans a query. To keep that import fast, each method
+imports only the modules that it needs.
 """
 
 from pyspark.sql.datasource import (
@@ -15,15 +15,15 @@ from pyspark.sql.types import StructType
 
 
 class SemelDataSource(DataSource):
-    """The data source of `.format("semel")`, for reads and writes, batch and streaming."""
+    """The data source of `.format("semel")`, for batch and streaming reads and writes."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `.format(...)`."""
+        """Return the name that users pass to `.format(...)`."""
         return "semel"
 
     def schema(self) -> StructType:
-        """Return the columns of a read for which the user gives no schema."""
+        """Return the columns that a read has if the user sets no schema."""
         from semel.spark.errors import hide_traceback
         from semel.spark.options import parse_source
         from semel.spark.source.columns import source_schema
@@ -41,7 +41,7 @@ class SemelDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader for `spark.readStream`.
 
-        If the options are wrong, return a RefusedReader, whose methods raise the error.
+        If an option is wrong, return a RefusedReader. Its methods raise the error.
         """
         from semel.spark.options import SparkOptionError, parse_source
         from semel.spark.source.readers import RefusedReader, StreamReader

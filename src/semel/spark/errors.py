@@ -1,4 +1,4 @@
-"""The errors of readers and writers. Each message says what the user can do."""
+"""The errors that readers and writers raise. Each message says what the user can do."""
 
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -7,26 +7,26 @@ from typing import Final, ParamSpec, TypeVar
 from semel.client.errors import ClientError
 from semel.spark.options import SparkOptionError
 
-# The timeout of the first request. If a server has never responded, a wrong address is more likely
-# than a restart, so the error should come soon.
+# The timeout of the first request. If a server has never responded, it is more likely that the
+# address is wrong than that the server is restarting. So the user should get the error soon.
 FIRST_SECONDS: Final = 10.0
 _CONTINUE: Final = 'to continue without them, set .option("failOnDataLoss", "false")'
 
 
 class DataLossError(RuntimeError):
-    """Raised if messages no longer exist that the query has not read yet."""
+    """Raised if messages that the query has not read yet no longer exist."""
 
 
 class StreamMissing(LookupError):
-    """Raised if a stream does not exist; the message lists streams with similar paths."""
+    """Raised if a stream does not exist. The message lists streams with similar paths."""
 
 
 class ServerUnreachable(ConnectionError):
-    """Raised if the server does not respond, or is not semel; the message has its address."""
+    """Raised if no semel server responds at the address. The message contains the address."""
 
 
 class RowError(ValueError):
-    """Raised if a row cannot be written. Then nothing of its batch is written."""
+    """Raised if a row cannot be written. In that case no row of its batch is written."""
 
     def __init__(self, partition: int, row: int, what: str) -> None:
         super().__init__(partition, row, what)
@@ -42,7 +42,8 @@ class RowError(ValueError):
 class CheckpointError(RuntimeError):
     """Raised if the offset log of the Spark checkpoint cannot be read.
 
-    Without it, a repeated batch could not be distinguished from another one.
+    Without the offset log, a repeated batch could not be distinguished from a different batch with
+    the same id.
     """
 
 
@@ -50,7 +51,7 @@ def server_unreachable(error: ClientError) -> ServerUnreachable:
     """Return the error for a server that did not respond in time."""
     return ServerUnreachable(
         f"{error.message}: start the server (`semel serve`) or correct the option url;"
-        " retryTimeout sets how long to wait for it"
+        " the option retryTimeout sets how long to wait for the server"
     )
 
 
@@ -61,7 +62,7 @@ def not_a_semel_server(url: str, error: ClientError | None = None) -> ServerUnre
 
 
 def stream_trimmed(stream: str, begin: int, head: int) -> DataLossError:
-    """Return the error for messages that were trimmed before they were read."""
+    """Return the error for messages that were trimmed before the query read them."""
     return DataLossError(
         f"{stream} starts at offset {head} now, and offsets {begin} to {head - 1} were not read"
         f" yet: they were trimmed; {_CONTINUE}"
@@ -86,7 +87,7 @@ def stream_deleted(stream: str) -> DataLossError:
 
 
 def stream_truncated(stream: str, position: int, tail: int) -> DataLossError:
-    """Return the error for a stream that ends before the position of the query."""
+    """Return the error for a stream whose tail is before the offset that the query has reached."""
     return DataLossError(
         f"{stream} ends at offset {tail}, but the query has read up to {position}: the server lost"
         " data, or a backup was restored. Start with a new checkpointLocation;"
@@ -95,8 +96,9 @@ def stream_truncated(stream: str, position: int, tail: int) -> DataLossError:
 
 
 # ---- tracebacks ----------------------------------------------------------------------------------
-# Spark prints the whole traceback of an error before its message. If the cause is the user's input
-# or environment, the message is enough, and the traceback would only hide it.
+# Spark prints the whole traceback of an error before the error's message. If the cause is the
+# user's input or environment, the message is enough, and a long traceback would only hide the
+# message.
 
 
 P = ParamSpec("P")
@@ -113,7 +115,7 @@ USER_ERRORS: Final = (
 
 
 def hide_traceback(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that raises the errors in USER_ERRORS without a traceback."""
+    """Return a function that calls `call` and raises errors in USER_ERRORS without a traceback."""
 
     @wraps(call)
     def calling(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -126,7 +128,7 @@ def hide_traceback(call: Callable[P, T]) -> Callable[P, T]:
 
 
 def hide_traceback_of_rows(batches: Iterator[T]) -> Iterator[T]:
-    """Yield batches; raise the errors in USER_ERRORS without a traceback."""
+    """Yield the items of `batches`. Errors in USER_ERRORS are raised without a traceback."""
     try:
         yield from batches
     except USER_ERRORS as error:

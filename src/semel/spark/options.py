@@ -1,7 +1,7 @@
-"""The options of the format "semel", and the clients for the servers that they name.
+"""The options of the format "semel", and the clients for the servers that the options name.
 
-Spark passes options as strings, and may change their names to lower case. So the case of a name is
-ignored. The options that Spark itself adds are accepted.
+Spark passes options as strings, and sometimes changes their names to lower case. Therefore the case
+of a name is ignored. The options that Spark itself adds are accepted.
 """
 
 import json
@@ -20,7 +20,8 @@ from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import parse_offset
 
 # ---- values --------------------------------------------------------------------------------------
-# Each function parses the value of one option. It raises SparkOptionError, with the option's name.
+# Each function parses the value `text` of the option `name`. If the value is invalid, the function
+# raises SparkOptionError with a message that contains the name.
 
 
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)?")
@@ -29,7 +30,7 @@ _BOOLS: Final = {"true": True, "false": False}
 
 
 class Secret(str):
-    """A string whose `repr` does not show it, so that logs of options do not contain it."""
+    """A string that its `repr` does not show, so that the string is never written to a log."""
 
     __slots__ = ()
 
@@ -38,7 +39,7 @@ class Secret(str):
 
 
 class SparkOptionError(ValueError):
-    """Raised if an option is missing, unknown or invalid; the message says what to write."""
+    """Raised if an option is missing, unknown or invalid. The message says what to write."""
 
 
 def read_path(name: str, text: str) -> str:
@@ -49,7 +50,7 @@ def read_path(name: str, text: str) -> str:
 
 
 def read_paths(name: str, text: str) -> tuple[str, ...]:
-    """Parse comma-separated paths; return them sorted."""
+    """Parse comma-separated paths. Return the paths sorted and without duplicates."""
     paths = [read_path(name, part.strip()) for part in text.split(",") if part.strip()]
     if not paths:
         raise SparkOptionError(
@@ -86,13 +87,13 @@ def read_bool(name: str, text: str) -> bool:
 
 
 def read_secret(name: str, text: str) -> Secret | None:
-    """Return the text as a Secret; None if it is empty."""
+    """Return `text` as a Secret, or None if `text` is empty."""
     del name
     return Secret(text) if text else None
 
 
 def read_seconds(name: str, text: str) -> float:
-    """Return the seconds of a duration such as `120s`. Without a unit it is in seconds."""
+    """Parse a duration such as `500ms` and return it in seconds. The default unit is seconds."""
     match = _DURATION.fullmatch(text)
     seconds = float(match[1]) * _UNIT_SECONDS[match[2] or "s"] if match else 0.0
     if not seconds:
@@ -108,10 +109,10 @@ LATEST_NUMBER: Final = -1
 
 
 class StartOffsets(Struct, frozen=True):
-    """The value of startingOffsets or endingOffsets.
+    """The value of the option startingOffsets or endingOffsets.
 
-    It has an ordinal for each stream in `by_stream`, and `default` for all others. -2 means the
-    head of a stream, and -1 its tail.
+    `by_stream` maps streams to ordinals. `default` is the ordinal for all other streams. The
+    ordinal -2 means the head of a stream, and -1 means its tail.
     """
 
     default: int
@@ -121,7 +122,7 @@ class StartOffsets(Struct, frozen=True):
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return whether any of these streams starts at its tail, which moves."""
+        """Return True if a read of these streams would start at a tail, which moves over time."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
@@ -134,9 +135,9 @@ _EXAMPLE: Final = 'write earliest, latest, or JSON such as {"orders": 23}'
 
 
 def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
-    """Parse startingOffsets or endingOffsets; raise ValueError if they are not valid.
+    """Parse the value of startingOffsets or endingOffsets. Raises ValueError if it is not valid.
 
-    `default` applies to the streams that the JSON document does not name.
+    `default` is the ordinal for the streams that the JSON document does not name.
     """
     word = _START_WORDS.get(text.lower())
     if word is not None:
@@ -161,7 +162,7 @@ def _ordinal(stream: str, value: object) -> int:
     ):
         raise ValueError(
             f"the offset of {stream} is not valid; expected a number, an offset as semel prints it,"
-            " -1 for the end or -2 for the start"
+            " -1 for the tail of the stream, or -2 for its head"
         )
     return value
 
@@ -200,7 +201,7 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 class ServerOptions(Struct, frozen=True):
-    """The options about the server: its address, and how long to retry."""
+    """The options about the server: its address, its token, and how long requests are retried."""
 
     url: str
     token: Secret | None
@@ -208,7 +209,7 @@ class ServerOptions(Struct, frozen=True):
 
 
 class SourceOptions(ServerOptions, frozen=True):
-    """The options of a read. Either `streams` or `pattern` is set."""
+    """The options of a read. Either `streams` lists the streams, or `pattern` selects them."""
 
     streams: tuple[str, ...]
     pattern: str | None
@@ -222,7 +223,7 @@ class SourceOptions(ServerOptions, frozen=True):
 
 
 class SinkOptions(ServerOptions, frozen=True):
-    """The options of a write. Without `stream`, each row names its stream in a column."""
+    """The options of a write. If `stream` is None, each row names its stream in a column."""
 
     stream: str | None
     app_id: str | None
@@ -234,7 +235,7 @@ class SinkOptions(ServerOptions, frozen=True):
 
 
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
-    """Parse the options of a read. Raises SparkOptionError."""
+    """Parse the options of a read. Raises SparkOptionError if an option is wrong."""
     values = _OptionReader(options, _SOURCE, _SINK, "read")
     streams, pattern = _subscription(values)
     timestamp_ms = values.take("startingTimestamp", read_natural)
@@ -259,12 +260,12 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
-    """Parse the options of a write. Raises SparkOptionError."""
+    """Parse the options of a write. Raises SparkOptionError if an option is wrong."""
     values = _OptionReader(options, _SINK, _SOURCE, "write")
     app_id, version = values.text("txnAppId"), values.take("txnVersion", read_natural)
     if version is not None and app_id is None:
         raise SparkOptionError(
-            'txnVersion requires the name of the writer: add .option("txnAppId", ...)'
+            'txnVersion works only together with txnAppId: add .option("txnAppId", ...)'
         )
     return SinkOptions(
         url=values.url(),
@@ -281,7 +282,12 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
 
 
 class _OptionReader:
-    """The options by lower-case name. Raises SparkOptionError for an option that is not allowed."""
+    """Looks up and parses the options of one read or write.
+
+    The case of option names is ignored. `verb` is "read" or "write". `allowed` are the options that
+    it can have, and `others` are the options of the other verb. Raises SparkOptionError for an
+    option that is not allowed.
+    """
 
     def __init__(
         self,
@@ -300,11 +306,11 @@ class _OptionReader:
         return name.lower() in self._values
 
     def text(self, name: str) -> str | None:
-        """Return the text of an option; None if it is missing or empty."""
+        """Return the text of an option, or None if the option is missing or empty."""
         return self._values.get(name.lower(), "").strip() or None
 
     def take(self, name: str, read: Callable[[str, str], T]) -> T | None:
-        """Return the value of an option, parsed by `read(name, text)`; None if it is missing."""
+        """Parse an option with `read(name, text)`. Return None if the option is missing."""
         if not self.has(name):
             return None
         return read(name, self._values[name.lower()].strip())
@@ -314,7 +320,7 @@ class _OptionReader:
         return default if value is None else value
 
     def url(self) -> str:
-        """Return the address of the server, from the option `url` or `path`."""
+        """Return the address of the server. It is the value of the option `url` or `path`."""
         url, path = self.text("url"), self.text("path")
         address = url or path
         if address is None:
@@ -342,7 +348,7 @@ def _refuse_unknown(
 
 
 def _subscription(values: _OptionReader) -> tuple[tuple[str, ...], str | None]:
-    """Return the paths of the streams to read, or none and a pattern that paths must match."""
+    """Return the paths of the streams to read, and the pattern. Only one of the two is set."""
     named = [name for name in ("stream", "subscribe", "subscribePattern") if values.has(name)]
     if len(named) != 1:
         present = " and ".join(named) if named else "none of them"
@@ -387,15 +393,16 @@ _clients: Final[dict[tuple[int, str, str | None, float], Client]] = {}
 
 
 def client_for(options: ServerOptions) -> Client:
-    """Return the client of this process for a server.
+    """Return the client that this process uses for the server of `options`.
 
-    It is never closed: Spark reuses its worker processes, and so the connections are reused. A
-    forked process gets its own client.
+    The client is never closed. Spark reuses its worker processes, so later tasks reuse the client's
+    connections. A forked process gets its own client.
     """
     key = (os.getpid(), options.url, options.token, options.retry_seconds)
     client = _clients.get(key)
     if client is None:
-        # If two threads run this at once, one of the clients is dropped. It has no connections yet.
+        # If two threads do this at the same time, one of the two clients is dropped. That is
+        # harmless, because a new client has no connections yet.
         client = Client(options.url, token=options.token, timeout=options.retry_seconds)
         client = _clients.setdefault(key, client)
     return client

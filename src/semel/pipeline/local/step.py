@@ -1,15 +1,20 @@
-"""The loop of a processor. All its state is on the server, so nothing is lost if it is killed.
+"""The loop that runs the steps of one processor.
 
-    1. `begin`: register the processor's producer, which fences older instances. Then read the
-       positions of the group `<graph>/<processor>`, and the pinned step.
-    2. If the group is at the start of the pinned step, that step was not committed. It is repeated
-       with the same ranges, number and hash. Otherwise the next step is pinned. If two instances
-       pin a step with the same number, the server stores the first one.
+All state of the loop is stored on the server, so nothing is lost if the process is killed.
+
+    1. `begin` registers the processor's producer. The registration fences older instances. Then
+       `begin` reads the pinned step and the positions of the group `<graph>/<processor>`.
+    2. If the group's positions are the starts of the pinned step's ranges, that step was not
+       committed. The loop repeats that step with the same ranges, number and hash. Otherwise the
+       loop pins the next step. If two instances pin a step with the same number, the server
+       stores only the step that arrives first.
     3. The executor runs the step.
-    4. One commit appends the outputs and the trace record, and moves the group.
+    4. One commit appends the outputs and a trace record, and moves the group's positions.
 
-At-most-once: one commit moves the group before 3, and 4 only appends the outputs and a trace
-record. A step is never repeated after its group was moved.
+An at-most-once processor makes two commits for each step. The first commit, before 3, moves the
+positions and appends a trace record. The second commit, in 4, appends only the outputs and a second
+trace record. A step is never
+repeated after the group's positions were moved.
 """
 
 import time
@@ -32,7 +37,7 @@ from semel.pipeline.values import EngineFailed, ProcessorStopped, Step, step_of
 
 T = TypeVar("T")
 
-# The boundaries of a step. Tests kill the process at each of them.
+# The boundaries between the phases of a step. Tests kill the process at each boundary.
 BEGUN: Final = "begun"
 PLANNED: Final = "planned"
 PINNED: Final = "pinned"
@@ -61,7 +66,7 @@ class StepLoop:
         self._number = 0
 
     def run(self) -> None:
-        """Process until no more input can come, or until a stop is requested.
+        """Run steps until no more input can come, or until a stop is requested.
 
         Raises ProcessorStopped if the processor cannot continue.
         """
@@ -86,9 +91,10 @@ class StepLoop:
     # ---- 1 and 2: which step ---------------------------------------------------------------------
 
     def begin(self) -> Step | None:
-        """Fence older instances and read the positions of the group.
+        """Fence older instances, and read the group's positions and its pinned step.
 
-        Returns the pinned step if it was not committed, otherwise None.
+        Return the pinned step if it was not committed. Return None if it was committed, or if the
+        group has no pinned step.
         """
         self._committer.begin()
         site = self._client.site
@@ -103,11 +109,11 @@ class StepLoop:
         return step if is_uncommitted else None
 
     def _is_uncommitted(self, step: Step) -> bool:
-        """Return whether the current positions of the inputs are the starts of this step.
+        """Return True if the current position of every input is where this step starts.
 
-        Otherwise the step was committed, or it cannot be repeated: the graph has other inputs now,
-        an input was deleted and created again, or the group was moved by hand. Then the next step
-        starts at the current positions.
+        Otherwise the step was committed, or it cannot be repeated. A step cannot be repeated if the
+        graph has different inputs now, if an input was deleted and created again, or if a user
+        moved the group. In all these cases the next step starts at the current positions.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts
@@ -115,8 +121,9 @@ class StepLoop:
     def next_step(self) -> None:
         """Plan a step from the messages that are ready, pin it, run it and commit it.
 
-        If another instance has pinned a step, that step is used instead. Raises ProcessorStopped if
-        that step does not start at the positions of the group.
+        If another instance has already pinned a step, that step is run instead of the planned one.
+        Raises ProcessorStopped if the other instance's step does not start at the group's
+        positions.
         """
         planned = self._inputs.plan()
         ranges = [range for _, range in planned.values()]
@@ -128,8 +135,9 @@ class StepLoop:
             return
         if not self._is_uncommitted(step):
             raise self._running.stopped(
-                f"step {step.number} is pinned, but it does not start at the positions of the"
-                " group; another instance may be running: stop it, then start this one again"
+                f"step {step.number} is pinned, but it does not start at the group's positions;"
+                " perhaps another instance is running: stop that instance, then start this"
+                " processor again"
             )
         self.carry_out(step, lambda: self._read(step))
 
@@ -142,19 +150,20 @@ class StepLoop:
         if self._processor.is_join and len(set(map(len, batches.values()))) > 1:
             raise self._running.stopped(
                 f"messages of {_where(step)} were trimmed, so its inputs cannot be joined any more;"
-                " move its group to the messages that are kept with `semel groups set`"
+                " use `semel groups set` to move its group to messages that still exist"
             )
         return batches
 
     # ---- 3 and 4: run and commit -----------------------------------------------------------------
 
     def carry_out(self, step: Step, messages: Callable[[], Batches]) -> None:
-        """Run a pinned step and commit it; `messages` reads its messages, by binding."""
+        """Run and commit a pinned step. `messages` returns the step's messages for each binding."""
         self._running.at(PINNED)
         start = time.perf_counter()
         self._number = step.number
-        # The incarnation makes the commit fail if a stream was deleted and created again meanwhile.
-        # Otherwise the move would skip messages of the new stream.
+        # Each move names the incarnation of its stream. If the stream was deleted and created again
+        # in the meantime, the commit fails. Without this check, the move would skip messages of the
+        # new stream.
         moves: Moves = {
             self._running.name: {
                 r.stream: (r.start, r.to, r.incarnation) for r in step.ranges if r.to > r.start
@@ -191,9 +200,9 @@ class StepLoop:
             raise self._running.stopped(f"{reason}; {self._on_restart(step)}") from error
 
     def _on_restart(self, step: Step) -> str:
-        """Return a text that says what a restart does after this step has failed."""
+        """Return the part of an error message that says what a restart will do with this step."""
         if self._is_at_most_once:
-            return "at-most-once: this step is lost, and a restart continues after it"
+            return "this step is lost (the processor is at-most-once); a restart continues after it"
         return f"a restart repeats the step from its beginning, with the same hash {step.hash}"
 
     def _commit(
@@ -239,7 +248,7 @@ class StepLoop:
         self.trace_outputs()
 
     def trace_outputs(self) -> None:
-        """Append the offsets of the last outputs to the trace, unless a later record has them."""
+        """Append the offsets of the last step's outputs to the trace, if no record has them yet."""
         if self._before is None:
             return
         record = trace.offsets_record(self._processor.id, self._before)
@@ -304,5 +313,5 @@ def _reason(error: ClientError) -> str:
     if isinstance(error, errors.PositionConflict):
         return f"its group was moved by another client: {error.message}; start again to continue"
     if isinstance(error, errors.OffsetTrimmed):
-        return f"{error.message}; move its group to a kept offset with `semel groups set`"
+        return f"{error.message}; use `semel groups set` to move its group to an offset that exists"
     return str(error)

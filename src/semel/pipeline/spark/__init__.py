@@ -1,1 +1,1 @@
-"""The Spark engine: it runs each step as a Spark job."""
+"""The Spark engine, which runs each step as Spark jobs."""

@@ -1,4 +1,4 @@
-"""The Spark engine: each step is a batch job that reads, calls the function and stages."""
+"""The Spark engine. A step is a batch job that reads, calls the function and stages outputs."""
 
 import inspect
 import sys
@@ -56,15 +56,16 @@ from semel.spark.runtime.session import session
 
 _ON_DRIVER: Final = (FunctionKind.MESSAGE, FunctionKind.ARROW)
 _TASKS_MAX: Final = TXN_LIST_MAX // 2
-_CONF: Final = {"spark.scheduler.mode": "FAIR"}  # processors do not wait for each other's jobs
+# With this scheduler, a processor does not wait until the jobs of other processors have ended.
+_CONF: Final = {"spark.scheduler.mode": "FAIR"}
 
 
 class SparkEngine:
-    """Runs steps as jobs of one Spark session, which the threads of all processors share.
+    """Runs steps as Spark jobs. The threads of all processors share one Spark session.
 
-    If a Spark session exists, it is used, and `close` does not stop it. `checkpoints` is the
-    directory for the Spark checkpoints of stateful processors. A step is split into tasks of about
-    `task_messages_min` messages or more.
+    If a Spark session exists already, the engine uses that session, and `close` does not stop it.
+    `checkpoints` is the directory for the Spark checkpoints of stateful processors. A step is split
+    into tasks, so that each task has about `task_messages_min` messages or more.
     """
 
     reads_ahead = False
@@ -81,9 +82,10 @@ class SparkEngine:
     # ---- before the start ------------------------------------------------------------------------
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Return why the graph cannot run on Spark; if there is no reason, start Spark.
+        """Return the reasons why the graph cannot run on Spark.
 
-        If Spark does not start, that is returned as the reason.
+        If there is no reason, start a Spark session. If the start fails, return the error as the
+        only reason.
         """
         complaints = [
             f"{processor.id}: {complaint}"
@@ -96,13 +98,15 @@ class SparkEngine:
             except (JavaMissing, WrongPython) as error:
                 complaints.append(str(error))
             except Exception as error:  # noqa: BLE001 - Spark raises many kinds of errors
-                complaints.append(f"Spark does not start: {error_text(error)}; check the master")
+                complaints.append(
+                    f"Spark does not start: {error_text(error)}; check the URL of the master"
+                )
         return complaints
 
     def _complaints(self, processor: Processor) -> Iterator[str]:
         kind, function = kind_of(processor), processor.function
         if kind is FunctionKind.DATAFRAME and processor.is_alternatives and takes_binding(function):
-            yield "a DataFrame of alternatives has a column stream; remove the parameter binding"
+            yield "remove the parameter binding; the DataFrame of alternatives has a column stream"
         if processor.stateful and (processor.types or processor.topics):
             yield (
                 "a stateful processor cannot have types= or topics=; filter the DataFrame in its"
@@ -110,7 +114,7 @@ class SparkEngine:
             )
         if processor.stateful and self._checkpoints is None:
             yield (
-                "a stateful processor needs a directory for its checkpoint; set it with"
+                "a stateful processor needs a directory for its Spark checkpoint; set it with"
                 " --checkpoints"
             )
         if processor.role is Role.STREAM and kind is not FunctionKind.DATAFRAME:
@@ -130,14 +134,15 @@ class SparkEngine:
     # ---- steps -----------------------------------------------------------------------------------
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:
-        """Return a committer that uses a sink, so that every task can stage a transaction."""
+        """Return a committer for the sink `name`. Every task of a sink can stage a transaction."""
         return SinkCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:
-        """Run a step as Spark jobs, or call the function of a sink; return the output.
+        """Run a step and return its output.
 
-        Raises EngineFailed if a job fails, and MessageFailed if a message fails and the processor
-        has no error stream.
+        The step of a sink processor is a call of its function. Every other step is run as Spark
+        jobs. Raises EngineFailed if a job fails. Raises MessageFailed if a message fails and the
+        processor has no error stream.
         """
         kind = work.evaluation.kind
         if work.processor.role is Role.SINK:
@@ -151,16 +156,18 @@ class SparkEngine:
 
     def _parts(self, work: Work) -> list[InputPart]:
         inputs, ranges = work.processor.inputs, work.step.ranges
-        # Each task stages a transaction, and a commit can list a limited number of them.
+        # Each task stages a transaction, and a commit can list only a limited number of
+        # transactions.
         tasks = min(self._session().sparkContext.defaultParallelism, _TASKS_MAX)
         if work.processor.is_join and work.evaluation.kind is not FunctionKind.DATAFRAME:
             return split_join_parts(inputs, ranges, work.messages(), tasks, self.task_messages_min)
         return split_parts(inputs, ranges, tasks, self.task_messages_min)
 
     def _deliver(self, work: Work, kind: FunctionKind) -> StepOutput:
-        """Call the function of a sink on the driver.
+        """Call the function of a sink processor on the driver.
 
-        It gets messages or an Arrow batch if its parameter is annotated so, otherwise DataFrames.
+        The function gets messages or an Arrow batch if the type of its parameter says so. Otherwise
+        it gets DataFrames.
         """
         if kind in _ON_DRIVER:
             try:
@@ -187,12 +194,12 @@ class SparkEngine:
         return calls_from(inputs, is_join=work.processor.is_join)
 
     def query(self, running: ProcessorRun) -> QueryLoop:
-        """Return the loop that runs a stateful processor as a streaming query."""
+        """Return the loop that runs a stateful processor as a Spark streaming query."""
         assert self._checkpoints is not None, "complaints() has checked it"
         return QueryLoop(self._session(), running, self._checkpoints)
 
     def close(self) -> None:
-        """Stop the Spark session if this engine has started it."""
+        """Stop the Spark session if this engine started that session."""
         with self._lock:
             if self._spark is not None and self._is_own:
                 self._spark.stop()
@@ -200,31 +207,35 @@ class SparkEngine:
 
 
 # ---- commits -------------------------------------------------------------------------------------
-# Steps are committed as versions of a sink, because a producer can have only a few pending
-# transactions (TXN_PENDING_MAX), and a step has one for each task. The sink is called
-# `<graph>/<processor>`. Its versions only count its commits. The positions that the commit moves
-# show whether a step was committed; the version does not. So no special rules are needed for a step
-# with two commits, for a separate trace record, or for a group that was set back by hand.
+# Each step is committed as a version of a sink, not by a producer. A step has one pending
+# transaction for each task, and a producer can have only a few pending transactions
+# (TXN_PENDING_MAX).
+#
+# The sink is called `<graph>/<processor>`. The version number only counts the commits. It does not
+# show whether a step was committed: the group's positions show that, because the commit moves them.
+# So the version needs no special rule for a step with two commits, for a commit that only adds a
+# trace record, or for a group that a user has moved back.
 
 
 class SinkCommitter(Committer):
     """Commits each step as the next version of a sink.
 
-    `begin` binds the sink to this instance. From then on, commits of older instances are refused,
-    and the next commit drops the transactions they have staged. The producer with the same name as
-    the sink has an epoch for each instance. Its epoch also fences instances that run on the local
-    engine.
+    `begin` binds the sink to this instance. From then on, the server refuses commits from older
+    instances. The next commit drops the transactions that older instances have staged.
+
+    There is also a producer with the same name as the sink. Each instance gets a new epoch of that
+    producer. The new epoch also fences older instances that run on the local engine.
     """
 
     def begin(self) -> None:
         super().begin()
         info = self._info()
         if info is None:
-            # There is no sink yet. An empty commit creates it and sets its owner.
+            # The sink does not exist yet. An empty commit creates the sink and sets its owner.
             try:
                 self._commit(None, Parts())
             except AppBound:
-                info = self._info()  # another instance has created the sink first
+                info = self._info()  # another instance created the sink first
         if info is not None:
             last = info.last_version
             self._run(rebind_sink_info(self._client.site, self.producer_id, self._owner, last))
@@ -255,17 +266,17 @@ _pickle: Final[Any] = cloudpickle  # cloudpickle has no type annotations
 
 
 def unsendable(function: Callable[..., Any]) -> str | None:
-    """Return why a function cannot be sent to a worker; None if it can.
+    """Return the reason why `function` cannot be sent to a worker, or None if it can be sent.
 
-    A worker cannot import the file that defines the graph. So the functions and classes of that
-    file are pickled by value.
+    A worker cannot import the file that defines the graph. Therefore cloudpickle is set up to send
+    the code of that file's functions and classes, and not only their names.
     """
     module = inspect.getmodule(function)
     if module is not None and not _is_importable(module):
         _pickle.register_pickle_by_value(module)
     try:
         _pickle.dumps(function)
-    except Exception as error:  # noqa: BLE001 - anything an object of the user raises
+    except Exception as error:  # noqa: BLE001 - the user's objects can raise anything
         return (
             f"its function cannot be sent to Spark's workers: {type(error).__name__}: {error};"
             " create what it needs inside the function"
@@ -274,13 +285,15 @@ def unsendable(function: Callable[..., Any]) -> str | None:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Return whether a worker can import the module, or it needs no registration with cloudpickle.
+    """Return True if cloudpickle can send the names from this module instead of their code.
 
-    Workers can import Python's own modules, semel, and installed packages.
+    That is possible for Python's own modules, semel and installed packages, because workers can
+    import those. Also return True for `__main__` and for modules that are not in `sys.modules`,
+    because cloudpickle sends the code of their functions anyway.
     """
     name, file = module.__name__, getattr(module, "__file__", None)
     if name == "__main__" or name not in sys.modules:
-        return True  # cloudpickle pickles these by value anyway
+        return True  # cloudpickle sends the code of these by default
     if name.partition(".")[0] == "semel" or file is None:
         return True
     folders = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")}

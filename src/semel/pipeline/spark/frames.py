@@ -1,4 +1,4 @@
-"""Functions of DataFrames: run as jobs of a step, or as a query of Structured Streaming."""
+"""Functions that take DataFrames. They run as batch jobs, or as a Structured Streaming query."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from semel.spark.runtime.session import make_active
 def input_frames(
     spark: SparkSession, work: Work, parts: Sequence[InputPart]
 ) -> dict[str, DataFrame]:
-    """Return a DataFrame of the messages of each input, by binding."""
+    """Return a mapping from each binding to a DataFrame of the messages of that input."""
     evaluation = without_function(work.evaluation)
     frames = {}
     for binding in work.processor.inputs:
@@ -47,10 +47,10 @@ def input_frames(
 
 
 def run_frames(work: Work, frames: Mapping[str, DataFrame], target: StagingTarget) -> StepOutput:
-    """Call the function, and stage each DataFrame it returns with a job; return the output.
+    """Call the function, stage the DataFrames it returns, and return the output of the step.
 
-    Raises EngineFailed if a job fails, and MessageFailed if a row has an error and the processor
-    has no error stream.
+    Each DataFrame is staged by one Spark job. Raises EngineFailed if a job fails. Raises
+    MessageFailed if a row has an error and the processor has no error stream.
     """
     outputs = run_jobs(lambda: call_function(work.processor, frames))
     evaluation = without_function(work.evaluation)
@@ -66,14 +66,15 @@ def union(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def offset_count(work: Work) -> int:
-    """Return the number of offsets of a step, without reading the messages."""
+    """Return how many offsets the ranges of the step contain. No messages are read."""
     return sum(r.to - r.start for r in work.step.ranges)
 
 
 def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
-    """Call a function of DataFrames and return its outputs by stream.
+    """Call the processor's function. Return a mapping from each output stream to a DataFrame.
 
-    Raises TypeError if an output is not a DataFrame, or a binding is not an output.
+    `frames` maps each input binding to a DataFrame. Raises TypeError if the function returns
+    something other than DataFrames, or names a binding that is not an output.
     """
     function, outputs = processor.function, processor.outputs
     result = function(**frames) if processor.is_join else function(union(frames))
@@ -83,8 +84,8 @@ def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapp
         result = {next(iter(outputs)): result}
     if not isinstance(result, Mapping) or not set(result) <= set(outputs):
         raise TypeError(
-            "a function with several outputs must return DataFrames by binding"
-            f" ({', '.join(outputs)}),"
+            "a function with several outputs must return a mapping from bindings"
+            f" ({', '.join(outputs)}) to DataFrames,"
             f" not {sorted(result) if isinstance(result, Mapping) else type(result).__name__}"
         )
     frames = {outputs[binding]: frame for binding, frame in result.items() if frame is not None}
@@ -95,7 +96,7 @@ def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapp
 
 
 def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame) -> Tagger:
-    """Return the Tagger for the rows of an output; raise EngineFailed if its columns are wrong."""
+    """Return a Tagger for the rows of `frame`. Raises EngineFailed if the columns are wrong."""
     tagger = Tagger(evaluation, path, tuple(frame.columns))
     complaint = tagger.complaint()
     if complaint is not None:
@@ -104,27 +105,28 @@ def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame) -> Tagger:
 
 
 def without_function(evaluation: Evaluation) -> Evaluation:
-    """Return a copy of an evaluation without its function, to send to workers.
+    """Return a copy of `evaluation`, without the function, that can be sent to workers.
 
-    A function of DataFrames is called only on the driver, so it need not be pickled.
+    A function that takes DataFrames is called only on the driver, so it need not be pickled.
     """
     return replace(evaluation, function=_not_on_workers)
 
 
 def _not_on_workers(*_: Any) -> NoReturn:
-    raise AssertionError("a function of DataFrames is called on the driver")
+    raise AssertionError("a function that takes DataFrames must be called on the driver")
 
 
 # ---- stateful processors -------------------------------------------------------------------------
-# A stateful processor is a streaming query. Its progress is stored in its Spark checkpoint. The
-# positions of its group on the server are only a copy of the progress, for `semel groups`.
+# A stateful processor runs as a streaming query. The query's progress is stored in its Spark
+# checkpoint. The positions of the processor's group on the server are only a copy of the progress.
+# The copy is there for `semel groups`.
 
 
 _PAUSE_SECONDS: Final = 0.25
 
 
 class QueryLoop:
-    """Runs the query of one processor until the query ends or a stop is requested."""
+    """Runs the streaming query of one processor until it ends or a stop is requested."""
 
     def __init__(self, spark: SparkSession, running: ProcessorRun, checkpoints: str) -> None:
         self._spark = spark
@@ -136,8 +138,8 @@ class QueryLoop:
     def run(self) -> None:
         """Run the query.
 
-        In a draining run, it starts when the processors upstream have ended. Raises
-        ProcessorStopped if the query fails.
+        In a draining run, the query starts when all upstream processors have ended or stopped.
+        Raises ProcessorStopped if the query fails.
         """
         running = self._running
         while running.is_draining and not running.is_ending():
@@ -148,8 +150,8 @@ class QueryLoop:
             self._watch(self._start())
         except (PySparkException, EngineFailed) as error:
             raise running.stopped(
-                f"its query failed: {error_text(error)}; a restart continues from its checkpoint"
-                f" {self._checkpoint}"
+                f"its query failed: {error_text(error)}; a restart continues from its Spark"
+                f" checkpoint {self._checkpoint}"
             ) from error
 
     def _watch(self, query: StreamingQuery) -> None:
@@ -159,7 +161,7 @@ class QueryLoop:
                 running.stop.wait(_PAUSE_SECONDS)
                 self._note(query)
             if not query.isActive:
-                query.awaitTermination()  # raises the error of the query
+                query.awaitTermination()  # raises the error that ended the query
                 self._note(query)
         finally:
             query.stop()
@@ -181,7 +183,7 @@ class QueryLoop:
         return writer.start()
 
     def _tagged(self) -> DataFrame:
-        """Call the function once, with streaming DataFrames; return the union of its outputs."""
+        """Call the function once with streaming DataFrames. Return its outputs as tagged rows."""
         processor = self._running.processor
         frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
         evaluation = without_function(evaluation_of(self._running.graph, processor, hash=""))
@@ -197,7 +199,7 @@ class QueryLoop:
         return frame.select(*FRAME_NAMES)
 
     def _note(self, query: StreamingQuery) -> None:
-        """Update the gauge and the positions on the server from the progress of the query."""
+        """Update the gauge and the positions on the server from the query's progress."""
         gauge = self._running.gauge
         new = [batch for batch in query.recentProgress if batch["batchId"] > self._last_batch]
         if not new:
@@ -219,14 +221,14 @@ class QueryLoop:
             client.group(self._running.name).set(positions)
             ends = {path: client.stream(path).head().next_offset for path in positions}
         except ClientError:
-            return  # the positions are only a copy; the next batch updates them
+            return  # the positions are only a copy, and the next batch sets them again
         gauge.lag = sum(
             max((parse_offset(end) or 0) - positions[path], 0) for path, end in ends.items()
         )
 
 
 def _positions(sources: Any) -> dict[str, int]:
-    """Return the positions by stream, from the progress of the sources that Spark reports."""
+    """Return a mapping from stream to position. `sources` is the progress that Spark reports."""
     positions: dict[str, int] = {}
     for source in sources:
         end = source["endOffset"]

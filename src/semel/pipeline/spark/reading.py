@@ -1,4 +1,4 @@
-"""Reading the ranges of a step, in tasks or on the driver, and splitting them for tasks."""
+"""Reading the messages of a step's ranges, and splitting the ranges into parts for tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -22,8 +22,8 @@ from semel.spark.options import SourceOptions, parse_source
 from semel.spark.source.columns import Columns, columns_for, source_schema
 from semel.spark.source.slices import OffsetRange, Span, read_offset_range
 
-# The columns of the DataFrame that a function gets. All streams of a graph are JSON streams, so
-# `value` is a string.
+# The columns of the DataFrame that a function gets. `value` is a string, because all streams of a
+# graph contain JSON.
 FRAME = StructType(
     [
         StructField("key", BinaryType()),
@@ -37,10 +37,11 @@ FRAME_NAMES = tuple(FRAME.names)
 
 
 def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield the committed messages of a range page by page, with the columns of the Spark source.
+    """Yield the committed messages of a range in pages, with the columns of the Spark source.
 
-    Raises DataLossError if messages are missing. If the range starts at 0 or `is_open`, it starts
-    with the first message that is kept, and trimmed messages are not missing.
+    Raises DataLossError if messages of the range are missing. But if `is_open` is true, or if the
+    range starts at 0, trimmed messages do not count as missing. Then the read starts at the first
+    message that still exists.
     """
     if part.start >= part.to:
         return iter(())
@@ -50,7 +51,7 @@ def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.R
 
 
 def input_messages(binding: str, page: pa.RecordBatch, stream: str) -> list[InputMessage]:
-    """Return the rows of a page as messages of one input."""
+    """Return the rows of a page as messages of the input `binding`."""
     values, offsets = page.column("value").to_pylist(), page.column("offset").to_pylist()
     return [
         InputMessage(binding, stream, offset, raw)
@@ -59,7 +60,7 @@ def input_messages(binding: str, page: pa.RecordBatch, stream: str) -> list[Inpu
 
 
 def as_frame(page: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a page with the columns of `FRAME`."""
+    """Return a copy of the page that has the columns of `FRAME`."""
     columns = [
         page.column(name).cast(pa.string()) if name == "value" else page.column(name)
         for name in FRAME_NAMES
@@ -74,14 +75,16 @@ def _source(url: str, stream: str) -> tuple[SourceOptions, Columns]:
 
 
 # ---- parts ---------------------------------------------------------------------------------------
-# A part is the input of one task. The outputs of a step are in the order of its parts. Pure.
+# A part is the input of one task. The outputs of a step are stored in the order of its parts. The
+# functions below do no I/O.
 
 
 class InputPart(Struct, frozen=True):
-    """The input of one task, by binding: a range of every input for a join, otherwise of one input.
+    """The input of one task.
 
-    `is_open` is true if the step starts at the head of the stream. Then trimmed messages are not
-    missing.
+    `ranges` maps a binding to a range of that input. For a join it has a range of every input,
+    otherwise a range of only one input. `is_open` is true if the range of the whole step starts at
+    offset 0. Then trimmed messages do not count as missing.
     """
 
     ranges: Mapping[str, Range]
@@ -91,10 +94,11 @@ class InputPart(Struct, frozen=True):
 def split_parts(
     inputs: Mapping[str, str], ranges: Sequence[Range], tasks: int, messages_min: int
 ) -> list[InputPart]:
-    """Split ranges into about `tasks` parts, or fewer, of about `messages_min` offsets or more.
+    """Split ranges into about `tasks` parts, or into fewer parts if the ranges are short.
 
-    A part has a range of one input, so several inputs can lead to a few more parts than `tasks`.
-    The parts are in the order of the bindings, and for each binding in the order of the offsets.
+    A part has about `messages_min` offsets or more, and a range of only one input. Therefore, if
+    there are several inputs, there can be a few more parts than `tasks`. The parts are sorted by
+    binding, in the order of `inputs`. The parts of one binding are sorted by offset.
     """
     by_stream = {r.stream: r for r in ranges}
     total = sum(r.to - r.start for r in ranges)
@@ -117,10 +121,12 @@ def split_join_parts(
     tasks: int,
     messages_min: int,
 ) -> list[InputPart]:
-    """Split the ranges of a join into at most `tasks` parts of `messages_min` messages or more.
+    """Split the ranges of a join into at most `tasks` parts.
 
-    If a part has the i-th message of one input, it has the i-th message of every input. Offsets can
-    have gaps, so the ranges are split at the offsets of the messages.
+    A part has at least `messages_min` messages of each input, unless it is the only part. A part
+    that has the i-th message of one input also has the i-th message of every other input.
+    `messages` maps each binding to its messages. Their offsets can have gaps, so the ranges are
+    split at the offsets of messages, and not at equal distances.
     """
     by_stream = {r.stream: r for r in ranges}
     (length,) = {len(batch) for batch in messages.values()}

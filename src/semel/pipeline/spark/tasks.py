@@ -1,6 +1,6 @@
-"""The tasks that Spark's workers run, and the jobs that the driver starts for them.
+"""The tasks that Spark's workers run, and the jobs with which the driver starts the tasks.
 
-A task reads messages, calls the function, and stages the outputs.
+A task reads messages, calls the processor's function, and stages the outputs.
 """
 
 from collections import Counter
@@ -42,8 +42,8 @@ from semel.spark.sink.staging import TaskId, stage
 T = TypeVar("T")
 
 # ---- tagged rows ---------------------------------------------------------------------------------
-# Outputs in Arrow format, with the columns `stream` and `value`. A task stages them; a streaming
-# query writes them to the semel sink.
+# Tagged rows are outputs in Arrow format, with the columns `stream` and `value`. A task stages
+# tagged rows. A streaming query writes tagged rows to the semel sink.
 
 
 TAGGED: Final = pa.schema([("stream", pa.string()), ("value", pa.binary())])
@@ -51,26 +51,28 @@ TAGGED_DDL: Final = "stream string, value binary"
 TAGGED_COLUMNS: Final = SinkColumns(1, 0, None, None, None, ())
 ERROR: Final = "_error"
 VALUE: Final = "value"
-# The columns that identify the message that a row with an error belongs to.
+# The columns of a row with an error that identify the input message that failed.
 ORIGIN: Final = ("stream", "offset")
 
-# The error class that an error message names if the function has set `_error` in a row.
+# If the function has set `_error` in a row, the error message gives this as the class of the error.
 RowFailed: Final = type(ERROR, (Exception,), {"__module__": "builtins"})
 
 
 def tagged(outputs: Iterable[Output]) -> pa.RecordBatch:
-    """Return outputs as one batch of tagged rows."""
+    """Return the outputs as one Arrow batch of tagged rows."""
     pairs = list(outputs)
     columns = [[stream for stream, _ in pairs], [raw for _, raw in pairs]]
     return pa.record_batch(columns, schema=TAGGED)
 
 
 class Tagger(Struct, frozen=True):
-    """Converts the rows of a DataFrame to messages of one output and of the error stream.
+    """Converts the rows of a DataFrame to messages for one output and for the error stream.
 
     If there is a column `value`, it contains the message as JSON. Otherwise the message is a JSON
-    object with all columns of the row. A row whose `_error` is not null becomes an error message
-    for the input message at its `stream` and `offset`.
+    object with the columns of the row. If `_error` is not null, the row is converted to an error
+    message instead. The columns `stream` and `offset` then identify the input message that failed.
+
+    `path` is the output stream. `names` are the columns of the DataFrame.
     """
 
     evaluation: Evaluation
@@ -78,18 +80,18 @@ class Tagger(Struct, frozen=True):
     names: tuple[str, ...]
 
     def complaint(self) -> str | None:
-        """Return why the columns cannot be converted to messages; None if they can."""
+        """Return why rows with these columns cannot become messages, or None if they can."""
         if ERROR in self.names and not set(ORIGIN) <= set(self.names):
             return (
-                f"a DataFrame with the column {ERROR} needs the columns {' and '.join(ORIGIN)} of"
-                " its input, which name the message that failed"
+                f"a DataFrame with the column {ERROR} also needs the columns"
+                f" {' and '.join(ORIGIN)} of the input, because they identify the failed message"
             )
         if not self._message_names:
-            return f"a DataFrame has no column for the message; return {VALUE} or other columns"
+            return f"the DataFrame has no column for the message; add {VALUE} or other columns"
         return None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield tagged batches.
+        """Yield the rows of `batches` as tagged rows.
 
         Raises MessageFailed if a row has an error and the processor has no error stream.
         """
@@ -137,10 +139,10 @@ _OUTCOME_SCHEMA: Final = pa.schema([("outcome", pa.string())])
 
 
 class FailedMessage(Struct, frozen=True):
-    """A failed call of a processor without an error stream.
+    """A failed function call, in a processor that has no error stream.
 
-    `inputs` are the messages without their values. `kind` and `message` are the class and the text
-    of the error.
+    `inputs` are the messages of the call, without their values. `kind` is the class of the error,
+    and `message` is its text.
     """
 
     inputs: list[InputMessage]
@@ -151,9 +153,11 @@ class FailedMessage(Struct, frozen=True):
 class TaskOutcome(Struct, frozen=True):
     """The outcome that a task reports to the driver.
 
-    `token` is the token of the staged transaction; it is None if the task has written nothing.
-    Spark retries a task that raises an error. An error that would occur on every retry is therefore
-    reported instead of raised: in `failed`, or in `lost` if messages do not exist any more.
+    `token` identifies the staged transaction. It is None if the task has written nothing.
+
+    Spark retries a task that raises an error. Some errors would occur again on every retry, so the
+    task reports them instead of raising them. `failed` reports a failed call. `lost` reports that
+    messages do not exist any more.
     """
 
     part: int
@@ -165,7 +169,7 @@ class TaskOutcome(Struct, frozen=True):
 
 
 class StagingTarget(Struct, frozen=True):
-    """The sink and the version for which rows are staged."""
+    """The server, the sink and the version for which rows are staged."""
 
     url: str
     app: str
@@ -173,14 +177,14 @@ class StagingTarget(Struct, frozen=True):
 
 
 class EvaluateTask(Struct, frozen=True):
-    """A task that calls a function of messages or Arrow batches, and stages the outputs."""
+    """A task that calls a function with messages or Arrow batches, and stages the outputs."""
 
     evaluation: Evaluation
     parts: tuple[InputPart, ...]
     target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the part whose number is in the only row; yield one row with the outcome."""
+        """Process the part whose number is in the only input row. Yield a row with the outcome."""
         for number in _numbers(batches):
             yield _outcome_batch(self._outcome(number))
 
@@ -195,7 +199,7 @@ class EvaluateTask(Struct, frozen=True):
         return staged(self.target, number, rows, read)
 
     def _calls(self, part: InputPart) -> Iterator[list[Call]]:
-        """Yield lists of calls of the function: one for each page, or one in total for a join."""
+        """Yield a list of function calls for each page. For a join, yield one list in total."""
         inputs = [self._pages(part, binding) for binding in part.ranges]
         if self.evaluation.is_join:
             yield calls_from(map(list, map(chain.from_iterable, inputs)), is_join=True)
@@ -210,14 +214,17 @@ class EvaluateTask(Struct, frozen=True):
 
 
 class ReadTask(Struct, frozen=True):
-    """A task that reads one part and yields the messages that pass the filters, as rows."""
+    """A task that reads one part, and yields a row for each message that passes the filters."""
 
     evaluation: Evaluation
     parts: tuple[InputPart, ...]
     url: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the part whose number is in the only row, with columns `FRAME`."""
+        """Yield the messages of the part whose number is in the only input row.
+
+        The batches have the columns of `FRAME`.
+        """
         for number in _numbers(batches):
             part = self.parts[number]
             for binding, range in part.ranges.items():
@@ -235,13 +242,13 @@ class ReadTask(Struct, frozen=True):
 
 
 class StageTask(Struct, frozen=True):
-    """A task that stages the rows of one partition of a DataFrame that a function returned."""
+    """A task that stages the rows of one partition of an output DataFrame."""
 
     tagger: Tagger
     target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage all rows of the partition; yield one row with the outcome."""
+        """Stage all rows of the partition. Yield one row with the outcome."""
         context = TaskContext.get()
         assert context is not None
         yield _outcome_batch(
@@ -255,10 +262,12 @@ def staged(
     rows: Callable[[], Iterator[pa.RecordBatch]],
     read: Mapping[str, int],
 ) -> TaskOutcome:
-    """Stage and prepare the tagged rows that `rows` yields; return the outcome.
+    """Stage the tagged rows that `rows` yields, prepare the transaction, and return the outcome.
 
-    The counts in `read` grow while `rows` yields, so they are summed afterwards. Raises ClientError
-    if a request fails: Spark then retries the task.
+    `number` is the number of the task. `read` counts the messages that were read from each stream.
+    The counts grow while `rows` yields, so they are added up at the end.
+
+    Raises ClientError if a request fails. Spark then retries the task.
     """
     written: Counter[str] = Counter()
 
@@ -299,17 +308,17 @@ def _outcome_batch(outcome: TaskOutcome) -> pa.RecordBatch:
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _outcome: Final = msgspec.json.Decoder(TaskOutcome)
 _TRACEBACK: Final = "Traceback (most recent call last):"
-# Texts in the errors of Spark for a worker process that has ended.
+# A Spark error that contains one of these texts means that a worker process has ended.
 _WORKER_LOST: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure", "worker died")
 
 
 def numbered(spark: SparkSession, count: int) -> DataFrame:
-    """Return a DataFrame with `count` partitions of one row each: the number of a part."""
+    """Return a DataFrame with `count` partitions. Each has one row with the number of a part."""
     return spark.range(0, count, 1, max(count, 1))
 
 
 def run_job(frame: DataFrame, task: Task) -> list[TaskOutcome]:
-    """Run a task on every partition and return the outcomes, in the order of their parts.
+    """Run a task on every partition of `frame`. Return the outcomes, sorted by part.
 
     Raises EngineFailed if the job fails.
     """
@@ -318,11 +327,13 @@ def run_job(frame: DataFrame, task: Task) -> list[TaskOutcome]:
 
 
 def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> StepOutput:
-    """Return the outcomes of all tasks as the output of the step.
+    """Combine the outcomes of all tasks into the output of the step.
 
-    `read` is the number of messages read, if the outcomes do not have it. Raises EngineFailed if
-    messages are lost or too many tasks have staged a transaction, and MessageFailed if a message
-    has failed.
+    If `read` is given, it is the number of messages that were read. Otherwise that number is the
+    sum of the outcomes' counts.
+
+    Raises EngineFailed if messages are lost, or if more tasks have staged a transaction than one
+    commit allows. Raises MessageFailed if a message has failed.
     """
     written: Counter[str] = Counter()
     for outcome in outcomes:
@@ -336,15 +347,15 @@ def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> 
     tokens = [outcome.token for outcome in outcomes if outcome.token is not None]
     if len(tokens) > TXN_LIST_MAX:
         raise EngineFailed(
-            f"{len(tokens)} tasks wrote rows, and one commit allows {TXN_LIST_MAX}; coalesce the"
-            " DataFrame"
+            f"{len(tokens)} tasks wrote rows, but one commit can have at most {TXN_LIST_MAX};"
+            " coalesce the DataFrame to fewer partitions"
         )
     count = sum(outcome.read for outcome in outcomes) if read is None else read
     return StepOutput(transactions=tokens, read=count, written=dict(written))
 
 
 def run_jobs(call: Callable[[], T]) -> T:
-    """Return the result of `call`, which runs Spark jobs; raise EngineFailed if a job fails."""
+    """Run Spark jobs with `call()` and return its result. Raises EngineFailed if a job fails."""
     try:
         return call()
     except (PySparkException, Py4JError) as error:
@@ -352,28 +363,29 @@ def run_jobs(call: Callable[[], T]) -> T:
 
 
 def data_lost(message: str) -> EngineFailed:
-    """Return the error to raise if messages of a step do not exist any more."""
+    """Return the error to raise if some messages of a step do not exist any more."""
     return EngineFailed(
-        f"{message.partition(';')[0]}; move its group to a kept offset with `semel groups set`"
+        f"{message.partition(';')[0]}; use `semel groups set` to move its group to an offset that"
+        " exists"
     )
 
 
 def job_failed(error: Exception) -> EngineFailed:
-    """Return an EngineFailed with one line that says why a Spark job failed."""
+    """Return an EngineFailed whose message says, in one line, why a Spark job failed."""
     if any(text in str(error) for text in _WORKER_LOST):
         return EngineFailed(
-            "a worker process ended, and ended again when Spark retried the task. No message caused"
-            " an error: find out why the process ends; a common reason is a lack of memory"
+            "a worker process ended, and it ended again when Spark retried the task. The function"
+            " raised no error: find out why the process ends. A common reason is a lack of memory"
         )
     return EngineFailed(f"the Spark job failed: {error_text(error)}")
 
 
 def error_text(error: Exception) -> str:
-    """Return the line of a Spark error that contains the reason."""
+    """Return the one line of a Spark error that says what went wrong."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if _TRACEBACK in lines:  # the error is the first unindented line after the last traceback
         last = len(lines) - lines[::-1].index(_TRACEBACK)
         lines = [line for line in lines[last:] if not line[0].isspace()]
     elif len(lines) > 1 and lines[1].startswith(": "):
-        lines = lines[1:]  # the first line only names the call
+        lines = lines[1:]  # the first line only names the Java call
     return lines[0].removeprefix(": ") if lines else type(error).__name__

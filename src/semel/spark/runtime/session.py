@@ -1,4 +1,4 @@
-"""Start a Spark session with Java, Python, addresses and logs already set up."""
+"""Starting a Spark session for which Java, Python, addresses and logs are set up."""
 
 import os
 import sys
@@ -12,11 +12,11 @@ from semel.spark.data_source import SemelDataSource
 from semel.spark.runtime.environment import check_worker_python, ensure_java
 
 DEFAULTS: Final = {
-    "spark.sql.session.timeZone": "UTC",  # like the timestamps of messages
+    "spark.sql.session.timeZone": "UTC",  # the timestamps of messages are in UTC, too
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# Defaults for a local master only. A cluster has its own settings for these.
+# Defaults that are used only with a local master. A cluster has its own values for these settings.
 LOCAL_DEFAULTS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -27,19 +27,20 @@ _LOGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 
 
 def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> SparkSession:
-    """Start a Spark session, or return the running one.
+    """Start a Spark session, or return the session that is already running.
 
     `conf` sets Spark's configuration. In a keyword, underscores become dots and `spark.` is
     added: `sql_shuffle_partitions=8`. A name with dots is used as it is:
     `**{"spark.sql.shuffle.partitions": "8"}`.
 
-    If a session runs, `app` and `master` are ignored, and `conf` is set on that session. Raises
-    ValueError for a setting that cannot change while the session runs. After `stop()` a new session
-    is started in the same JVM, so the options of the JVM itself do not change. If the JVM has
-    ended, a new one is started.
+    If a session is already running, `app` and `master` are ignored, and `conf` is set on that
+    session. Raises ValueError if a setting cannot change while a session is running.
 
-    The default master uses all cores and tries a task four times. With `local[*]` a query fails at
-    the first failure of a task.
+    After `stop()`, the next session is started in the same JVM. Therefore settings of the JVM
+    itself do not change. If the JVM has ended, a new JVM is started.
+
+    The default master uses all cores and tries a task up to four times. With `local[*]`, a query
+    fails as soon as a task fails once.
     """
     settings = {_name(key): _text(value) for key, value in conf.items()}
     _drop_ended_jvm()
@@ -50,13 +51,15 @@ def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> Spar
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("semel")` with a session that did not find the format itself.
+    """Register `format("semel")` with a Spark session that did not find the format itself.
 
-    Spark finds the format if its Python can import `pyspark_semel`, unless another package whose
-    name begins with `pyspark_` is broken. The session becomes the active session of this thread.
-    Raises WrongPython if a local session would run its tasks with a Python that cannot run them.
+    Normally Spark finds the format itself, if its Python can import `pyspark_semel`. Spark does not
+    find the format if a different package whose name begins with `pyspark_` cannot be imported.
+
+    The session becomes the active session of this thread. Raises WrongPython if a local session
+    uses a Python that cannot run its tasks.
     """
-    context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
+    context = getattr(spark, "_sc", None)  # a Spark Connect session has no context
     if context is not None:
         if str(context.master).startswith("local"):
             check_worker_python(context.pythonExec)
@@ -65,13 +68,13 @@ def register(spark: SparkSession) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make this the active session of the thread; Spark looks up the format of a sink in it."""
+    """Make `spark` the thread's active session. Spark looks up a sink's format in that session."""
     jvm: Any = spark._jvm
     jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
-    if SparkContext._gateway is None:  # a running JVM does not read JAVA_HOME again
+    if SparkContext._gateway is None:  # a running JVM does not read JAVA_HOME
         ensure_java()
     is_local = master.startswith("local")
     _choose_python(is_local=is_local)
@@ -82,9 +85,10 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
 
 
 def _choose_python(*, is_local: bool) -> None:
-    """Make Spark run tasks with this Python, not with the first `python3` on the PATH.
+    """Make Spark run tasks with the Python of this process, not with the `python3` on the PATH.
 
-    On a cluster, Python may be at another path, so an existing setting is kept.
+    On a cluster, Python can have a different path. Therefore PYSPARK_PYTHON is kept there if it is
+    already set.
     """
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -93,7 +97,7 @@ def _choose_python(*, is_local: bool) -> None:
 
 
 def _drop_ended_jvm() -> None:
-    """Drop pyspark's references to a JVM that has ended; pyspark would continue to use it."""
+    """If pyspark's JVM has ended, drop it, because pyspark would continue to use the ended JVM."""
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None or gateway.proc.poll() is None:
         return
@@ -111,7 +115,7 @@ def _changed(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
     fixed = [key for key in new if not spark.conf.isModifiable(key)]
     if fixed:
         raise ValueError(
-            f"{', '.join(fixed)} cannot change while a session runs; call stop() first"
+            f"{', '.join(fixed)} cannot change while a session is running; call stop() first"
         )
     for key, value in new.items():
         spark.conf.set(key, value)

@@ -1,1 +1,1 @@
-"""The Spark sink: tasks stage rows, and the driver commits them once per batch."""
+"""The Spark sink. Tasks stage rows, and the driver commits all rows of a batch together."""

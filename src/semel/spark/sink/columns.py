@@ -1,4 +1,4 @@
-"""The columns of a DataFrame that have a meaning for the sink, found when a write is planned."""
+"""Find the columns of a DataFrame that have a meaning for the sink, when a write is planned."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -25,10 +25,13 @@ _AS_SOURCE: Final = "array<struct<key string, value binary>>"
 
 
 class SinkColumns(Struct, frozen=True):
-    """The index of each column with a meaning; None if the DataFrame does not have it.
+    """The index of each column that has a meaning, or None if there is no such column.
 
-    Without a column `value`, a row is written as a JSON object of the columns `named`. Then no
-    other column has a meaning, except `stream` if each row names its stream.
+    If there is no column `value`, each row is written as a JSON object. `named` then lists the
+    index and the name of each column of that object, and `key`, `headers` and `timestamp` are None.
+
+    `stream` is the column in which each row names its stream. It is None if all rows are written to
+    the same stream.
     """
 
     value: int | None
@@ -40,9 +43,10 @@ class SinkColumns(Struct, frozen=True):
 
 
 def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
-    """Return the columns of a schema. If `stream` is set, all rows are written to that stream.
+    """Return the columns of `schema` that have a meaning for the sink.
 
-    Raises SparkOptionError if a DataFrame with this schema cannot be written.
+    If `stream` is set, all rows are written to that stream. Otherwise `schema` must have a column
+    `stream`. Raises SparkOptionError if a DataFrame with this schema cannot be written.
     """
     names = [name.lower() for name in schema.names]
     indices = {name: index for index, name in enumerate(names)}
@@ -50,7 +54,7 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
     route = None if stream is not None else indices.get("stream")
     if stream is None and route is None:
         raise SparkOptionError(
-            'no stream to write to: add .option("stream", "totals"), or a column stream'
+            'no stream to write to: add .option("stream", "totals"), or add a column stream'
         )
     if route is not None:
         _require(schema, route, (StringType,), "string")
@@ -77,7 +81,7 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
 
 
 def _require_once(names: Iterable[str]) -> None:
-    """Raise SparkOptionError if a name occurs twice: one of the columns would be lost."""
+    """Raise SparkOptionError if a name occurs twice, because one of the columns would be lost."""
     for name, count in Counter(names).items():
         if count > 1:
             raise SparkOptionError(f"there are two columns {name}: rename or drop one of them")
@@ -108,14 +112,14 @@ def _is_headers(kind: DataType) -> bool:
 
 
 def _require_json(name: str, kind: DataType) -> None:
-    """Raise SparkOptionError for a type that cannot be written as JSON."""
+    """Raise SparkOptionError if values of type `kind` cannot be written as JSON."""
     if isinstance(kind, ArrayType):
         _require_json(name, kind.elementType)
     elif isinstance(kind, MapType):
         if isinstance(kind.keyType, _NO_NAMES):
             raise SparkOptionError(
                 f"the column {name} is {kind.simpleString()}, and names in JSON are strings: cast"
-                " its keys to string"
+                " the keys of the map to string"
             )
         _require_json(name, kind.valueType)
     elif isinstance(kind, StructType):

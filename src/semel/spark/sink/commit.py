@@ -1,4 +1,4 @@
-"""The commit of a version of a sink, with digests of the batch from the Spark checkpoint."""
+"""Committing a batch as a version of a sink, with digests from the Spark checkpoint."""
 
 import hashlib
 import os
@@ -21,18 +21,24 @@ from semel.spark.options import SinkOptions, SparkOptionError, client_for
 from semel.wire.refusal_table import BY_CODE
 
 # ---- digests of the Spark checkpoint -------------------------------------------------------------
-# A batch id identifies ranges of the sources only within one offset log. So a commit has two
-# digests: one of the ranges of its batch, and one of the ranges of the previous batch. With them
-# the server distinguishes a repeated batch from another batch with the same id, which can occur
-# after a checkpoint was copied or restored.
+# Spark's batch ids are unique only within one offset log. If a Spark checkpoint was copied or
+# restored, there can be two different batches with the same id. So a commit has two digests: one of
+# the input ranges of its batch, and one of the input ranges of the previous batch. The digests
+# allow the server to distinguish a repeated batch from a different batch with the same id.
 
 
-_HEADER_LINES: Final = 2  # the version of the log, then metadata: watermark, time, settings
+# A file of the offset log begins with a line for the version of the log, and a line for metadata
+# (watermark, time, settings).
+_HEADER_LINES: Final = 2
 _SCHEME_ALIASES: Final = {"s3a": "s3", "s3n": "s3"}
 
 
 class Digests(Struct, frozen=True):
-    """The digests of the inputs of a batch and of the previous batch; None if unknown."""
+    """The digests that are sent with the commit of a batch.
+
+    `input` is the digest of the batch's input. `previous` is the digest of the previous batch's
+    input. A digest is None if it is unknown.
+    """
 
     input: str | None = None
     previous: str | None = None
@@ -46,12 +52,13 @@ UNKNOWN: Final = Digests()
 
 
 def read_digests(checkpoint: str, batch_id: int) -> Digests:
-    """Return the digests of a batch and of the previous batch, from the offset log of a checkpoint.
+    """Compute the digests of a batch from the offset log of a Spark checkpoint.
 
-    Both are unknown if pyarrow does not support the scheme of the location, so that only Spark can
-    read it. The previous digest is unknown for the first batch, and if Spark has removed the log
-    entry of the previous batch. Raises CheckpointError if the log has no entry for this batch, or
-    cannot be read.
+    If pyarrow does not support the scheme of the location, only Spark can read the log. Then both
+    digests are unknown. The digest of the previous batch is also unknown for the first batch, and
+    if Spark has removed the previous batch from the log.
+
+    Raises CheckpointError if the log has no entry for this batch, or cannot be read.
     """
     location = _open(checkpoint)
     if location is None:
@@ -60,7 +67,7 @@ def read_digests(checkpoint: str, batch_id: int) -> Digests:
     digest = _digest(files, f"{path}/offsets/{batch_id}")
     if digest is None:
         raise CheckpointError(
-            f"the checkpoint {checkpoint} has no offsets/{batch_id}: write checkpointLocation as a"
+            f"the checkpoint {checkpoint} has no offsets/{batch_id}: set checkpointLocation to a"
             " complete URI, such as file:///data/checkpoint"
         )
     previous = _digest(files, f"{path}/offsets/{batch_id - 1}") if batch_id else None
@@ -68,10 +75,11 @@ def read_digests(checkpoint: str, batch_id: int) -> Digests:
 
 
 def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
-    """Return the location of a query's checkpoint below `root`.
+    """Return the location of a query's Spark checkpoint below `root`.
 
-    `root` is the directory that a setting of Spark names for the checkpoints of all queries. Raises
-    CheckpointError if it has no checkpoint of this query.
+    `root` is the directory for the checkpoints of all queries. A Spark setting names this
+    directory. Raises CheckpointError if the query has no name, and `root` has no checkpoint with
+    its id.
     """
     if query_name is not None:
         return f"{root.rstrip('/')}/{query_name}"
@@ -110,14 +118,15 @@ def _read(files: FileSystem, path: str) -> bytes | None:
         return None
     except OSError as error:
         raise CheckpointError(
-            f"{path} of the checkpoint cannot be read: {error}; pyarrow needs access to it"
+            f"the checkpoint file {path} cannot be read: {error}; pyarrow needs access to it"
         ) from None
 
 
 def _open(location: str) -> tuple[FileSystem, str] | None:
-    """Return the file system and path of a location; None if pyarrow does not support its scheme.
+    """Return the file system and the path of a location, or None if pyarrow does not support it.
 
-    In paths of Hadoop, spaces and percent signs are literal, so they are escaped for pyarrow.
+    A location is a Hadoop path. Spaces and percent signs in it are literal, but pyarrow expects a
+    URI, so these characters are escaped.
     """
     scheme, _, rest = location.partition(":")
     if not rest or "/" in scheme:
@@ -151,15 +160,19 @@ def commit_staged(
     tokens: Sequence[str],
     digests: Digests = UNKNOWN,
 ) -> CommitResult:
-    """Commit staged tasks as a version of a sink, and return the result.
+    """Commit the transactions that tasks have staged as a version of a sink. Return the result.
 
-    If the version was committed before, the tasks that are not part of that commit are aborted.
-    Raises ServerUnreachable, and SinkRefused with advice in terms of Spark.
+    `tokens` are the tokens of these transactions. If the version was committed before, the
+    transactions that are not part of the earlier commit are aborted.
+
+    Raises ServerUnreachable if the server does not respond. Raises SinkRefused, with advice for
+    users of Spark, if the server refuses the commit. Raises SparkOptionError if there are more
+    tokens than one commit allows.
     """
     if len(tokens) > TXN_LIST_MAX:
         raise SparkOptionError(
-            f"{len(tokens)} tasks wrote rows, and one commit can have at most {TXN_LIST_MAX}:"
-            f" coalesce the DataFrame to {TXN_LIST_MAX} partitions before it is written"
+            f"{len(tokens)} tasks wrote rows, but one commit can have at most {TXN_LIST_MAX} tasks:"
+            f" coalesce the DataFrame to {TXN_LIST_MAX} partitions before you write it"
         )
     try:
         result = sink_of(options, app).commit(
@@ -176,7 +189,7 @@ def commit_staged(
 
 
 def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
-    """Abort staged tasks. Stop after a few seconds: the next commit aborts the rest."""
+    """Abort staged transactions. Give up after a few seconds: the next commit aborts the rest."""
     sink = sink_of(options, app)
     deadline = time.monotonic() + min(options.retry_seconds, _ABORT_SECONDS_MAX)
     for token in tokens:
@@ -188,4 +201,4 @@ def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
         except (Unavailable, Indeterminate):
             return
         except ClientError:
-            continue  # the transaction is committed or aborted already
+            continue  # the transaction was already committed or aborted
