@@ -209,7 +209,7 @@ _PLAIN_SECONDS: Final = 2.0
 
 
 class ProgressLine:
-    """Shows the progress of a command on stderr: one bar for each step, or lines."""
+    """Shows progress on stderr: one bar for each step on a terminal, lines of text elsewhere."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_plain = is_quiet or not sys.stderr.isatty()

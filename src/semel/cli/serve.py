@@ -184,7 +184,7 @@ def _setting(
 @_setting(
     "producer-idle-seconds",
     type=Seconds(10 * 365 * 86_400.0),
-    help="Expire a producer after this time without appends; a tombstone of it is kept."
+    help="Expire a producer after this time without appends, but keep its tombstone."
     "  [default: never]",
 )
 @_setting(
