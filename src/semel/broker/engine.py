@@ -257,7 +257,7 @@ class Engine:
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the pending transaction at the stable offset of `path`, even if it is not durable."""
+        """Return the pending transaction at a stream's stable offset. It is possibly not durable."""
         return holding_view(self.broker.state, path)
 
     def wait(

@@ -54,9 +54,9 @@ def affected_paths(command: EngineCommand) -> list[str]:
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
     """Return the pending transactions that a command concerns.
 
-    A begin by a producer concerns all transactions of that producer, because they can conflict with
-    each other. There are few of them. A begin by a sink's task does not concern the sink's other
-    transactions, because they do not conflict with each other. There can be many of them.
+    A Begin by a producer concerns all transactions of that producer, because they can conflict with
+    each other. A Begin by a sink's task concerns only the transaction with the same id. The sink
+    can have many other transactions, but a sink's transactions do not conflict with each other.
     """
     ids = dict.fromkeys(_ids_of(command))
     txns = [state.transactions[txn_id] for txn_id in ids if txn_id in state.transactions]

@@ -134,7 +134,7 @@ def kill_session(leader: int) -> None:
 
 
 def session_members(leader: int) -> list[int]:
-    """Return the ids of the session's processes that have not ended."""
+    """Return the ids of the live processes in the session that `leader` leads."""
     pids = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
