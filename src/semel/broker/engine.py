@@ -257,7 +257,7 @@ class Engine:
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the pending transaction at a stream's stable offset. It is possibly not durable."""
+        """Return the pending transaction at a stream's stable offset. Possibly not durable yet."""
         return holding_view(self.broker.state, path)
 
     def wait(
