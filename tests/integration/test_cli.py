@@ -171,7 +171,9 @@ def test_a_checkpoint_that_kills_its_reader_ends_with_65(
     monkeypatch.setattr(subprocess, "run", lambda *_args, **_extra: dead)
     result = doctor("--verify", "--data", data)
     assert result.exit_code == 65
-    assert "checkpoint.mdb: reading it killed a process with signal 11" in result.stdout
+    assert (
+        "checkpoint.mdb: the process that read this file was killed by signal 11" in result.stdout
+    )
 
 
 def test_a_directory_without_a_checkpoint_is_sound_if_its_journal_is_whole(data: Path) -> None:

@@ -1,5 +1,5 @@
 """The broker and the engine.
 
-The broker decides commands, and replies to each one when its outcome is durable. The engine runs
-the broker on a data directory.
+The broker decides the outcome of each command, and replies when the outcome is durable. The engine
+runs the broker on a data directory.
 """

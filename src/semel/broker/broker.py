@@ -1,7 +1,8 @@
 """The broker: it decides every command and builds every frame of the journal.
 
 The broker does not write to the disk. It returns work orders, and the engine executes them.
-`docs/explanation/exactly-once.md` defines the steps EO-1 to EO-7 of an append. Here they are:
+`docs/explanation/exactly-once.md` defines the steps EO-1 to EO-7 of an append. The broker does the
+steps from EO-2 on:
 
     submit()      EO-2 decide, EO-3 apply and collect frames, EO-4 delay every reply
     next_group()  EO-5 return the bytes to write and sync
@@ -136,7 +137,7 @@ class Broker:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command. Reply with its outcome when the state that it reveals is durable."""
+        """Execute a command. Reply with the outcome when everything that it reveals is durable."""
         field = find_invalid_field(command)
         if field is not None:
             self._release(reply, InvalidRequest(field))
@@ -154,7 +155,7 @@ class Broker:
             self._parked.append((command, reply))
 
     def _execute(self, command: EngineCommand, reply: Reply) -> bool:
-        """Decide a command and add its event to the journal. Return False if it has to wait."""
+        """Decide a command and journal its event. Return False if the command has to wait."""
         if self._appender.pending_bytes > GROUP_BYTES_MAX:
             return False
         if not (self._expiry.is_idle or self._expire_before(command)):
@@ -171,7 +172,7 @@ class Broker:
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
-        """Add a decision's event to the journal and apply it. Return False if it has to wait."""
+        """Journal a decision's event and apply it. Return False if there is no room for it yet."""
         event = decision.event
         if event is None:
             self._release(reply, decision.outcome)
@@ -207,9 +208,9 @@ class Broker:
     def _note_event(
         self, event: Event, sections: tuple[Section, ...], lsn: int, effects: Effects
     ) -> None:
-        """Index a frame, and update the history, the counts and the deadlines of transactions.
+        """Index an event's frame, and update the history, counts and deadlines of transactions.
 
-        The event is not a plain append. Its frame can contain messages of several streams.
+        `event` must not be a StreamAppended. The frame can contain messages of several streams.
         """
         self._index.add_frame(lsn, sections, effects.placed, self._segments)
         self._txn_history.add(effects)
@@ -256,7 +257,7 @@ class Broker:
         self._release(reply, question(self.state))
 
     def has_stream(self, path: str, now_ms: int) -> bool:
-        """Return True if the state, durable or not, has the stream. Delete it first if expired."""
+        """Delete the stream if it has expired. Return True if the state then has the stream."""
         if not self._expiry.is_idle:
             self._expire_if_due(path, now_ms)
         return path in self.state.by_path
@@ -268,9 +269,9 @@ class Broker:
         return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """Return the command with its lookups, or None if it has to wait. Raises ReadFailed.
+        """Abort overdue transactions that a command concerns, then add stored facts to the command.
 
-        Before that, abort the transactions that the command concerns and that are overdue.
+        Return the new command, or None if the command has to wait. Raises ReadFailed.
         """
         txns = affected_txns(self.state, command)
         is_ready = all(self._end_if_due(txn, command.now_ms) for txn in txns)
@@ -377,10 +378,10 @@ class Broker:
     # ---- checkpoints (EO-7) --------------------------------------------------------------------
 
     def cut(self) -> Cut | None:
-        """Return the work order for a checkpoint of the current state.
+        """Return a cut: the work order for a checkpoint of the current state.
 
-        Return None if nothing was written since the last cut. The cut must not be committed until
-        everything before its LSN is durable.
+        Return None if the journal has not grown since the last cut. The cut must not be committed
+        until everything before its LSN is durable.
         """
         if self.end == self._cut_lsn:
             return None
@@ -477,7 +478,7 @@ class Broker:
         return count
 
     def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
-        """Reply with the outcome of a transaction. If `epoch` is None, use the id's newest epoch.
+        """Reply with a transaction's outcome. Epoch None selects the id's newest retained outcome.
 
         Reply with None if there is no such outcome, or if the id or the epoch is invalid.
         """

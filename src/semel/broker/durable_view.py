@@ -232,7 +232,10 @@ TAIL: Final = -1
 
 
 class ReadDone(Outcome, frozen=True):
-    """The messages up to `next_offset` that a read returns, with the durable rows of the stream."""
+    """The result of a successful read: messages, and the stream's durable rows.
+
+    `next_offset` is the offset at which the next read should start.
+    """
 
     row: StreamRow
     tail: TailRow
@@ -338,7 +341,7 @@ class BrokerReader:
         return pieces[::-1]
 
     def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice | int]:
-        """Yield the slices that are stored in the stream itself and not in the source of a fork.
+        """Yield the slices that are stored in the stream `number` itself, not in its fork source.
 
         For a control record, yield the offset after the record. Raises ReadFailed.
         """
@@ -361,7 +364,7 @@ class BrokerReader:
             if offset >= end:
                 return
         raise CorruptRead(
-            f"offset {offset} is not in the frame that the index names",
+            f"the index leads to no frame that contains offset {offset}",
             file=f"stream {number}",
             position=offset,
         )

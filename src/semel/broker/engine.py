@@ -1,7 +1,7 @@
 """The engine: a broker on a data directory, with an event loop and two threads.
 
 The loop decides commands and sends replies. One thread writes the journal, and the other commits
-checkpoints. No timer delays a sync: the next write group is collected while one is being written.
+checkpoints. A write never waits for more frames. The next group is collected during a write.
 """
 
 import asyncio
@@ -234,7 +234,7 @@ class Engine:
         self._do(act)
 
     def has_stream(self, path: str) -> bool:
-        """Return True if the state has the stream, even if that is not durable yet.
+        """Return True if the state has the stream, even if the stream is not durable yet.
 
         Use the result in a response only if the response also waits for a later engine reply.
         """
@@ -257,7 +257,7 @@ class Engine:
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the pending transaction at the stable offset. It is possibly not durable yet."""
+        """Return the pending transaction at a stream's stable offset. Possibly not durable yet."""
         return holding_view(self.broker.state, path)
 
     def wait(
@@ -420,7 +420,7 @@ class Engine:
 
     def _committed(self, cut: Cut, dead: list[int] | None) -> None:
         if dead is None:
-            log.warning("no disk space for a checkpoint; no data is lost, and it will be retried")
+            log.warning("no disk space for a checkpoint; no data is lost; semel will try again")
             self.broker.cut_failed(cut)
             self._cut_over(None)
             self._needs_reserve = True

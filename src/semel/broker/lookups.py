@@ -1,4 +1,7 @@
-"""Finds the streams and transactions that a command concerns, and adds lookups to the command."""
+"""Finds the streams and transactions that a command concerns.
+
+Also adds to a command the stored facts that are needed to decide the command.
+"""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -51,9 +54,9 @@ def affected_paths(command: EngineCommand) -> list[str]:
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
     """Return the pending transactions that a command concerns.
 
-    A begin by a producer concerns all transactions of that producer, because they can conflict with
-    each other. There are few of them. A begin by a sink's task does not concern the sink's other
-    transactions, because they do not conflict with each other. There can be many of them.
+    A Begin by a producer concerns all transactions of that producer, because they can conflict with
+    each other. A Begin by a sink's task concerns only the transaction with the same id. The sink
+    can have many other transactions, but a sink's transactions do not conflict with each other.
     """
     ids = dict.fromkeys(_ids_of(command))
     txns = [state.transactions[txn_id] for txn_id in ids if txn_id in state.transactions]
@@ -84,7 +87,7 @@ class Lookups:
         self._reader = reader
 
     def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Return a transaction's outcome, and the epoch of the newest retained outcome of its id.
+        """Return the outcome of a transaction, and the result of `last_epoch` for its id.
 
         The outcome is None if it was never stored or has expired. If the transaction is pending,
         return None and 0.
@@ -98,9 +101,9 @@ class Lookups:
         return None if row is None else row.outcome, self.last_epoch(txn_id, now_ms)
 
     def last_epoch(self, txn_id: str, now_ms: int) -> int:
-        """Return the transaction epoch of the newest retained outcome of `txn_id`.
+        """Return the epoch of the newest transaction with this id whose outcome is retained.
 
-        Return 0 if there is no such outcome.
+        Return 0 if there is no such transaction.
         """
         row = self._txn_history.last_outcome(
             txn_id, lambda row: is_outcome_retained(self._state, row, now_ms)
@@ -108,9 +111,9 @@ class Lookups:
         return 0 if row is None else row.outcome.epoch
 
     def add(self, command: EngineCommand) -> EngineCommand | None:
-        """Return the command with its lookups.
+        """Return the command, completed with the stored facts that its decision needs.
 
-        Return None if a lookup needs data that is not durable yet. Raises ReadFailed.
+        Return None if such a fact is not durable yet. Raises ReadFailed.
         """
         now_ms = command.now_ms
         if isinstance(command, Create):

@@ -16,13 +16,13 @@ from semel.machine.txn.decide_end import deadline_of
 
 
 class Deadlines:
-    """A queue of the pending transactions that have a deadline, sorted by the time of the check.
+    """A queue of the pending transactions that have a deadline.
 
-    Every chunk moves the deadline of its transaction, but not the entry in the queue. If a check
-    comes before the deadline, the transaction is queued again.
+    Each entry has the time at which to check the transaction. A chunk moves the deadline of its
+    transaction, but not that time. If the check comes too early, the transaction is queued again.
 
-    The entry of an ended transaction is dropped at its check. It is dropped earlier if about half
-    of all entries belong to ended transactions.
+    The entry of an ended transaction is dropped at its check, or earlier if about half of all
+    entries belong to ended transactions.
     """
 
     def __init__(self, state: State) -> None:
@@ -108,7 +108,7 @@ class Expiry:
             heappush(self._queue, (self.deadline(stream), number))
 
     def forget(self, number: int) -> None:
-        """Stop watching a stream. Its entry in the queue is dropped later, as in `Deadlines`."""
+        """Stop watching a stream. Its entry can stay in the queue until its next check."""
         self._touched.pop(number, None)
         self._watched.discard(number)
         if len(self._queue) > 2 * len(self._watched) + _QUEUE_SLACK:
@@ -124,7 +124,7 @@ class Expiry:
         return max(self._started_ms, self._touched.get(number, 0))
 
     def deadline(self, stream: Stream) -> int:
-        """Return when a stream expires if it is not used again. It is checked at this time."""
+        """Return the time at which the stream expires if nobody uses it before then."""
         row = stream.row
         ends = [] if row.expires_at_ms is None else [row.expires_at_ms]
         if row.ttl_ms is not None:
@@ -132,7 +132,7 @@ class Expiry:
         return min(ends)
 
     def has_expired(self, stream: Stream, now_ms: int) -> bool:
-        """Return True if the stream has expired. `can_expire` must be True for its row."""
+        """Return True if the stream has expired. The stream must have a TTL or an expiry date."""
         touched_ms = self.touched_ms(stream.row.number)
         time_ms = self._state.frame_time(now_ms)
         return is_expired(stream, touched_ms, now_ms=now_ms, time_ms=time_ms)

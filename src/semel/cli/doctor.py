@@ -92,7 +92,7 @@ def _check_files() -> Check:
         return Check("open files", "ok", "no limit")
     if hard >= _FILES_MIN:
         return Check("open files", "ok", f"up to {hard}")
-    return Check("open files", "warn", f"only {hard}; raise it, e.g. `ulimit -n {_FILES_MIN}`")
+    return Check("open files", "warn", f"only {hard}; raise the limit: `ulimit -n {_FILES_MIN}`")
 
 
 def check_space(path: str) -> Check:
@@ -180,7 +180,7 @@ def _check_format(result: ProbeResult) -> Check:
     """
     broken = {name: why for name, why in result.packages.items() if why}
     if not broken:
-        return Check('format "semel"', "ok", "Spark finds it through pyspark_semel")
+        return Check('format "semel"', "ok", "Spark finds the format through pyspark_semel")
     names = " ".join(broken)
     reasons = "; ".join(f"{name}: {why}" for name, why in broken.items())
     advice = f"fix or remove {names}, or call semel.spark.register(spark)"
@@ -264,7 +264,7 @@ _STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold
 
 
 @click.command("doctor")
-@click.option("--data", metavar="DIR", help="Also check this data directory, but not Spark.")
+@click.option("--data", metavar="DIR", help="Check this data directory instead of Spark.")
 @click.option(
     "--verify", "is_deep", is_flag=True, help="Read the whole directory and check every byte."
 )
@@ -342,8 +342,8 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
         report.note(
             path,
             None,
-            "is in use by a running process; the data may have changed during this check, and the"
-            " last findings may be outdated",
+            "is in use by a running process; the data may have changed during this check, so"
+            " some findings may be outdated",
         )
     return report
 
@@ -413,7 +413,7 @@ def _print_findings(console: Console, report: Report) -> None:
         console.print(Text("sound: all checksums and cross-checks are correct", style="green"))
     else:
         count = f"{damage:,} finding" + ("" if damage == 1 else "s")
-        console.print(Text(f"CORRUPT: {count} above; nothing was changed", "bold red"))
+        console.print(Text(f"CORRUPT: see the {count} above; no data was changed", "bold red"))
 
 
 def _finding_text(finding: Finding) -> Text:

@@ -192,7 +192,7 @@ def run_command(
 
 @contextmanager
 def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
-    """Within the block, stop the runner cleanly on SIGTERM, the signal of service managers."""
+    """Within the block, a SIGTERM, as sent by service managers, stops the runner cleanly."""
     # Only the main thread can set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -207,9 +207,9 @@ def client_errors(url: str, timeout: float) -> Iterator[Client]:
 
 
 def error_report(error: ClientError) -> CommandRefused:
-    """Return a CommandRefused for an error of the client.
+    """Convert an error of the client to a CommandRefused with an exit code.
 
-    Its message says what is wrong and what to do. It also has the exit code of the command.
+    The message of the CommandRefused says what is wrong and what to do.
     """
     if isinstance(error, errors.NotSupported | errors.ProtocolError):
         return CommandRefused(
@@ -244,7 +244,7 @@ def _refusal(error: errors.Refused) -> str:
     )
     text = f"{error.code}: {message}" + (f" ({listed})" if listed else "")
     if error.applied != errors.NO:
-        text += "; it may have been applied"
+        text += "; the request may have been applied"
     # An error that the client itself detected has no status. Its message already says what to do.
     entry = BY_CODE.get(error.code) if error.status else None
     return f"{text}; {entry.cli}" if entry is not None and entry.cli else text

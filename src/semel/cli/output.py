@@ -133,7 +133,7 @@ def print_facts(
 ) -> None:
     """Print names and values, one pair per line. Omit the pairs whose value is None.
 
-    If `is_json`, print `document` as JSON instead. Without a document, print the facts as JSON.
+    If `is_json`, print JSON instead: `document`, or `facts` if `document` is None.
     """
     if is_json:
         write_stdout(json_line(facts if document is None else document))
@@ -209,7 +209,7 @@ _PLAIN_SECONDS: Final = 2.0
 
 
 class ProgressLine:
-    """Shows the progress of a command on stderr: one bar for each step, or lines."""
+    """Shows progress on stderr: one bar for each step on a terminal, lines of text elsewhere."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_plain = is_quiet or not sys.stderr.isatty()

@@ -164,7 +164,8 @@ def check_readable(path: str, *, is_shared: bool) -> None:
     )
     if probe.returncode < 0:
         raise CorruptData(
-            f"reading it killed a process with signal {-probe.returncode}", file=FILE_NAME
+            f"the process that read this file was killed by signal {-probe.returncode}",
+            file=FILE_NAME,
         )
 
 

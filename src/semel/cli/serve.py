@@ -114,7 +114,7 @@ def _expected_if_wrong(option: click.Option, value: object) -> str | None:
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
-    """The settings of the server process, from the command line, the environment and the file."""
+    """The settings of the server process, from options, environment and configuration file."""
 
     data: str
     host: str
@@ -134,7 +134,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
 def _setting(
     name: str, *, help: str, metavar: str | None = None, **more: Any
 ) -> Callable[[_F], _F]:
-    """Return an option that can also be set by an environment variable or in the file."""
+    """Return an option that an environment variable or the configuration file can also set."""
     return click.option(
         f"--{name}",
         envvar=f"SEMEL_{name.upper().replace('-', '_')}",
@@ -174,7 +174,7 @@ def _setting(
     "dedup",
     type=click.Choice(["on", "off"]),
     default="on",
-    help="Whether new streams recognise duplicates; a stream's creation can override this.",
+    help="Whether new streams recognise duplicates; can be overridden for each new stream.",
 )
 @_setting(
     "strict-payloads",
@@ -184,7 +184,7 @@ def _setting(
 @_setting(
     "producer-idle-seconds",
     type=Seconds(10 * 365 * 86_400.0),
-    help="Expire a producer after this time without appends; a tombstone of it is kept."
+    help="Expire a producer after this time without appends, but keep its tombstone."
     "  [default: never]",
 )
 @_setting(

@@ -41,8 +41,8 @@ from semel.wire.headers import print_instant
 @click.option(
     "--dedup",
     type=click.Choice(["on", "off"]),
-    help="Whether the stream recognises duplicates; default: as the source, for a fork, or else as"
-    " the server's --dedup.",
+    help="Whether the stream recognises duplicates; default: for a fork, the setting of"
+    " its source; otherwise, the server's --dedup.",
 )
 @click.option("--fork-from", type=Path(), help="Create a fork of this stream.")
 @click.option(
@@ -51,7 +51,7 @@ from semel.wire.headers import print_instant
 @click.option(
     "--fork-sub-offset",
     type=click.IntRange(min=0),
-    help="Also share this many bytes of the next append, or messages if the stream is JSON.",
+    help="Also share the start of the next append: this many bytes, or messages in a JSON stream.",
 )
 @remote
 def create_command(client: Client, path: str, *, is_json: bool, **options: Any) -> None:

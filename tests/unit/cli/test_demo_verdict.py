@@ -129,6 +129,6 @@ def test_one_bad_verdict_spoils_the_result() -> None:
     assert complaints(good, bad, good) == [f"NOT exactly once: enriched: {bad.complaint}"]
     assert complaints(good, good, bad) == [f"NOT exactly once: totals: {bad.complaint}"]
     assert complaints(good, good, good, misplaced=1) == [
-        "NOT as acknowledged: 1 batches are at another offset"
+        "NOT as acknowledged: 1 batches are at a wrong offset"
     ]
     assert "1 lost" in bad.complaint

@@ -45,7 +45,7 @@ def test_a_refusal_is_told_with_its_code_and_facts_once() -> None:
 
 def test_a_refusal_that_may_have_been_applied_says_so() -> None:
     error = errors.Refused("500 odd: no", status=500, code="odd", applied=errors.UNKNOWN)
-    assert error_report(error).format_message() == "odd: no; it may have been applied"
+    assert error_report(error).format_message() == "odd: no; the request may have been applied"
 
 
 def test_what_the_client_found_out_itself_gets_no_advice_of_the_server() -> None:

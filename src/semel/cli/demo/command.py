@@ -51,7 +51,9 @@ def demo_command(data: str, orders: int, seed: int, *, force: bool, no_spark: bo
     if lack is not None:
         console.print(f"Only the producers run, without Spark: {lack}", soft_wrap=True)
     home = prepare_directory(data, is_forced=force)
-    console.print(f"{orders:,} orders, written exactly once and with plain retries; seed {seed}")
+    console.print(
+        f"{orders:,} orders; two methods: exactly-once writes, plain retries; seed {seed}"
+    )
     with Screen(console) as screen:
         run = DemoRun(home, Plan(orders, seed), screen, has_spark=lack is None)
         try:

@@ -29,7 +29,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 def run_job(job: Job) -> None:
-    """Run all four queries in one Spark session."""
+    """Run four queries: enriched orders and totals, each with semel's sink and plain retries."""
     import semel.spark
 
     spark = semel.spark.session(

@@ -33,7 +33,7 @@ class Produced(Struct):
 class ProducerLane:
     """A producer that sends the orders from its own thread, through a proxy that loses responses.
 
-    If `is_naive`, it has no producer id. It only sends a request again if no response comes.
+    If `is_naive`, the producer has no producer id. If no response comes, it repeats the request.
     """
 
     def __init__(

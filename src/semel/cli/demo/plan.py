@@ -109,9 +109,9 @@ class Plan(Struct, frozen=True):
         return max(self.orders // 4, 1)
 
     def input(self) -> list[Order]:
-        """Return the orders, and one further order whose time is later.
+        """Return the orders, and one extra order with a later time.
 
-        Its time closes the windows of all other orders.
+        The time of the extra order closes the windows of all other orders.
         """
         orders = [self._order(number) for number in range(self.orders)]
         closing_ms = _BEGAN_MS + _SPAN_MS + 10 * WINDOW_MS
@@ -215,9 +215,8 @@ def judge_stream(
 ) -> StreamVerdict:
     """Compare the stored rows with the expected rows.
 
-    If `is_ordered`, the rows must be sorted by their keys. Only the first copy of each row counts.
-    Otherwise the order is ignored. Rows that Spark shuffles need this, because Spark does not
-    preserve their order.
+    If `is_ordered`, the first copies of the rows must be sorted by their keys. Otherwise the order
+    is ignored. Pass False for rows that Spark shuffles, because Spark does not preserve the order.
     """
     by_key = {row.key: row for row in expected}
     keys = [row.key for row in stored if row is not None and row.key in by_key]
@@ -231,7 +230,7 @@ def judge_stream(
 
 
 def _count_misplaced(keys: Sequence[int]) -> int:
-    """Return how many rows come after a row with a higher key. Only first copies count."""
+    """Return how many keys come after a higher key. Repeated keys are counted only once."""
     latest = -1
     misplaced = 0
     for key in dict.fromkeys(keys):

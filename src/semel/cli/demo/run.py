@@ -110,7 +110,7 @@ class Driver:
         self._process.stdin.close()
 
     def _last_error(self) -> str:
-        """Return the last error in the log. It is Python's, because Java logs its errors first."""
+        """Return the last error in the log. Java logs first, so the last error is Python's."""
         lines = self._log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if _ERROR.match(line)]
         return f"{errors[-1] if errors else 'no error message'} (its log is {self._log})"
@@ -134,7 +134,7 @@ def kill_session(leader: int) -> None:
 
 
 def session_members(leader: int) -> list[int]:
-    """Return the ids of the session's processes that have not ended."""
+    """Return the ids of the live processes in the session that `leader` leads."""
     pids = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -223,7 +223,7 @@ class Stalled(EngineError):
 
 
 class LaneResult(Struct, frozen=True):
-    """The result of a lane. `verdicts` maps the name of each stream to its comparison."""
+    """The result of a lane. `verdicts` maps the name of each stream to its verdict."""
 
     name: str
     produced: Produced
@@ -232,9 +232,9 @@ class LaneResult(Struct, frozen=True):
 
     @property
     def complaints(self) -> list[str]:
-        """One message for each stream that is not exactly once, and one for misplaced batches.
+        """One message for each faulty stream, and one if batches were stored at wrong offsets.
 
-        A misplaced batch is not stored at the expected offset.
+        A stream is faulty if any row is lost, duplicated, wrong or out of order.
         """
         complaints = [
             f"NOT exactly once: {name}: {verdict.complaint}"
@@ -243,7 +243,7 @@ class LaneResult(Struct, frozen=True):
         ]
         if self.produced.misplaced:
             count = self.produced.misplaced
-            complaints.append(f"NOT as acknowledged: {count:,} batches are at another offset")
+            complaints.append(f"NOT as acknowledged: {count:,} batches are at a wrong offset")
         return complaints
 
 
