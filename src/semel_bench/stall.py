@@ -194,8 +194,8 @@ def _check(outcome: Outcome) -> None:
 class Ticker:
     """Wakes up every millisecond and records how late each wake-up is.
 
-    `trickle` and `steady` have the gaps during a checkpoint and in the half second after it:
-    `trickle` if the pump submits one append at a time, otherwise `steady`. `quiet` has the rest.
+    Gaps during a checkpoint, and in the half second after it, are in `trickle` if the pump submits
+    one append at a time, and otherwise in `steady`. Gaps at all other times are in `quiet`.
     """
 
     def __init__(self, is_in_checkpoint: Callable[[], bool], pump: Pump) -> None:

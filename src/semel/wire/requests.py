@@ -410,7 +410,8 @@ def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
 
     Time is divided into numbered intervals of 20 s. The result is normally the current interval's
     number. But read cursors must increase. If `previous` is not below this number, the result is
-    `previous` plus `jitter_s` in intervals, rounded up. `jitter_s` is random, 1 to JITTER_S_MAX.
+    `previous` plus the number of intervals in `jitter_s` seconds, rounded up. `jitter_s` is a
+    random number from 1 to JITTER_S_MAX.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:
