@@ -1,4 +1,4 @@
-"""Durable appends over HTTP, compared with other servers and with the bare limits of the machine.
+"""Durable appends over HTTP, compared with other servers and with the limits of the machine.
 
 `append` measures small appends to many streams on many connections. `one` measures appends that are
 sent one at a time. `batch` measures appends of 1 MiB.
@@ -64,7 +64,7 @@ _BARE: Final = "bare limit"
 
 
 async def measure_append(harness: Harness) -> list[Figure]:
-    """Measure semel with and without producer headers, other servers, and the bare limit."""
+    """Measure semel with and without producer headers, other servers, and a `BareServer`."""
     options = harness.options
     with harness.scratch() as folder, ExitStack() as stack:
         sides = await _append_sides(harness, folder, stack)

@@ -177,7 +177,7 @@ _PIPELINED_STREAM: Final = "pipelined"
 
 
 async def measure_pipelined(harness: Harness) -> list[Figure]:
-    """Measure a producer with one and with five batches in flight over a round trip of 10 ms."""
+    """Measure a producer with one or five batches in flight. A round trip takes 10 ms."""
     options = harness.options
     count = max(20, options.scaled(250))
     with (

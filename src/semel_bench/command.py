@@ -43,16 +43,16 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.command("bench")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
-    "--quick", "is_quick", is_flag=True, help="Use small sizes: for a trial, not for results."
+    "--quick", "is_quick", is_flag=True, help="Use small sizes, only to try the benchmarks."
 )
-@click.option("--json", "json_file", type=_FILE, help="Also write the figures to this file.")
-@click.option("--svg", "svg_file", type=_FILE, help="Also draw the figures into this file.")
+@click.option("--json", "json_file", type=_FILE, help="Also write the figures to this JSON file.")
+@click.option("--svg", "svg_file", type=_FILE, help="Also draw the figures as an SVG file.")
 @click.option(
     "--dir",
     "directory",
     default=DIRECTORY_DEFAULT,
     show_default=True,
-    help="A directory on the disk to measure.",
+    help="The benchmarks measure the disk of this directory.",
 )
 @click.option(
     "--seconds",

@@ -42,7 +42,7 @@ Rounds = dict[str, list[EngineRound]]
 
 
 async def measure_engine(harness: Harness) -> list[Figure]:
-    """Measure small appends in write groups, then through the engine, and then large appends."""
+    """Measure small appends (without and with the engine) and large appends."""
     gc.collect()
     return [*await _small(harness), *await _engine(harness), *await _large(harness)]
 
@@ -62,9 +62,9 @@ def _frozen() -> Iterator[None]:
 async def _compare(
     harness: Harness, size: int, *, streams: int, counts: tuple[int, int, int], frame_max: int
 ) -> Rounds:
-    """Measure rounds of plain appends, tagged appends and a bare loop, which alternate.
+    """Measure alternating rounds of plain appends, appends with a producer, and a bare loop.
 
-    The bare loop writes as many bytes as the plain appends. For appends of 1 MiB, there is also a
+    The bare loop writes as many bytes as the plain appends. If `size` is 1 MiB, there is also a
     bare loop that writes to a growing file.
 
     `counts` has three numbers: the rounds, the write groups in a round, and the appends in a write
@@ -102,7 +102,7 @@ async def _compare(
 def _shares(
     name: str, rounds: list[EngineRound], bare: list[EngineRound], target: Target | None = None
 ) -> list[Figure]:
-    """Return two figures: the speed of `rounds` as a percentage of the bare loop's speed.
+    """Return the speed of `rounds` as a percentage of the bare loop's speed, as two figures.
 
     The first figure is the median over the rounds. The second is computed from the total times.
     """

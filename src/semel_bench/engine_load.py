@@ -40,8 +40,8 @@ def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
     """Return a function that takes `start` and `count` and builds `count` appends.
 
     The appends are numbered from `start`. They go to the streams in turn, and the order of the
-    streams is random. Paths and payloads are built in advance. With `is_tagged`, each stream has
-    its own dense producer with epoch 0.
+    streams is random. Paths and payloads are built in advance. With `is_tagged`, the appends have
+    producer tags: each stream has its own dense producer with epoch 0.
     """
     paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]
@@ -189,7 +189,10 @@ class BrokerLoad:
         return cost
 
     def _commit(self, commands: list[Append] | list[Create], outcomes: list[Outcome]) -> float:
-        """Execute the commands as one write group. Return the CPU time of the write, in seconds."""
+        """Execute the commands as one write group, and add their outcomes to `outcomes`.
+
+        Returns the CPU time of the write, in seconds.
+        """
         submit, reply = self._broker.submit, outcomes.append
         for command in commands:
             submit(command, reply)
@@ -230,8 +233,7 @@ async def engine_round(
     """Run `in_flight` coroutines that make `appends_each` appends each, and return the cost.
 
     A coroutine makes its next append when its previous append is durable. In the result, `cpu_s` is
-    the CPU time of all threads. `write_cpu_s` is the CPU time of all threads except the event
-    loop's thread.
+    the CPU time of all threads, and `write_cpu_s` does not include the event loop's thread.
     """
 
     async def append() -> None:

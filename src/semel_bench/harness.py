@@ -25,7 +25,7 @@ class Unavailable(Exception):
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """The command-line options. `gib` and `streams` are the size of the test data."""
+    """The command-line options. `gib` and `streams` set the amount of test data."""
 
     directory: str = DIRECTORY_DEFAULT
     is_quick: bool = False
@@ -64,14 +64,14 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Harness(Struct, frozen=True):
-    """One run of the benchmarks: its options, and for each skipped part the reason."""
+    """One run of the benchmarks. `skipped` has the reason for each part that was skipped."""
 
     options: Options
     skipped: list[str] = []
 
     @contextmanager
     def optional(self) -> Iterator[None]:
-        """Catch Unavailable if the block raises it, and report why the block was skipped."""
+        """If the block raises Unavailable, catch it, and report that the block is skipped."""
         try:
             yield
         except Unavailable as error:
@@ -79,7 +79,7 @@ class Harness(Struct, frozen=True):
             click.echo(f"skipped: {error}", err=True)
 
     def scratch(self) -> TemporaryDirectory[str]:
-        """Return a context manager that creates a directory on the disk to measure.
+        """Return a context manager that creates a directory below `options.directory`.
 
         It removes the directory at its exit.
         """
@@ -116,7 +116,7 @@ def file_system(directory: str) -> str:
 
 
 class Target(Struct, frozen=True):
-    """A bound for a figure's value, or for the ratio of this value to another value in the run."""
+    """A bound for a figure. `of` says whether it applies to the figure's value or its ratio."""
 
     sense: Literal[">=", "<="]
     bound: float
@@ -141,7 +141,7 @@ class Figure(Struct, frozen=True):
 
     @property
     def judged(self) -> float | None:
-        """The number to compare with the target, which is the value or the ratio.
+        """The number to compare with the target: `value` or `ratio`, depending on the target.
 
         It is None if there is no target.
         """

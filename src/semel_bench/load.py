@@ -101,7 +101,7 @@ class _Connection(asyncio.Protocol):
         self._write = cast("asyncio.Transport", transport).write
 
     def send(self) -> None:
-        """Send the source's next request. If there is none or the round is over, send no more."""
+        """Send the next request, unless there are no more requests or the round is over."""
         request = None if self._state.is_over else self._source()
         self._is_busy = request is not None
         if request is None:
@@ -218,8 +218,8 @@ async def create_streams(
 async def append_during(process: Process, work: Awaitable[T]) -> tuple[T, list[float]]:
     """Append to the stream BACKGROUND at short intervals until `work` is done.
 
-    Returns the result of `work` and the latencies of the appends. The latencies show how the work
-    affects another client.
+    Returns the result of `work` and the latencies of the appends. The latencies show how `work`
+    affects other clients.
     """
     task = asyncio.ensure_future(work)
     latencies: list[float] = []

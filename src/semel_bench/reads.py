@@ -114,7 +114,7 @@ class EventReader(asyncio.Protocol):
         self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Record the data if `arrived` is set. Before that, only check if the tail is reached."""
+        """Add the data to `arrived`. If `arrived` is None, only check if the tail is reached."""
         if self.arrived is not None:
             self.arrived.append((time.perf_counter(), data))
         elif not self._began.done():
@@ -263,7 +263,7 @@ async def measure_idle(harness: Harness) -> list[Figure]:
         Figure("SSE readers held", held, "readers", at_least(target)),
         Figure("memory, all", memory / 1024, "MiB"),
         Figure("memory, each", memory / held, "KiB"),
-        Figure("server CPU while they wait", cores, "cores"),
+        Figure("server CPU while readers wait", cores, "cores"),
     ]
 
 

@@ -119,7 +119,7 @@ def _head(method: str, path: str, *fields: str) -> bytes:
 
 
 def _body_head(path: str, content_type: str, size: int, *fields: str) -> bytes:
-    """Return the request head of a POST with `size` bytes, without the empty line at its end."""
+    """Return the head of a POST with a body of `size` bytes, without the empty line at its end."""
     return _head("POST", path, f"Content-Type: {content_type}", f"Content-Length: {size}", *fields)
 
 
@@ -140,7 +140,7 @@ def plain_appends(names: list[str], body: bytes, content_type: str = BYTES) -> S
 
 
 def produced_appends(names: list[str], producer: str, body: bytes) -> Source:
-    """Return an endless source of appends by a dense producer that go to each stream in turn."""
+    """Return an endless source of a dense producer's appends, which go to each stream in turn."""
     fields = (f"Producer-Id: {producer}", "Producer-Epoch: 0")
     heads = [_body_head(stream_url(name), BYTES, len(body), *fields) for name in names]
     starts = [head + b"Producer-Seq: " for head in heads]

@@ -1,8 +1,8 @@
 """The time to open a directory with a long history and many streams, after a kill or a close.
 
 The first process builds the history and ends abruptly while appends are in flight. Then the files
-are dropped from the page cache. The second process opens the directory, and the time of this is
-measured. It then reads and checks a sample of the streams, and closes the directory. The third
+are dropped from the page cache. The second process measures how long it takes to open the
+directory. It then reads and checks a sample of the streams, and closes the directory. The third
 process does the same as the second, but opens a directory that was closed normally.
 """
 
@@ -53,7 +53,7 @@ class Extent(Struct, frozen=True):
     """The size of the history.
 
     `submitted` is the number of appends that were submitted. They went to the streams in turn.
-    `acknowledged` is the number of them that were acknowledged, counted from the first append.
+    The first `acknowledged` of these appends were acknowledged. The others were in flight.
     """
 
     streams: int
@@ -242,7 +242,7 @@ class _Builder:
         return self._engine.broker.end - max(first for first in firsts if first is not None)
 
     async def append_some(self) -> None:
-        """Submit more appends, and wait until all appends before them are durable."""
+        """Submit more appends, and wait until all previously submitted appends are durable."""
         await self._submit_and_wait()
         if time.monotonic() - self._shown_at > 5:
             self._shown_at = time.monotonic()

@@ -1,6 +1,6 @@
-"""The servers to measure. Each runs in its own process. This module starts and observes it.
+"""Starts the servers to measure, each in its own process, and measures their CPU time and memory.
 
-This module also contains the bare limits: files that are written and synced like the journal, and a
+For comparison, the module also contains files that are written and synced like the journal, and a
 server that only writes to such files. `python -m semel_bench.servers [DIRECTORY]` starts this
 server. The module works on Linux only.
 """
@@ -225,7 +225,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 
 def semel_server(folder: str) -> AbstractContextManager[Process]:
-    """Return a context manager that runs `semel serve`. Its data is in `semel` below `folder`."""
+    """Return a context manager that runs `semel serve` with its data in `<folder>/semel`."""
     serve = [sys.executable, "-m", "semel", "serve", "--data", f"{folder}/semel", "--port", "0"]
     return _running("semel", [*serve, "--reserve-bytes", "0", "--long-poll-timeout", "30"])
 
@@ -237,7 +237,7 @@ def bare_server(directory: str | None) -> AbstractContextManager[Process]:
 
 
 def node_server(directory: str, node_modules: str) -> AbstractContextManager[Process]:
-    """Return a context manager that runs the protocol's reference server, which is in Node.
+    """Return a context manager that runs the protocol's reference server on Node.
 
     The server stores its streams in files. Raises Unavailable if it is not installed.
     """

@@ -47,7 +47,7 @@ class Gaps(Struct):
     net: list[float] = field(default_factory=list)
 
     def add(self, gap_s: float, waited_s: float) -> None:
-        """Add the gap of one tick. `waited_s` is the time that threads waited for a core in it."""
+        """Add one gap. `waited_s` is how long threads waited for a core during the gap."""
         self.seen.append(max(gap_s, 0.0))
         self.net.append(max(gap_s - waited_s, 0.0))
 
@@ -126,7 +126,7 @@ def _is_in_checkpoint(parts: Times) -> bool:
 
 
 async def _checkpoint(engine: Engine, parts: Times) -> float:
-    """Request a checkpoint and wait until it is complete. Return its duration in seconds."""
+    """Request a checkpoint and return its duration in seconds. `parts` shows when it ends."""
     began = time.perf_counter()
     engine.checkpoint()
     while _is_in_checkpoint(parts):  # noqa: ASYNC110 - the engine does not report the end
@@ -194,8 +194,8 @@ def _check(outcome: Outcome) -> None:
 class Ticker:
     """Wakes up every millisecond and records how late each wake-up is.
 
-    `quiet` has the gaps without a checkpoint. `steady` and `trickle` have the gaps during a
-    checkpoint: `trickle` if the pump submits one append at a time, otherwise `steady`.
+    Gaps during a checkpoint, and in the half second after it, are in `trickle` if the pump submits
+    one append at a time, and otherwise in `steady`. Gaps at all other times are in `quiet`.
     """
 
     def __init__(self, is_in_checkpoint: Callable[[], bool], pump: Pump) -> None:

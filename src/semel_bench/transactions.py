@@ -152,7 +152,7 @@ class MemoryGrowth:
 async def measure_staged(harness: Harness) -> list[Figure]:
     """Measure the memory and the time that a large staged transaction needs.
 
-    Also measure how it affects the appends of another client.
+    Also measure how the transaction affects another client's appends.
     """
     options = harness.options
     chunks = options.scaled(2 * GIB // MIB)
@@ -219,8 +219,8 @@ async def measure_aborted(harness: Harness) -> list[Figure]:
             looks = await _find_tails(semel, options)
     return [
         Figure(f"memory after a restart, {many:,} aborted", restarted, "MB", at_most(100)),
-        Figure("memory growth while they are written", filling.mb, "MB"),
-        Figure("memory growth while they are read", reading.mb, "MB"),
+        Figure("memory growth during the transactions", filling.mb, "MB"),
+        Figure("memory growth during the read", reading.mb, "MB"),
         Figure("start", started_s, "s"),
         Figure("read at read_committed, from start to end", read_s * 1e3, "ms"),
         Figure("transactions begun, written and aborted", many / filled_s, "transactions/s"),
@@ -251,7 +251,7 @@ def _aborts(requests: TransactionRequests, count: int) -> Iterator[bytes]:
 
 
 async def _read_committed(process: Process) -> float:
-    """Read the two committed messages of the long stream. Return the duration in seconds."""
+    """Read the stream `long`, which has two committed messages. Return the time in seconds."""
     query = f"&{_COMMITTED}"
     total, seconds = await asyncio.to_thread(read_all, process, _LONG, query=query)
     if total != 2 * len(_BODY):
@@ -260,9 +260,10 @@ async def _read_committed(process: Process) -> float:
 
 
 async def _find_tails(process: Process, options: Options) -> dict[str, list[Round]]:
-    """Find the tail of each stream, once with HEAD and once with a read at the tail.
+    """Measure how long it takes to find the tail of the streams `long` and `short`.
 
-    Returns a mapping from each side to its rounds.
+    The tail is found with HEAD, and also with a read. Returns a mapping from a name such as
+    `HEAD, long` to the rounds.
     """
     sides: dict[str, Side[Round]] = {}
     for stream in (_LONG, _SHORT):

@@ -207,7 +207,7 @@ def _facts_of(outcome: out.Outcome, entry: Entry) -> dict[str, object]:
 
 
 def _of_stream(outcome: txn_out.StreamRefused) -> Problem:
-    """Return the problem for the refusal's cause, with the path of the stream that caused it."""
+    """Return the problem for `outcome.cause`. The stream's path is added to the problem."""
     cause = problem_of(outcome.cause)
     return Problem(
         cause.status,

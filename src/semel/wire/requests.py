@@ -1,10 +1,10 @@
 """Requests on streams: the query, headers and body are parsed into a command or a problem.
 
-A POST is checked in a fixed order: 1 the syntax of the headers, 2 an empty body, 3 a missing
-Content-Type, 4 the size of the body. These numbers are in the comments below.
+The checks of a POST are numbered. This module makes the first four and has their numbers in
+comments: 1 the syntax of the headers, 2 an empty body, 3 a missing Content-Type, 4 the body's size.
 
-An error inside a JSON body is not refused here. The command contains the error, and the engine
-refuses the command after the checks that need the stream. In the fixed order, this is check 14.
+The engine makes the later checks, which need the stream. Check 14 refuses invalid JSON in the body.
+This module only finds the JSON error and stores it in the command.
 """
 
 from collections.abc import Callable, Set
@@ -64,10 +64,10 @@ _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
 class AppendPlan(Struct, frozen=True, gc=False):
     """The parsed headers of an append. Requests that differ only in body and sequence share a plan.
 
-    If the media type is malformed, `media_type` is the problem. It is sent only if the request has
-    a body. If `is_named` is False, the server has chosen the producer id, so the plan can be used
-    for one append only. With `is_common`, `append_response_lines` can build the response if the
-    append is stored and the stream recognises duplicates.
+    If the Content-Type is malformed, `media_type` is a Problem. The Problem is sent only if the
+    request has a body. If `is_named` is False, the server has chosen the producer id, so the plan
+    can be used for one append only. `is_common` means that `append_response_lines` can build the
+    response to a stored append, unless the outcome has `is_unguarded`.
     """
 
     path: str
@@ -138,8 +138,8 @@ def plan_post(
 def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -> Append | Problem:
     """Return the append command for a plan and a body, or a problem if the body is refused.
 
-    If `seq` is not empty, it replaces the producer's sequence in the plan. It must contain only
-    digits, and no more of them than a sequence can have.
+    If `seq` is not empty, it replaces the producer's sequence in the plan. The caller must ensure
+    that `seq` contains only digits and is not longer than a valid sequence.
     """
     media_type: str | None = None
     batch, error = None, None
@@ -173,9 +173,9 @@ def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
 
 
 def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | None]:
-    """Return the messages' media type, the batch, and the reason why the batch is invalid.
+    """Return the messages' media type, the batch, and an error text.
 
-    The reason is None if the batch is valid. The batch is None if it is invalid.
+    If the body is valid, the error text is None. If it is invalid, the batch is None.
     """
     media_type = plan.media_type
     if media_type is None:
@@ -344,7 +344,7 @@ class ReadRequest(Struct, frozen=True, gc=False):
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
-    """Parse a read. The headers that it uses are lists, so they can be repeated."""
+    """Parse a read. Its headers can be repeated, because the value of each is a list."""
     parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
@@ -408,9 +408,10 @@ def parse_cursor(text: str | None) -> int | None:
 def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
     """Return the read cursor for a response. `previous` is the read cursor of the request.
 
-    The result is normally the number of the current interval. But read cursors must increase. So if
-    `previous` is not below that number, the result is `previous` plus the number of intervals in
-    `jitter_s`, rounded up. `jitter_s` is a random number of seconds from 1 to JITTER_S_MAX.
+    Time is divided into numbered intervals of 20 s. The result is normally the current interval's
+    number. But read cursors must increase. If `previous` is not below this number, the result is
+    `previous` plus the number of intervals in `jitter_s` seconds, rounded up. `jitter_s` is a
+    random number from 1 to JITTER_S_MAX.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:

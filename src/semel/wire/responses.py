@@ -59,7 +59,7 @@ class StreamFacts(Struct, frozen=True, gc=False):
 
     `stable` is the stable offset: every message before it is committed or aborted. None means that
     the stable offset is the tail. `blocker` is the transaction that a reader at the stable offset
-    waits for. It is None if it was not looked up.
+    waits for. It is None if there is no such transaction or if it was not looked up.
     """
 
     incarnation: str
@@ -205,8 +205,8 @@ def post_response(
 def append_response_lines(outcome: Appended) -> tuple[int, bytes]:
     """Return the status and the encoded header lines of the response to a stored append.
 
-    The response is the same as that of `post_response`, but takes less time to build. The function
-    can be used only if the plan has `is_common` and the outcome does not have `is_unguarded`.
+    The response is the same as that of `post_response`, but takes less time to build. Use it only
+    if `is_common` is true for the append's plan and `outcome.is_unguarded` is false.
     """
     lines = f"Stream-Next-Offset: {print_offset(outcome.next_offset)}\r\n"
     if outcome.epoch is None:
@@ -436,8 +436,8 @@ def etag_of(
 def is_match(etag: str, if_none_match: str) -> bool:
     """Return True if If-None-Match is `*` or a list that contains `etag`.
 
-    The comparison is weak: it ignores the prefix `W/`. In a malformed list, only the tags before
-    the error count.
+    The comparison is weak: it ignores the prefix `W/`. If the list is malformed, only the tags
+    before the syntax error are compared.
     """
     if if_none_match.strip() == "*":
         return True

@@ -1,7 +1,7 @@
 """Server-sent events. Each read is sent as a data event, followed by a control event.
 
 Each line of a payload becomes a `data:` line. CRLF, CR and LF end a line. A reader removes one
-space after the colon, so a second space is added to a line that begins with a space.
+space after the colon. So if a line begins with a space, another space is inserted before it.
 """
 
 import codecs
@@ -61,9 +61,10 @@ class SseEncoder:
     """Encodes the reads of one connection as data events.
 
     Text is UTF-8, and a character can be split between two appends. A message that ends inside a
-    character is held back until a later message completes the character. A reader that reconnects
-    continues at `next_offset`. Because messages are held back, this offset is not inside a
-    character, unless more than HELD_BYTES_MAX bytes would have to be held back.
+    character is held back until a later message completes the character. Meanwhile `next_offset` is
+    the offset of that message, so that a reader that reconnects there gets the whole character. But
+    if more than HELD_BYTES_MAX bytes would have to be held back, only the incomplete character is
+    held back, and a reader that reconnects loses it.
     """
 
     def __init__(self, content_type: str, start: int) -> None:

@@ -73,9 +73,9 @@ _TIMED_OUT_PHASE: Final = "Dead"
 
 
 class TxnQuery(Struct, frozen=True):
-    """Which pending transactions to list, by state and by stream.
+    """A query for a page of the pending transactions with a given state and a given stream.
 
-    `after` is the transaction number after which the page begins.
+    `state` or `stream` is None if any will do. The page begins after transaction number `after`.
     """
 
     state: str | None
@@ -89,7 +89,7 @@ class TxnQuery(Struct, frozen=True):
 
 @parser
 def parse_begin(headers: Headers, body: bytes, *, now_ms: int) -> Begin:
-    """Parse a request of a producer or a sink task to begin a transaction."""
+    """Parse a request to begin a transaction, sent by a producer or a sink task."""
     request = read_document(headers, body, BeginRequest)
     name = check_name(request.transaction_id, "transaction_id", TXN_ID_BYTES_MAX)
     owner = _read_owner(request)
@@ -150,7 +150,7 @@ def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms:
 
 
 def _own_fields(request: TxnRequest) -> dict[str, Any]:
-    """Return the command's additional fields, which depend on the type of the request."""
+    """Return the command fields that only this type of request has."""
     match request:
         case AddStreamsRequest(streams=streams):
             return {"streams": tuple(dict.fromkeys(streams))}
@@ -180,7 +180,7 @@ def parse_txn_query(query: str) -> TxnQuery:
 def parse_txn_epoch(query: str) -> int | None:
     """Return the transaction epoch of the transaction to show; None if the query has no epoch.
 
-    Without an epoch, the newest transaction with the id is shown.
+    Several transactions can have the same id. Without an epoch, the newest of them is shown.
     """
     return _read_number(parse_query(query, ("epoch",)), "epoch")
 
@@ -209,7 +209,7 @@ def begin_response(outcome: Begun) -> Response:
 
 
 def call_response(outcome: Outcome, command: TxnAction) -> Response:
-    """Return the response to a request that changes a transaction, one of ACTIONS."""
+    """Return the response to a request that changes a transaction (see ACTIONS)."""
     name, epoch = command.id, command.epoch
     response: ExtendResponse | PrepareResponse | AbortResponse | TxnCommitResponse
     match outcome:
@@ -251,7 +251,7 @@ def results_of(
 
 
 def group_offsets(positions: Iterable[PositionResult | PositionView]) -> GroupOffsets:
-    """Return a mapping from each group to its positions: printed offsets, keyed by path."""
+    """Return a mapping from each group to a mapping from each path to the printed offset."""
     groups: GroupOffsets = {}
     for position in positions:
         groups.setdefault(position.group, {})[position.path] = print_offset(position.offset)

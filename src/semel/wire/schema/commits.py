@@ -74,7 +74,7 @@ class CommittedSink(Struct, frozen=True):
 
 
 class CommitResponse(Struct, frozen=True):
-    """The response to a one-shot commit, sent by a sink or a producer."""
+    """The response to the one-shot commit of a sink or a producer."""
 
     duplicate: bool
     streams: StreamResults | None
@@ -94,9 +94,9 @@ class CommitResult(Struct, frozen=True):
     position in each stream. `deleted` lists the streams in the commit that no longer exist. All
     three are None if the server no longer retains them.
 
-    `duplicate` is True if the request was a repeat. The result is then that of the first commit.
-    `warning` is set if a repeat differs from the stored commit, or if the server could not compare
-    the two.
+    `duplicate` is True if the commit was already stored. The result is then that of the stored
+    commit. `warning` is set if the repeated request differs from the stored commit, or if the
+    server could not compare the two.
     """
 
     streams: StreamResults | None = None

@@ -43,7 +43,7 @@ class AssignedProducer(Struct, frozen=True, rename={"producer_id": "producerId"}
 
 
 class ProducerClaim(Struct, frozen=True, kw_only=True):
-    """The response to a claim: the new epoch, and what earlier instances stored last.
+    """The response to a claim: the new epoch, and what the producer stored last before the claim.
 
     `last_seq`, `last_offset` or `cursor` is None if the server has no such value for the producer.
     """
@@ -127,8 +127,8 @@ class ExplainResponse(Struct, frozen=True, kw_only=True):
     """The response to `GET /v1/producers/explain`: an append, and the outcome it would have.
 
     `other_payload` is the outcome that the append would have if its payload differed from the
-    stored payload. It is null if that outcome is the same. `known` is the state of the producer in
-    the stream; null if the stream has no row for the producer.
+    stored payload. It is null if the payload makes no difference. `known` is the state of the
+    producer in the stream; null if the stream has no row for the producer.
     """
 
     stream: str

@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class OfTransaction(Struct, frozen=True):
-    """Base class for responses about a transaction: its id and its transaction epoch."""
+    """Base class for responses that contain a transaction's id and its transaction epoch."""
 
     transaction_id: str
     transaction_epoch: int
 
 
 class TransactionState(OfTransaction, frozen=True):
-    """Base class for responses that also contain the state of the transaction."""
+    """Base class for responses that contain a transaction's id, transaction epoch and state."""
 
     state: str
 
@@ -63,7 +63,7 @@ class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
 class PinRequest(StrictRequest, frozen=True):
     """The body of `POST /v1/groups/{group}/snapshot`.
 
-    The Python client sends a `PinnedStep` instead, because it has the same members.
+    The Python client encodes a `PinnedStep` as the body, which gives the same JSON members.
     """
 
     number: int
@@ -150,9 +150,9 @@ class BeginRequest(StrictRequest, frozen=True):
 
 
 class TxnRequest(StrictRequest, frozen=True, kw_only=True):
-    """The body of `POST /v1/transactions/{id}/commit`, and of `abort` and `fence`.
+    """The body of a request to commit, abort or fence a transaction.
 
-    It is also the base class for the bodies of the other requests about a transaction.
+    It is also the base class for the bodies of the other requests that change a transaction.
     """
 
     producer_id: str | None = None
@@ -218,7 +218,8 @@ class BeginResponse(Struct, frozen=True, kw_only=True):
 class ExtendResponse(OfTransaction, frozen=True):
     """The response to a request that adds streams or positions to a transaction.
 
-    `stream_count` or `offset_count` is the number of streams or positions that it has now.
+    `stream_count` is the number of streams that the transaction has now, and `offset_count` is the
+    number of its positions. Only one of the two is present, depending on the request.
     """
 
     stream_count: int | UnsetType = UNSET
