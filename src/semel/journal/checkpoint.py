@@ -143,7 +143,7 @@ def _put_table(
 
 
 def _slices(names: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the names in short lists, because sorting one long list would stall the event loop."""
+    """Yield the names in short lists. Sorting one long list would stall the event loop."""
     names = iter(names)
     while names_slice := list(islice(names, _SORT_MAX)):
         yield names_slice
@@ -160,7 +160,7 @@ def drop_removed(cut: Cut) -> None:
 
 
 def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
-    """Remove all rows that belong to the streams or transactions with these numbers."""
+    """Remove all rows that belong to these streams (`owner` is OF_STREAM) or transactions."""
     names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
         for name in names:

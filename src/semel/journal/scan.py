@@ -153,10 +153,11 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
 
 
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
-    """Check that the chunks that a decision frame commits exist, before the frame is replayed.
+    """Check that every chunk committed by the decision frame `decided` exists.
 
-    Chunks from the LSN `replayed_from` on have been replayed already. Earlier chunks are only
-    listed in the checkpoint, so this function reads their frames. Raises CorruptData or DiskFailed.
+    `decided` itself is not replayed yet. Chunks from the LSN `replayed_from` on have been replayed.
+    Earlier chunks are only listed in the checkpoint, so this function reads their frames. Raises
+    CorruptData or DiskFailed.
     """
     staged = {
         chunk
