@@ -189,7 +189,7 @@ def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
 
 
 def show_group(site: ServerConfig, group: str) -> Flow[Document]:
-    """Return the group's positions, and as `snapshot` the group's pinned step or None."""
+    """Return a document with the group's positions. Its `snapshot` is the pinned step or None."""
     page = yield from get(site, site.address.target(GROUPS, group, "offsets"), Document)
     target = site.address.target(GROUPS, group, "snapshot")
     return {**page, "snapshot": (yield from pinned_step(site, target, Document))}
@@ -251,7 +251,7 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
 
 
 def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Registration]:
-    """Register the next epoch of `producer_id`. If it is None, register a new producer id.
+    """Register the next epoch of `producer_id`, or a new producer id if that is None.
 
     A retry is harmless. It only increases the epoch once more, or registers one more id.
     """

@@ -238,7 +238,7 @@ class TransactionCalls:
         return self.result
 
     def committed(self) -> None:
-        """Record that the transaction is committed. A different call may have committed it."""
+        """Record that the transaction was committed, either by `commit` or by a different call."""
         self.state = COMMITTED
         self._moving.done()
 
@@ -250,7 +250,7 @@ class TransactionCalls:
         self.aborted()
 
     def aborted(self) -> None:
-        """Record that the transaction is aborted. A different call may have aborted it."""
+        """Record that the transaction was aborted, either by `abort` or by a different call."""
         self.state = ABORTED
         self._moving.dropped()
 
@@ -276,7 +276,7 @@ class TransactionCalls:
     def _ours(self, flow: Flow[T]) -> Flow[T]:
         """Run `flow`. If the server refuses it because the transaction has ended, record the end.
 
-        Raises TransactionFenced instead of the refusal if a newer instance fenced the producer.
+        If a newer instance fenced the producer, TransactionFenced replaces the server's error.
         """
         try:
             return (yield from flow)
@@ -330,7 +330,7 @@ def end_transaction_call(
 ) -> Flow[CommitResult]:
     """Commit or abort the prepared transaction with this token.
 
-    The transaction may have been begun by a different client.
+    It does not matter which client began the transaction.
     """
     transaction_id, epoch = parse_token(token)
     own = (unresolved or {}).get(token)

@@ -160,7 +160,7 @@ def drop_removed(cut: Cut) -> None:
 
 
 def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
-    """Remove all rows that belong to these streams (`owner` is OF_STREAM) or transactions."""
+    """Remove the rows of the streams or transactions with these numbers. `owner` says which."""
     names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
         for name in names:
@@ -198,7 +198,7 @@ def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: Coun
 
 
 def _settle_segments(tables: TableWriter, cut: Cut, counts: Counter[int]) -> set[int]:
-    """Update the number of index blocks of each segment.
+    """Update the stored number of index blocks for each segment.
 
     Return the segments that are no longer needed.
     """

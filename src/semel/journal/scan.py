@@ -62,7 +62,7 @@ def frames_of(
                 str(error), file=segment_name(segment), position=lsn - segment
             ) from error
         if frame.previous_crc != previous_crc:
-            raise TornTail(lsn, "the frame does not continue the one before it")
+            raise TornTail(lsn, "the frame does not continue the previous frame")
         yield frame
         lsn, previous_crc = frame.end, frame.crc
 
@@ -115,7 +115,7 @@ def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
 
 
 def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> Iterator[Frame]:
-    """Yield the intact frames that begin from byte `at` up to `stop` of a segment.
+    """Yield the intact frames of a segment that begin at byte `at` or later, but before `stop`.
 
     Each frame is checked alone. The chain of checksums is not checked.
     """

@@ -86,7 +86,7 @@ class RowCheck:
         self._txns: dict[int, TxnRow] = {}
 
     def check(self) -> None:
-        """Check all rows and report damage. Put the content that is sound into `stored`."""
+        """Check all rows, report damage, and collect the undamaged rows as a StoredCheckpoint."""
         self._check_meta()
         self._check_streams()
         for name in STATE_TABLES:
@@ -296,8 +296,8 @@ class RowCheck:
     def _check_segments(self) -> None:
         """Check the list of segments in the checkpoint.
 
-        Every segment into which index rows point must be listed. The number of these rows must
-        equal the stored number.
+        Every segment into which index rows point must be listed. For each segment, the number of
+        these rows must equal the number that the checkpoint contains.
         """
         counted = {
             int.from_bytes(key, "big"): BLOCK_COUNT.unpack(value)[0]
