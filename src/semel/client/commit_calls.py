@@ -362,7 +362,7 @@ class TaskCalls:
         if self.is_prepared:
             raise _wrong_state("is prepared, and accepts no more messages")
         if self._is_indeterminate:
-            raise _wrong_state("has an append without a response; abort the task and repeat it")
+            raise _wrong_state("has an append that got no response; abort the task and repeat it")
 
 
 def _wrong_state(state: str) -> errors.InvalidTransactionState:

@@ -60,7 +60,7 @@ def parse_address(url: str) -> Address:
         raise ValueError(f"{url!r} is not the address of a server: {error}") from None
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError(
-            f"{url!r} is not the address of a server; expected one such as http://127.0.0.1:4437"
+            f"{url!r} is not the address of a server; use an address such as http://127.0.0.1:4437"
         )
     if parts.username is not None or parts.password is not None:
         raise ValueError("an address must not contain a user and password; pass token= or headers=")
@@ -153,7 +153,7 @@ def render(request: Request, fixed: bytes) -> bytes:
 
 
 def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
-    """Return the caller's headers. The token, if there is one, becomes the Authorization header.
+    """Return `headers`, and an Authorization header if `token` is not None.
 
     Raises ValueError if a header cannot be sent.
     """
@@ -182,7 +182,7 @@ def _line(name: str, value: str) -> str:
 
 
 class ProducerHeaders(Struct, frozen=True):
-    """The producer id and the sequence of an append, with its epoch or session."""
+    """The producer headers of an append: id, sequence, and either the epoch or the session."""
 
     producer_id: str
     seq: int
@@ -202,7 +202,7 @@ class TransactionHeaders(Struct, frozen=True):
 
 
 class AppendHeaders(Struct, frozen=True):
-    """The conditions of an append, and the identity by which the server recognises a repeat."""
+    """The conditions of an append, and the ids by which the server recognises a repeat."""
 
     seq: str | None = None
     if_match: str | None = None
@@ -245,16 +245,16 @@ class AppendHeaders(Struct, frozen=True):
     def is_staged(self) -> bool:
         """True if the append belongs to a staged transaction.
 
-        Its messages get their offsets when the transaction commits.
+        The appended messages get their offsets when the transaction commits.
         """
         return self.transaction is not None and self.transaction.seq is not None
 
     @property
     def is_guarded(self) -> bool:
-        """True if only a condition keeps the server from applying a repeat a second time.
+        """True if the append has a condition, but no id by which the server recognises a repeat.
 
-        If the server refuses such a repeat, the refusal does not show whether the first request was
-        applied.
+        The server refuses a repeat if the condition no longer holds. Such a refusal does not show
+        whether the first request was applied.
         """
         return not self.is_tagged and (self.if_match is not None or self.seq is not None)
 

@@ -2,8 +2,8 @@
 
 Call `expect` once for each request, in order, because the format of a response depends on its
 request. Call `feed` with the received bytes, in pieces of any size. Call `end` when the server has
-closed the connection. The parser raises ProtocolError if a different parser could read a response
-differently.
+closed the connection. The parser raises ProtocolError if a response is ambiguous, so that other
+parsers could interpret it differently.
 """
 
 import re
@@ -113,8 +113,8 @@ class ResponseParser:
     def end(self) -> list[ParserEvent]:
         """Return the events that the end of the connection completes.
 
-        Raises ResponseCut if only a part of a response was received. It is no error here if no byte
-        of a response was received. `waiting_count` counts such responses.
+        Raises ResponseCut if only a part of a response was received. Expected responses of which no
+        byte was received raise no error here, but `waiting_count` still counts them.
         """
         self._events = []
         self.is_closing = True
@@ -187,8 +187,8 @@ class ResponseParser:
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
                 self._refuse(
-                    f"Transfer-Encoding {coding!r} is not supported; expected only chunked, and no"
-                    " Content-Length"
+                    f"Transfer-Encoding {coding!r} is not supported; it must be chunked, and"
+                    " there must be no Content-Length"
                 )
             self._step = self._take_chunk_size
         elif length is not None:

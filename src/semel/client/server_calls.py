@@ -1,4 +1,4 @@
-"""Flows for lists, producers and operator requests. They use no sockets."""
+"""Flows that list streams, manage producers, and send operator requests. They use no sockets."""
 
 from math import inf
 from typing import Any, Final
@@ -67,7 +67,7 @@ def get(site: ServerConfig, target: str, kind: type[T]) -> Flow[T]:
 def post(site: ServerConfig, target: str, document: Any, kind: type[T], *statuses: int) -> Flow[T]:
     """Send a document and decode the response as `kind`.
 
-    The request is sent again if no response comes, so a repeat must have no further effect.
+    If no response comes, the request is sent again. Therefore it must be safe to repeat.
 
     Raises NotSupported if the server does not know the target, a Refused error if the server
     refuses the request, and ProtocolError if the status is not one of `statuses`.
@@ -81,8 +81,9 @@ def send(
 ) -> Flow[Exchanged]:
     """Send a document and return the response.
 
-    The request is sent again if no response comes, so a repeat must have no further effect. Raises
-    NotSupported if the server does not know the target.
+    If no response comes, the request is sent again. Therefore it must be safe to repeat.
+
+    Raises NotSupported if the server does not know the target.
     """
     request = Request("POST", target, _JSON, msgspec.json.encode(document, enc_hook=to_plain))
     return _exchange(site, request, RetrySafety.REPEATABLE, silence_seconds)
@@ -129,8 +130,8 @@ def list_transactions(
 ) -> Flow[list[Document]]:
     """Return the pending transactions.
 
-    `state` limits the list to transactions in that state. `stream` limits it to transactions with
-    that stream. None means no limit.
+    `state` limits the list to transactions in that state. `stream` limits it to transactions that
+    can write to that stream or move a position in it. None means no limit.
     """
     transactions: list[Document] = []
     after: int | None = 0
@@ -188,14 +189,17 @@ def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
 
 
 def show_group(site: ServerConfig, group: str) -> Flow[Document]:
-    """Return the group's positions. The member `snapshot` is its pinned step, or None."""
+    """Return a document with the group's positions. Its `snapshot` is the pinned step or None."""
     page = yield from get(site, site.address.target(GROUPS, group, "offsets"), Document)
     target = site.address.target(GROUPS, group, "snapshot")
     return {**page, "snapshot": (yield from pinned_step(site, target, Document))}
 
 
 def pinned_step(site: ServerConfig, target: str, kind: type[T]) -> Flow[T | None]:
-    """Return the pinned step at `target`, or None if the group has never pinned a step."""
+    """Return a group's pinned step, or None if the group has never pinned a step.
+
+    `target` is the request target of the pinned step.
+    """
     try:
         return (yield from get(site, target, kind))
     except Refused as error:
@@ -247,9 +251,9 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
 
 
 def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Registration]:
-    """Register a new producer id, or the next epoch of `producer_id`.
+    """Register the next epoch of `producer_id`, or a new producer id if that is None.
 
-    A retry is harmless, because it only increases the epoch once more.
+    A retry is harmless. It only increases the epoch once more, or registers one more id.
     """
     request = RegisterRequest(producer_id)
     return post(site, site.address.target(PRODUCERS), request, Registration, 200, 201)

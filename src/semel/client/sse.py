@@ -106,8 +106,8 @@ def live_reader(
 ) -> PageReader:
     """Return a live reader. `live` is "auto", "long-poll" or "sse".
 
-    "auto" means long-poll, because its responses have the offset and the time of each message.
-    Raises ValueError for any other value.
+    "auto" means long-poll, because long-poll responses have the offset and the time of each
+    message. Raises ValueError if `live` is none of the three.
     """
     if live in ("auto", "long-poll"):
         return PageReader(calls, offset, is_live=True, isolation=isolation)
@@ -119,8 +119,8 @@ def live_reader(
 class SseReader(PageReader):
     """A live reader that uses server-sent events.
 
-    Only control events have offsets. So among the messages before a control event, only the first
-    message has an `offset`, and only the last message has a `next_offset`.
+    Only control events have offsets. Therefore, of the messages between two control events, only
+    the first message has an `offset`, and only the last message has a `next_offset`.
     """
 
     def __init__(self, calls: StreamCalls, offset: str, *, isolation: str = READ_COMMITTED) -> None:
@@ -132,7 +132,7 @@ class SseReader(PageReader):
         self._failures = 0
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the messages of the next events, or None at the end. The list can be empty."""
+        """Return the next messages, or an empty list. Return None at the end of the stream."""
         yield from self.begin()
         if self._is_over:
             yield from self.hang_up()

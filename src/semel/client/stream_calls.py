@@ -48,7 +48,7 @@ class StreamCalls:
         self.is_foreign = False
 
     def retrying_forever(self) -> "StreamCalls":
-        """Return a copy that retries each request until the call's timeout."""
+        """Return a copy that does not limit the number of retries. The timeout still applies."""
         calls = StreamCalls(replace(self.site, retries=None), self.path)
         calls.content_type, calls.is_semel = self.content_type, self.is_semel
         return calls
@@ -84,7 +84,7 @@ class StreamCalls:
         """Return the stream's metadata.
 
         Raises StreamNotFound if there is no such stream. Raises StreamGone if the stream was
-        deleted, and its data is kept only for its forks.
+        deleted, but its data is still kept for its forks.
         """
         exchange = yield from self._ask(Request("HEAD", self.target), RetrySafety.READ)
         if exchange.response.status >= 400:
@@ -163,7 +163,7 @@ class StreamCalls:
         return self.content_type
 
     def _require_semel(self, call: str) -> Flow[None]:
-        """Raise NotSupported if the server is not semel, because it could misinterpret the call."""
+        """Raise NotSupported if the server is not semel. Other servers could misread the call."""
         if not self.is_semel:
             yield from self.head()
         if not self.is_semel:
@@ -172,8 +172,8 @@ class StreamCalls:
     def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
         """Append an encoded body and return the receipt.
 
-        Raises Indeterminate if an earlier attempt got no response, and the server then refuses the
-        repeat. Perhaps it refuses the repeat only because the earlier attempt was applied.
+        Raises Indeterminate if an attempt got no response and the server then refuses the repeat.
+        In this case it is unknown whether the first attempt was applied and caused the refusal.
         """
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded
@@ -184,8 +184,8 @@ class StreamCalls:
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
-                "the request was refused, perhaps because an earlier attempt that got no response"
-                f" was applied: {error.message}",
+                "an earlier attempt got no response, and the repeat was refused; perhaps the"
+                f" earlier attempt was applied and caused the refusal: {error.message}",
                 status=exchange.response.status,
             )
         raise error
@@ -275,9 +275,9 @@ def _is_bare(error: errors.ClientError) -> bool:
 
 
 def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Refused:
-    """Return the error for a refused append whose media type is correct.
+    """Return the error to raise for an append that was refused although its type is correct.
 
-    A 409 without a code then means a Stream-Seq conflict, if the append has a Stream-Seq.
+    A 409 without a code becomes StreamSeqConflict if the append has a Stream-Seq.
     """
     if _is_bare(error) and conditions.seq is not None:
         return errors.StreamSeqConflict(error.message, status=409)

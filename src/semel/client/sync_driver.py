@@ -312,7 +312,7 @@ class Tail(Iterator[Message]):
     def offset(self) -> str:
         """The offset after all messages that were fetched so far.
 
-        Some of these messages are perhaps not yet returned by the iterator.
+        The iterator has perhaps not returned all of these messages yet.
         """
         return self._reader.offset
 

@@ -102,7 +102,7 @@ def transport_to(
 
 
 def connect_error(transport: Transport, error: OSError) -> NotSent:
-    """Return the reply for a failed attempt to connect.
+    """Return what a flow receives if the attempt to connect failed with `error`.
 
     The failure is permanent if the server's certificate is not trusted.
     """
@@ -155,7 +155,7 @@ class PooledConnection(ABC):
             raise ConnectionResetError("the server closed the connection")
 
     def failure(self, error: Exception, url: str, *, is_sent: bool) -> NotSent | Lost:
-        """Return the reply for a request that got no response.
+        """Return what a flow receives for a request that got no response because of `error`.
 
         Return Lost if the whole request was sent, and otherwise NotSent.
         """

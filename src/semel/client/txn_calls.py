@@ -53,16 +53,16 @@ ABORTED: Final = "aborted"
 FENCED: Final = "fenced"  # the abort reason if a newer instance fenced the producer
 
 _FIND_OUT: Final = (
-    "it is safe to repeat the commit: call commit() again, or client.transaction_status({token!r})"
+    "call commit() again, which is safe, or call client.transaction_status({token!r})"
 )
 _DO_AGAIN: Final = (
     "abort the transaction and repeat it; none of its messages are visible before its commit"
 )
 _REFUSED: Final = (
-    "was refused a position, or got no response for it; add the position again, or abort the"
-    " transaction and begin again with a new tail"
+    "was refused a position, or got no response when the position was added; add it again, or"
+    " abort the transaction and begin again with a new tail"
 )
-_INDETERMINATE: Final = "has an append without a response; abort the transaction and repeat it"
+_INDETERMINATE: Final = "has an append that got no response; abort the transaction and repeat it"
 
 
 # The client's transactions that can still be pending, keyed by token.
@@ -182,7 +182,7 @@ class TransactionCalls:
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
         """Add a group's moves to the commit.
 
-        A move without conditions starts at the position that this client has read.
+        A move that is only an offset starts at the position that this client knows.
         """
         yield from self._add(group, self._moving.plan(group, moves))
 
@@ -238,7 +238,7 @@ class TransactionCalls:
         return self.result
 
     def committed(self) -> None:
-        """Record that the transaction is committed. A different call may have committed it."""
+        """Record that the transaction was committed, either by `commit` or by a different call."""
         self.state = COMMITTED
         self._moving.done()
 
@@ -250,7 +250,7 @@ class TransactionCalls:
         self.aborted()
 
     def aborted(self) -> None:
-        """Record that the transaction is aborted. A different call may have aborted it."""
+        """Record that the transaction was aborted, either by `abort` or by a different call."""
         self.state = ABORTED
         self._moving.dropped()
 
@@ -276,7 +276,7 @@ class TransactionCalls:
     def _ours(self, flow: Flow[T]) -> Flow[T]:
         """Run `flow`. If the server refuses it because the transaction has ended, record the end.
 
-        Raises TransactionFenced instead of the refusal if a newer instance fenced the producer.
+        If a newer instance fenced the producer, TransactionFenced replaces the server's error.
         """
         try:
             return (yield from flow)
@@ -330,7 +330,7 @@ def end_transaction_call(
 ) -> Flow[CommitResult]:
     """Commit or abort the prepared transaction with this token.
 
-    The transaction may have been begun by a different client.
+    It does not matter which client began the transaction.
     """
     transaction_id, epoch = parse_token(token)
     own = (unresolved or {}).get(token)
@@ -338,9 +338,7 @@ def end_transaction_call(
     try:
         exchange = yield from _sent(replace(site, retries=None), request, transaction_id, action)
     except errors.Indeterminate as error:
-        error.advice = (
-            "it is safe to repeat the call: call this again, or client.transaction_status(token)"
-        )
+        error.advice = "repeat the call, which is safe, or call client.transaction_status(token)"
         raise
     result = decoded(exchange.response, CommitResult)
     if own is not None:
@@ -354,7 +352,10 @@ def end_transaction_call(
 
 
 def note_listed(unresolved: Unresolved, tokens: Iterable[str]) -> None:
-    """Record that a one-shot commit has committed this client's transactions among `tokens`."""
+    """Record that a one-shot commit has committed the transactions with these tokens.
+
+    Tokens that are not in `unresolved` are ignored.
+    """
     for own in [unresolved[token] for token in tokens if token in unresolved]:
         own.committed()
         own.remove()

@@ -88,9 +88,9 @@ _COLUMNS_BYTES: Final = 32
 
 
 class Extras(Struct, frozen=True):
-    """The extras of an append, as columns. Each column has one element per message.
+    """The keys, headers and timestamps of an append's messages, as three columns.
 
-    A column can be None if no message has a value for it.
+    Each column has one element per message. It can be None if no message has a value for it.
     """
 
     keys: Sequence[bytes | None] | None = None
@@ -102,7 +102,7 @@ class Extras(Struct, frozen=True):
 
 
 class Extra(Struct, frozen=True):
-    """The extras of one message. `size` is the maximum number of bytes they add to an append."""
+    """The key, headers and time of one message. In an append they take at most `size` bytes."""
 
     key: bytes | None
     headers: Sequence[Header]
@@ -129,7 +129,7 @@ def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | 
 def columns_of(count: int, extras: Mapping[int, Extra]) -> Extras:
     """Return the extras of `count` messages as columns.
 
-    `extras` maps the index of a message to its extras. Messages without extras are left out of it.
+    `extras` maps each message's index to its extras. It omits the messages without extras.
     """
     rows = [extras.get(index) for index in range(count)]
     return Extras(
@@ -221,8 +221,8 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
     semel returns two offsets for each message. `offset` is the offset of the message itself.
     `next_offset` is the offset at which to continue after it. Other servers return only one pair of
     offsets for a whole response. Then only the first message of the response has an `offset`, and
-    only the last message has a `next_offset`. In a stream that is not JSON, such a response is one
-    message, even if it contains several appends.
+    only the last message has a `next_offset`. If the stream is not JSON, another server's response
+    becomes one message, even if it contains several appends.
 
     Only semel stores `key`, `headers` and `timestamp`. For a message that was appended without a
     timestamp, `timestamp` is the time at which the server stored it.
@@ -311,9 +311,9 @@ class Receipt(Struct, frozen=True):
     """The result of an append that is stored.
 
     `next_offset` is the tail of the stream after the append. It is None if the append is staged, or
-    if the server no longer retains the offset. `duplicate` is True if the append was stored before;
-    then `next_offset` is the offset that the first append returned. `mismatch` is True if a
-    different payload is stored with the producer's sequence.
+    if the server no longer retains the offset. `duplicate` is True if an earlier request had stored
+    the append. Then `next_offset` is the offset that the earlier request returned. `mismatch` is
+    True if the payload that is stored with the producer's sequence differs from this payload.
     """
 
     next_offset: str | None
@@ -367,12 +367,12 @@ def encode(value: Any, content_type: str) -> bytes:
         return value.encode()
     raise TypeError(
         f"a stream of {content_type} takes bytes{' or str' if is_text(content_type) else ''}, "
-        f"not {type(value).__name__}; encode it, or create the stream as application/json"
+        f"not {type(value).__name__}; encode the value, or use a stream of application/json"
     )
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode a value as JSON. Bytes are returned as they are, because they are JSON already."""
+    """Encode a value as JSON. Bytes must be JSON already, and are returned unchanged."""
     if isinstance(value, PREENCODED):
         return bytes(value)
     try:
@@ -469,5 +469,5 @@ def parse_token(token: str) -> tuple[str, int]:
     """
     transaction_id, colon, epoch = token.rpartition(":")
     if not (colon and transaction_id and epoch.isascii() and epoch.isdigit()):
-        raise ValueError(f"{token!r} is not the token of a transaction, such as txn-1:1")
+        raise ValueError(f"{token!r} is not a transaction token; a token looks like txn-1:1")
     return transaction_id, int(epoch)

@@ -52,7 +52,8 @@ def chunks_max(segment_bytes: int) -> int:
 def streams_max(segment_bytes: int) -> int:
     """Return the maximum number of streams in a transaction.
 
-    It is limited because one frame must be able to end all pending transactions of a producer.
+    One frame must be able to end all pending transactions of a producer. That frame
+    contains a control record for each of their streams. Therefore the number is limited.
     """
     return _room_bytes(segment_bytes) // (_MARKER_BYTES * TXN_PENDING_MAX)
 
@@ -65,8 +66,8 @@ def _room_bytes(segment_bytes: int) -> int:
 class SegmentPart:
     """The bytes of one write group that go into one segment.
 
-    If the write group begins this segment, `ending` is the last frame of the previous segment. That
-    frame is written only after the new segment's file has its name.
+    If the write group begins this segment, `ending` is the last frame of the previous segment. It
+    is written only after the spare file was renamed to the new segment's name.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -124,13 +125,13 @@ class Appender:
         """Store the size of the spare segment, or 0 if there is none.
 
         The writer had this spare segment while it was writing to `segment`. If a later segment has
-        begun since then, it has used the spare segment, and now there is none.
+        begun since then, the spare segment was used for it, and the size 0 is stored.
         """
         self._spare_bytes = capacity if segment == self.segment else 0
 
     @property
     def has_spare(self) -> bool:
-        """Whether a new segment can begin now."""
+        """True if there is a spare segment, so that a new segment can begin now."""
         return self._spare_bytes > 0
 
     @property
@@ -140,7 +141,7 @@ class Appender:
 
     @property
     def has_facts(self) -> bool:
-        """Whether the open write group contains an event. A reply can wait for an event."""
+        """True if the open write group contains an event, so that replies must wait for it."""
         return self._group.is_synced
 
     def _fits(self, length: int) -> bool:
@@ -170,7 +171,7 @@ class Appender:
 
     def _roll(self) -> None:
         invariant(self.has_spare, "a frame was added although there is no room for it")
-        invariant(self.position > self.segment, "an empty segment cannot be rolled")
+        invariant(self.position > self.segment, "a segment was ended although it is still empty")
         self._ending = self._encode(
             KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms
         ).buffers

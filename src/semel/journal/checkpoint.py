@@ -143,7 +143,7 @@ def _put_table(
 
 
 def _slices(names: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the names in short lists, because sorting one long list would stall the event loop."""
+    """Yield the names in short lists. Sorting one long list would stall the event loop."""
     names = iter(names)
     while names_slice := list(islice(names, _SORT_MAX)):
         yield names_slice
@@ -160,7 +160,7 @@ def drop_removed(cut: Cut) -> None:
 
 
 def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
-    """Remove all rows that belong to the streams or transactions with these numbers."""
+    """Remove the rows of the streams or transactions with these numbers. `owner` says which."""
     names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
         for name in names:
@@ -198,7 +198,7 @@ def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: Coun
 
 
 def _settle_segments(tables: TableWriter, cut: Cut, counts: Counter[int]) -> set[int]:
-    """Update the number of index blocks of each segment.
+    """Update the stored number of index blocks for each segment.
 
     Return the segments that are no longer needed.
     """

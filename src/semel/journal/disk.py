@@ -149,7 +149,7 @@ class RealDisk:
         self._lock_fd = fd
 
     def is_there(self) -> bool:
-        """Return True if the lock file still has a name in a directory."""
+        """Return True if the lock file that this process has open was not deleted."""
         return os.fstat(self._lock_fd).st_nlink > 0
 
     def names(self) -> list[str]:
@@ -229,7 +229,8 @@ def write_identity(disk: Disk, identity: bytes) -> None:
 def read_identity(disk: Files) -> bytes:
     """Return the identity of a directory.
 
-    Raises CorruptData if the file is damaged or in a different format. Also raises OSError.
+    Raises CorruptData if the identity file is damaged, or if the directory has a different format.
+    Also raises OSError.
     """
     with contextlib.closing(disk.open(IDENTITY_NAME)) as file:
         data = file.read(0, _FILE_BYTES + 1)

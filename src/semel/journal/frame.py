@@ -224,7 +224,7 @@ def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
     if length is None:
         raise BadFrame("no frame header")
     if length > len(data) - at:
-        raise BadFrame("the frame reaches past the end")
+        raise BadFrame("the frame reaches past the end of the file")
     version, kind, count, _, meta_bytes, previous_crc, own_lsn, watermark, time_ms = (
         _REST.unpack_from(data, at + _CRC_FROM)
     )
@@ -274,7 +274,7 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
         if flags & _HAS_EXTRAS:
             extras_from = 4 * messages if messages > 1 else 0
             if extras_from >= len(lengths):
-                raise BadFrame("the flags of a section announce extras, but it has none")
+                raise BadFrame("the flags of a section announce extras, but the section has none")
             lengths, extras = lengths[:extras_from], lengths[extras_from:]
         is_joined = bool(flags & _IS_JOINED)
         sections.append(

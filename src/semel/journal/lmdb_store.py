@@ -100,8 +100,8 @@ class LmdbWriter(LmdbReader):
         """Return `error`, or StoreFull if `error` is an I/O error and the disk is nearly full.
 
         On a nearly full disk, a write can be short, and LMDB reports a short write as an I/O error.
-        The last committed transaction stays intact in both cases, because LMDB never overwrites the
-        pages of that transaction.
+        Such an error does not damage the last committed transaction, because LMDB never overwrites
+        the pages of that transaction.
         """
         disk = os.statvfs(self._path)
         needed = (self._change_count + _PAGES_BESIDE) * _PAGE_BYTES_MAX

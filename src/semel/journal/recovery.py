@@ -2,8 +2,8 @@
 
 The page cache can contain frames that are not durable. After the process was killed, some frames
 may never have been synced. After a failed sync, the disk may lack frames although the kernel
-considers their pages clean. Therefore recovery rewrites all frames that no watermark proves
-durable, and syncs them before the first reply.
+considers their pages clean. Therefore recovery rewrites and syncs frames before the first
+reply, unless a watermark proves that they are durable.
 """
 
 from collections.abc import Callable
@@ -284,9 +284,10 @@ def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None
 
 
 def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
-    """Create a spare segment in place of the old one. If the disk is full, remove the reserve.
+    """Create the spare segment, and remove an old spare segment first.
 
-    Raises DiskFailed if there is still no room. `is_new` selects the message for a new directory.
+    If the disk is full, remove the reserve file and try again. Raises DiskFailed if there is still
+    no room. If `is_new`, the error's message describes what a new directory needs.
     """
     for name in (SPARE_NAME, RESERVE_NAME):
         if name in disk.names():

@@ -62,7 +62,7 @@ def frames_of(
                 str(error), file=segment_name(segment), position=lsn - segment
             ) from error
         if frame.previous_crc != previous_crc:
-            raise TornTail(lsn, "the frame does not continue the one before it")
+            raise TornTail(lsn, "the frame does not continue the previous frame")
         yield frame
         lsn, previous_crc = frame.end, frame.crc
 
@@ -115,7 +115,7 @@ def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
 
 
 def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> Iterator[Frame]:
-    """Yield the intact frames that begin from byte `at` up to `stop` of a segment.
+    """Yield the intact frames of a segment that begin at byte `at` or later, but before `stop`.
 
     Each frame is checked alone. The chain of checksums is not checked.
     """
@@ -153,10 +153,11 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
 
 
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
-    """Check that the chunks that a decision frame commits exist, before the frame is replayed.
+    """Check that every chunk committed by the decision frame `decided` exists.
 
-    Chunks from the LSN `replayed_from` on have been replayed already. Earlier chunks are only
-    listed in the checkpoint, so this function reads their frames. Raises CorruptData or DiskFailed.
+    `decided` itself is not replayed yet. Chunks from the LSN `replayed_from` on have been replayed.
+    Earlier chunks are only listed in the checkpoint, so this function reads their frames. Raises
+    CorruptData or DiskFailed.
     """
     staged = {
         chunk

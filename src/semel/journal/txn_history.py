@@ -186,7 +186,7 @@ def _add_range(ranges: list[Range], first: int, end: int) -> None:
 
 
 def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
-    """Add an outcome as the newest one with its id. It replaces an outcome with the same epoch."""
+    """Add an outcome as the newest of its id. Remove an older outcome with the same epoch."""
     epochs = outcomes.setdefault(row.outcome.id, {})
     epochs.pop(row.outcome.epoch, None)
     epochs[row.outcome.epoch] = row

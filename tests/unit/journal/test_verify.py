@@ -377,7 +377,7 @@ def test_a_broken_chain_is_found_and_what_follows_is_read(directory: Directory) 
     at = _overwrite_last(directory, watermark=directory.broker.end - 56, previous_crc=1)
     findings = damage(directory.verify())
     assert findings[0].position == at
-    assert "does not continue the one before it" in findings[0].message
+    assert "does not continue the previous frame" in findings[0].message
     assert directory.verify().end_lsn == end
 
 

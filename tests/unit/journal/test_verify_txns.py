@@ -85,7 +85,7 @@ CASES: list[tuple[str, Plant]] = [
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(77, 0))),
     ),
     (
-        "names version 1 of a position that has 0",
+        "requires version 1 of a position whose version is 0",
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(1, 1))),
     ),
     (

@@ -86,7 +86,7 @@ class RowCheck:
         self._txns: dict[int, TxnRow] = {}
 
     def check(self) -> None:
-        """Check all rows and report damage. Put the content that is sound into `stored`."""
+        """Check all rows, report damage, and collect the undamaged rows as a StoredCheckpoint."""
         self._check_meta()
         self._check_streams()
         for name in STATE_TABLES:
@@ -296,8 +296,8 @@ class RowCheck:
     def _check_segments(self) -> None:
         """Check the list of segments in the checkpoint.
 
-        Every segment into which index rows point must be listed. The number of these rows must
-        equal the stored number.
+        Every segment into which index rows point must be listed. For each segment, the number of
+        these rows must equal the number that the checkpoint contains.
         """
         counted = {
             int.from_bytes(key, "big"): BLOCK_COUNT.unpack(value)[0]
@@ -320,7 +320,7 @@ class RowCheck:
                     "segments",
                     NUMBER_KEY.encode(first),
                     f"{segment_name(first)} should have {counted.get(first)} index rows"
-                    f" but has {count}",
+                    f", but {count} index rows point into it",
                 )
 
     # ---- transactions, groups and sinks, and the transaction history -----------------------------
@@ -344,9 +344,9 @@ class RowCheck:
             self._check_stream("txn_streams", key, number)
 
     def _check_positions(self) -> None:
-        """Check the positions, and the position versions that transactions name.
+        """Check the positions, and the versions of positions that transactions require.
 
-        A position never has a lower version than the one that a transaction names.
+        A transaction must not require a higher version than the position has.
         """
         versions: dict[bytes, int] = {}
         for key, row in self._decoded("positions", PositionRow):
@@ -361,7 +361,7 @@ class RowCheck:
                     self._corrupt(
                         "transactions",
                         key,
-                        f"names version {named.guard} of a position that has {stored}",
+                        f"requires version {named.guard} of a position whose version is {stored}",
                     )
 
     def _check_parts(self) -> None:
