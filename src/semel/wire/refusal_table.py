@@ -16,7 +16,7 @@ from semel.wire.refusal_table_txn import TXN_REFUSALS
 # Messages for the invalid fields for which the default message is not specific enough.
 _WRONG_FIELDS: Final = {
     "kind": "kind must be inline or staged; a transaction of a sink must be staged",
-    "close": "an append of a transaction cannot close the stream",
+    "close": "an append in a transaction cannot close the stream",
     "idempotency_key": "Idempotency-Key cannot be combined with a producer or a transaction",
     "producer": (
         "an inline append needs producer id, epoch and sequence, in dense mode;"
@@ -24,15 +24,15 @@ _WRONG_FIELDS: Final = {
         " a commit needs producer_id, producer_epoch and producer_seq, or a sink"
     ),
     "producer_cursor": (
-        "an append of a transaction cannot have a cursor; add positions to the transaction instead"
+        "an append in a transaction cannot have a cursor; add positions to the transaction instead"
     ),
     "if_match": "a staged append cannot have If-Match",
     "stream_seq": "stream_seq is empty or too long, or the append is staged and cannot have one",
     "transaction_seq": "a staged append needs Transaction-Seq",
     "transactions": "a transaction is listed twice, or its id or epoch is invalid",
     "positions": (
-        "there are no positions or too many; or one has an offset or version that no position can"
-        " have; or one is moved twice, by the commit itself or by transactions it lists"
+        "the list of positions is empty or too long, an offset or a version is out of range, or a"
+        " position is moved twice (by the commit itself, or by transactions that it lists)"
     ),
     "commit": "the commit is empty, or one of its lists has more than 1,000 entries",
 }
@@ -64,8 +64,8 @@ REFUSALS: Final = (
         outcome="Gone",
         message="the stream is deleted; only its forks have its data",
         error="StreamGone",
-        advice="its path is free again once its forks are deleted",
-        cli="its path is free again once its forks are deleted",
+        advice="the path can be used again once the forks are deleted",
+        cli="the path can be used again once the forks are deleted",
     ),
     Entry(
         "still_alive",
@@ -79,17 +79,17 @@ REFUSALS: Final = (
         outcome="StreamClosed",
         message="the stream is closed",
         error="StreamClosed",
-        advice="write to another stream",
-        cli="it accepts no more appends; create another one",
+        advice="write to a different stream",
+        cli="it accepts no more appends; create a new stream",
     ),
     Entry(
         "config_conflict",
         409,
         outcome="ConfigConflict",
-        message="the stream exists with another {0.field}",
+        message="the stream exists with a different {0.field}",
         error="ConfigConflict",
-        advice="use its configuration, or another path",
-        cli="`semel head` shows its configuration; use that, or another path",
+        advice="use its configuration, or a different path",
+        cli="`semel head` shows its configuration; use that, or a different path",
     ),
     Entry(
         "content_type_conflict",
@@ -108,7 +108,7 @@ REFUSALS: Final = (
         message="Stream-Seq must be greater than {0.last}",
         names={"last": "last_stream_seq"},
         error="StreamSeqConflict",
-        advice="send a greater one, or none",
+        advice="send a greater Stream-Seq, or none",
     ),
     Entry(
         "precondition_failed",
@@ -171,7 +171,7 @@ REFUSALS: Final = (
         outcome="StaleEpoch",
         message="a newer instance owns this producer id",
         error="ProducerFenced",
-        advice="stop this instance, or, if it is the rightful one, start a higher epoch",
+        advice="stop this instance; if it should continue, start a higher epoch",
         cli="stop this instance, or raise --epoch and begin with --seq 0",
     ),
     Entry(
@@ -237,7 +237,7 @@ REFUSALS: Final = (
         "epoch_exhausted",
         409,
         outcome="EpochExhausted",
-        message="the epoch cannot be raised any further; use another id",
+        message="the epoch cannot be raised any further; use a different id",
         error="ProducerRefused",
     ),
     Entry(
@@ -270,25 +270,25 @@ REFUSALS: Final = (
         409,
         outcome="RestartAmbiguous",
         message=(
-            "this sequence is already stored, with another payload or with one that can no longer"
-            " be compared; a producer that restarts must send an epoch or a session"
+            "this sequence is already stored, with a different payload or with a payload that can"
+            " no longer be compared; a producer that restarts must send an epoch or a session"
         ),
         error="RestartAmbiguous",
-        advice="send a session or an epoch, or begin with 0",
+        advice="send a session or an epoch, or begin with sequence 0",
     ),
     Entry(
         "payload_mismatch",
         422,
         outcome="PayloadMismatch",
-        message="this sequence was stored with another payload",
+        message="this sequence was stored with a different payload",
         error="PayloadMismatch",
-        advice="find out why two messages have one sequence",
+        advice="find out why two messages have the same sequence",
     ),
     Entry(
         "idempotency_key_reused",
         422,
         outcome="KeyReused",
-        message="this Idempotency-Key was used with another payload",
+        message="this Idempotency-Key was used with a different payload",
         error="KeyReused",
         advice="use a new key for each message",
         cli="use a new --idempotency-key for each message",

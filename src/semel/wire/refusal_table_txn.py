@@ -59,8 +59,8 @@ TXN_REFUSALS: Final = (
         outcome="UnknownTransaction",
         message="there is no transaction with that id and epoch",
         error="UnknownTransaction",
-        advice="begin it; outcomes are retained for 7 days",
-        cli="`semel txn ls` lists the pending ones",
+        advice="begin the transaction; the outcomes of ended ones are retained for 7 days",
+        cli="`semel txn ls` lists the pending transactions",
     ),
     Entry(
         "PRODUCER_FENCED",
@@ -74,7 +74,7 @@ TXN_REFUSALS: Final = (
         "PRODUCER_FENCED",
         403,
         outcome="NotOwner",
-        message="the transaction has another owner",
+        message="the transaction has a different owner",
         error="ProducerFenced",
     ),
     Entry(
@@ -83,7 +83,7 @@ TXN_REFUSALS: Final = (
         outcome="InvalidTxnState",
         message=_wrong_state,
         error="InvalidTransactionState",
-        advice="begin another transaction",
+        advice="begin a new transaction",
     ),
     Entry(
         "TRANSACTION_TIMED_OUT",
@@ -91,21 +91,21 @@ TXN_REFUSALS: Final = (
         outcome="TxnTimedOut",
         message="the transaction took too long and was aborted; begin it again",
         error="TransactionTimedOut",
-        advice="repeat it in a new transaction, with a longer timeout if needed",
+        advice="repeat the work in a new transaction, with a longer timeout if needed",
     ),
     Entry(
         "txn_aborted",
         409,
         outcome="AlreadyAborted",
-        message="the transaction was aborted ({0.reason}); that is final",
+        message="the transaction was aborted ({0.reason}); this is final",
         error="TransactionAborted",
-        advice="repeat it in a new transaction",
+        advice="repeat the work in a new transaction",
     ),
     Entry(
         "txn_committed",
         409,
         outcome="AlreadyCommitted",
-        message="the transaction was committed; that is final",
+        message="the transaction was committed; this is final",
         error="TransactionCommitted",
         advice="nothing is left to do",
     ),
@@ -116,15 +116,15 @@ TXN_REFUSALS: Final = (
         message="the transaction {0.other} must end first",
         names={"other": "transaction_id"},
         error="ConcurrentTransactions",
-        advice="end that one first, or use another producer_id",
+        advice="end that transaction first, or use a different producer_id",
     ),
     Entry(
         "TOO_MANY_TRANSACTIONS",
         429,
         outcome="TooManyTransactions",
-        message="the producer has {0.maximum} transactions pending",
+        message="the producer already has {0.maximum} pending transactions",
         error="TooManyTransactions",
-        advice="commit or abort the prepared ones first",
+        advice="commit or abort the prepared transactions first",
     ),
     Entry(
         "PARTITION_NOT_IN_TXN",
@@ -132,7 +132,7 @@ TXN_REFUSALS: Final = (
         outcome="PartitionNotInTxn",
         message="the stream was not added to the transaction",
         error="PartitionNotInTransaction",
-        advice="call add_streams first, or begin it without a list of streams",
+        advice="call add_streams first, or begin the transaction without a list of streams",
     ),
     Entry(
         "stream_in_transaction",
@@ -141,7 +141,7 @@ TXN_REFUSALS: Final = (
         message="the pending transaction {0.transaction} has messages in the stream",
         names={"transaction": "transaction_id"},
         error="StreamInTransaction",
-        advice="wait until it has ended",
+        advice="wait until the transaction has ended",
     ),
     Entry(
         "offset_unstable",
@@ -157,21 +157,21 @@ TXN_REFUSALS: Final = (
         409,
         outcome="BranchIncomplete",
         message=(
-            "{0.id} is not prepared, or the counts differ: it has {0.chunks} chunks with"
-            " {0.messages} messages"
+            "the transaction {0.id} is not prepared, or the request has other counts: it has"
+            " {0.chunks} chunks with {0.messages} messages"
         ),
         names={"id": "transaction_id"},
         error="BranchIncomplete",
-        advice="stage what is missing, then prepare",
+        advice="stage the missing messages, then prepare the transaction",
     ),
     Entry(
         "branch_missing",
         409,
         outcome="BranchMissing",
-        message="the transaction {0.id} does not exist any more; stage it again",
+        message="the transaction {0.id} no longer exists; stage its messages again",
         names={"id": "transaction_id"},
         error="BranchMissing",
-        advice="stage it again",
+        advice="stage the messages again in a new transaction",
     ),
     Entry(
         "position_conflict",
@@ -191,26 +191,27 @@ TXN_REFUSALS: Final = (
         outcome="UnstableOffsets",
         message=(
             "the prepared transaction {0.transaction} moves the group {0.group} in"
-            " {0.path}; end it first"
+            " {0.path}; end that transaction first"
         ),
         names={"path": "stream", "transaction": "transaction_id", "epoch": "transaction_epoch"},
         error="UnstableOffsets",
-        advice="commit or abort the transaction first: `semel txn` does it by hand",
+        advice="commit or abort the transaction first: use `semel txn` to do this by hand",
     ),
     Entry(
         "app_bound",
         409,
         outcome="AppBound",
         message=(
-            "the app belongs to the query {0.query_id}; `semel sinks rebind` binds it to another"
+            "the app belongs to the query {0.query_id}; `semel sinks rebind` binds it to a"
+            " different query"
         ),
         error="AppBound",
-        advice="use another app, or `semel sinks rebind`",
+        advice="use a different app name, or `semel sinks rebind`",
         spark=(
-            "another query has written under the name {app}, or this query with another checkpoint:"
-            " set another txnAppId for this query; or let it take over, with"
-            " `semel sinks rebind {app} --query-id {query_id} --last-version N`: it continues after"
-            " batch N, and with N = -1 it starts again with batch 0"
+            "another query has written under the name {app}, or this query with a different"
+            " checkpoint: set a different txnAppId for this query; or let this query take over,"
+            " with `semel sinks rebind {app} --query-id {query_id} --last-version N`: then it"
+            " continues after batch N, and with N = -1 it starts again with batch 0"
         ),
     ),
     Entry(
@@ -218,8 +219,8 @@ TXN_REFUSALS: Final = (
         409,
         outcome="CheckpointDiverged",
         message=(
-            "the versions committed up to {0.last_version} have different input, or input that"
-            " cannot be compared"
+            "the versions up to {0.last_version} were committed with different input, or with input"
+            " that cannot be compared"
         ),
         error="CheckpointDiverged",
         advice="find out which checkpoint is right; use `semel sinks rebind` if yours is right",
@@ -234,7 +235,7 @@ TXN_REFUSALS: Final = (
         "version_forgotten",
         409,
         outcome="VersionForgotten",
-        message="the version is too old to be compared; {0.last_version} is the last one",
+        message="the version is too old to be compared; {0.last_version} is the last version",
         error="VersionForgotten",
         advice="continue after last_version",
         spark=(
