@@ -198,7 +198,7 @@ def pause_after(tries: int, at_least: float | None = None) -> Pause:
 
 
 def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
-    """Return `first` doubled once for each of `attempts`, but at most `maximum`."""
+    """Return `first`, doubled `attempts` times, but at most `maximum`."""
     return min(first * 2.0 ** min(attempts, _DOUBLINGS_MAX), maximum)
 
 

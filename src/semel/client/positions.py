@@ -1,11 +1,11 @@
 """The group positions that a client has read, and the conditions that it sends with its moves.
 
-A move is safe only if its expected offset is the position from which the messages were read. At
-first this is the position at which the reader began. Later it is the position to which the reader's
-own messages have moved the group. The group's position on the server can be different, because
-other readers can move the group too.
+A move past a reader's messages is safe only if its expected offset is the position that this reader
+knows. At first this is the position at which the reader began. Later it is the position to which
+the reader's own messages have moved the group. The group's position on the server can be different,
+because other readers can move the group too.
 
-Every message refers to its reader, and so does the message's `next_offset`. So the client finds the
+Every message and every `next_offset` refers to its reader. For this reason the client finds the
 correct expected offset even if a different thread or task commits the message, and even if other
 readers of the same client have moved the group. This module uses no sockets.
 """

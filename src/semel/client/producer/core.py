@@ -66,7 +66,7 @@ _SECONDS_MAX: Final = 5.0
 
 
 class Backoff:
-    """The pause after a failure. It doubles with every failure in a row.
+    """The pause after a failure. It doubles with each consecutive failure, up to five seconds.
 
     `jitter` shortens each pause by a random amount.
     """
@@ -356,7 +356,7 @@ class ProducerCore:
     def _first_offset(self, next_offset: str | None, count: int) -> str | None:
         """Return the offset of a batch's first message, or None if it cannot be calculated.
 
-        The batch has `count` messages, and `next_offset` is the offset after the last one.
+        The batch has `count` messages, and `next_offset` is the offset after the last message.
         """
         end = parse_offset(next_offset) if next_offset is not None and self._is_counting else None
         return None if end is None or end < count else print_offset(end - count)

@@ -364,8 +364,8 @@ class ProducerFacade:
     def last_seq(self) -> int | None:
         """The last stored sequence.
 
-        Before the first acknowledgement, this is the last sequence of the earlier instance, or None
-        if there is none.
+        Before the first acknowledgement, this is the last sequence that an earlier instance stored,
+        or None if no sequence is known.
         """
         return self._core.acks.last_seq
 
@@ -373,8 +373,8 @@ class ProducerFacade:
     def cursor(self) -> str | None:
         """The last stored cursor.
 
-        Until a cursor of this instance is stored, this is the last cursor of the earlier instance,
-        or None if there is none.
+        Until a cursor of this instance is stored, this is the last cursor that an earlier instance
+        stored, or None if no cursor is known.
         """
         return self._core.acks.cursor
 
