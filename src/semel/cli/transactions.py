@@ -1,6 +1,6 @@
 """`semel txn`, `semel groups` and `semel sinks`.
 
-They inspect and change transactions, groups and sinks by hand.
+These commands inspect and change transactions, groups and sinks by hand.
 """
 
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def _owner(txn: Mapping[str, Any]) -> str:
 
 
 def _holds(txn: Mapping[str, Any]) -> str:
-    """Return the streams whose readers wait for the transaction, and where the readers wait."""
+    """Return each stream whose readers wait for the transaction, and the offset where they wait."""
     return ", ".join(
         f"{path} from {part['first_offset']}"
         for path, part in txn["streams"].items()
@@ -120,8 +120,8 @@ def abort_command(client: Client, **options: Any) -> None:
 def fence_command(client: Client, **options: Any) -> None:
     """Abort a transaction and fence its producer. This is final.
 
-    The producer gets a higher epoch. The owner can therefore not begin another transaction with its
-    old epoch.
+    The producer gets a higher epoch. An instance that still uses the old epoch can therefore not
+    begin another transaction.
     """
     _end(client, "fence", **options)
 
@@ -248,7 +248,7 @@ def rebind_command(
 def forget_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     """Remove a sink.
 
-    The sink's next commit is accepted as new, even if that version was committed before.
+    The server then accepts any version from the sink, even a version that was committed before.
     """
     client.run(calls.forget_sink(client.site, app))
     report(f"removed sink {app}", {"app": app, "forgotten": True}, is_json=is_json)

@@ -146,10 +146,10 @@ class AsyncDriver:
     ) -> T:
         """Run a flow and return its result. Raises what the flow raises.
 
-        After `timeout` seconds, or once `stop` is set, the flow's requests get no response, and the
-        flow can no longer pause. A response also counts as lost if no byte arrives for
-        `silence_seconds`, because no error is reported on the connection if the server's machine
-        fails.
+        After `timeout` seconds, or once `stop` is set, the flow's requests get no response, and its
+        pauses end immediately. A response also counts as lost if no byte arrives for
+        `silence_seconds`. This is needed because the connection reports no error if the server's
+        machine fails.
         """
         deadline = time.monotonic() + timeout
         stop = stop or AsyncStop()

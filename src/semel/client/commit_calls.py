@@ -105,7 +105,7 @@ class KnownStreams:
 
 
 class CommitId(Struct, frozen=True):
-    """The producer and the sequence of a commit. The server recognises a repeat by them."""
+    """Identifies a commit. The server recognises a repeated commit because it has the same id."""
 
     producer_id: str
     epoch: int
@@ -154,9 +154,10 @@ def commit_parts(
 def commit_version(
     streams: KnownStreams, version: Version, parts: Parts, *, silence_seconds: float = inf
 ) -> Flow[CommitResult]:
-    """Commit a version: its tasks in `parts.transactions`, in this order, and the other parts.
+    """Commit all parts of a version or nothing.
 
-    All of this is applied together, or nothing is applied. The version's other tasks are aborted.
+    `parts.transactions` lists the version's tasks in the order in which to apply them. The sink's
+    other pending tasks for this version or an older version are aborted.
     """
     request = replace((yield from _request_of(streams, parts)), sink=version)
     # The request is retried until the timeout, because the caller needs the outcome.
@@ -182,8 +183,8 @@ def commit_known_parts(
 ) -> Flow[CommitResult]:
     """Commit the parts. Every move of a group is sent with a condition.
 
-    If the caller does not pass a condition, the group must still be at the position that its reader
-    got from the server, or to which this client moved it last.
+    If the caller passes no condition for a move, the condition is that the group is still at the
+    position that `positions.find` returns.
     """
     planner = MovePlanner(positions)
     planned = _planned(planner, parts, lambda group, moves: (planner.plan(group, moves), {}))
@@ -195,14 +196,13 @@ def commit_known_parts(
 def commit_version_known(
     streams: KnownStreams, version: Version, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
-    """Commit a version. A move to the offset of a message is sent with a condition.
+    """Commit a version. A move to a message's offset is sent with a condition.
 
-    The condition is that the group is still at the position that its reader got from the server.
+    The condition is that the group is still at the position that the message's reader expects.
 
-    An offset that does not come from a message is sent without a condition, unless the caller
-    passes one. The server refuses a move without a condition unless this sink moved the position
-    last. A retry is safe: it cannot move the position a second time, because a version is committed
-    only once.
+    A move to any other offset is sent without a condition, unless the caller passes a condition.
+    The server refuses a move without a condition if a different producer or sink moved the group
+    last. A retry cannot move the group a second time, because a version is committed only once.
     """
     planner = MovePlanner(positions)
     result = yield from commit_version(
@@ -217,10 +217,10 @@ def _planned(
     parts: Parts,
     plan: Callable[[str, Moves], tuple[Planned, Moves]],
 ) -> Parts:
-    """Return the parts with the moves to send.
+    """Return `parts` with the caller's moves replaced by the moves to send.
 
-    `plan` is called for each group. It returns the moves that it has planned, and the moves that
-    are sent as they are.
+    `plan` is called for each group. It returns the moves to send with a condition, and the moves to
+    send unchanged.
     """
     offsets = {}
     for group, moves in parts.offsets.items():
@@ -254,7 +254,7 @@ def _message(value: Any, content_type: str) -> bytes:
     """Return a message in the JSON form that a commit request contains.
 
     In a JSON stream, this is the value itself. In any other stream, it is a string if the message
-    is UTF-8, and otherwise an object with base64.
+    is UTF-8, and otherwise an object that contains the message in base64.
     """
     raw = encode(value, content_type)
     if is_json(content_type):
@@ -268,7 +268,7 @@ def _message(value: Any, content_type: str) -> bytes:
 
 
 def _require_json(raw: bytes) -> None:
-    """Raise ValueError if `raw` is not JSON, because it would make the whole request invalid."""
+    """Raise ValueError if `raw` is not JSON. The whole request would then be invalid."""
     try:
         msgspec.json.decode(raw, type=Raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -281,7 +281,8 @@ def _require_json(raw: bytes) -> None:
 class TaskCalls:
     """One attempt of a task. It is a staged transaction.
 
-    `chunks` and `messages` count what was sent. `messages` has one count for each stream.
+    `chunks` is the number of successful appends. `messages` maps each stream to the number of
+    messages in these appends.
     """
 
     def __init__(self, site: ServerConfig, app: str, version: int, partition: int) -> None:
@@ -323,7 +324,7 @@ class TaskCalls:
     def prepare(self) -> Flow[str]:
         """Prepare the transaction and return its token.
 
-        Raises Refused if the server has not stored all chunks and messages that were sent.
+        Raises Refused if the server's numbers of appends and messages differ from this client's.
         """
         if not self.is_prepared:
             self._require_open()

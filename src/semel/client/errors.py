@@ -232,7 +232,7 @@ class ProducerFenced(ProducerRefused):
 
 
 class ProducerExpired(ProducerRefused):
-    """The producer's state has expired because it was idle too long. Only its epoch is stored."""
+    """The producer was idle too long. Its state is no longer stored, except for its epoch."""
 
 
 class SequenceGap(ProducerRefused):
@@ -385,7 +385,7 @@ class SinkRefused(Refused):
 
 
 class CheckpointDiverged(SinkRefused):
-    """The caller's checkpoint differs from the input that the sink has committed."""
+    """The sink has committed this version, or the version before it, with a different input."""
 
 
 class AppBound(SinkRefused):
@@ -393,7 +393,7 @@ class AppBound(SinkRefused):
 
 
 class VersionForgotten(SinkRefused):
-    """The server cannot compare this version because it no longer retains the version's digests."""
+    """The version is too old. The server no longer retains its digests and its result."""
 
 
 class KeyReused(Refused):
@@ -439,8 +439,8 @@ class Indeterminate(ClientError):
     code = "indeterminate"
     applied = UNKNOWN
     advice = (
-        "read the stream to find out whether it was applied; an append with an idempotency key or a"
-        " producer is safe to repeat"
+        "read the stream to find out whether the request was applied; an append with an"
+        " idempotency key or a producer is safe to repeat"
     )
 
     def __init__(

@@ -60,8 +60,8 @@ class Send(Struct, frozen=True):
 class Pause(Struct, frozen=True):
     """A step: wait about `seconds` seconds, but not less than `at_least` seconds.
 
-    The reply is False if the call must end before the pause does, because its timeout comes first
-    or because the caller has stopped the call.
+    The reply is False if the call must end before the end of the pause. Either the call's timeout
+    comes first, or the caller has stopped the call.
     """
 
     seconds: float
@@ -198,14 +198,14 @@ def pause_after(tries: int, at_least: float | None = None) -> Pause:
 
 
 def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
-    """Return `first` doubled once for each of `attempts`, but at most `maximum`."""
+    """Return `first`, doubled `attempts` times, but at most `maximum`."""
     return min(first * 2.0 ** min(attempts, _DOUBLINGS_MAX), maximum)
 
 
 def _failure(reply: Response | NotSent | Lost) -> Failure | None:
     """Return the error for a reply after which a retry can succeed, or None if the reply is final.
 
-    A refusal is final, except for a timeout (408) and a limit with a Retry-After header.
+    A refusal is final, except for status 408, and for 429 or 507 with a Retry-After header.
     """
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)

@@ -175,7 +175,7 @@ def _guarded(move: Move, path: str, page: Positions) -> Move:
 
 
 def _is_done(page: Positions, path: str, move: Move) -> bool:
-    """Return True if the group is at the target of the move and has not been moved since."""
+    """Return True if the move was applied and the group has not been moved after that."""
     assert isinstance(move, tuple)
     _, to, _, version = (*move, None, None)[:4]
     is_next = version is None or page.versions.get(path) in (None, version + 1)
@@ -202,7 +202,7 @@ def _target(site: ServerConfig, group: str, page: str = "offsets") -> str:
 
 
 class GroupCursor(Struct):
-    """A group's position in one stream, as its reader got it from the server.
+    """The position of one reader's group in one stream, as far as the reader knows it.
 
     `unresolved` contains the tokens of this client's own transactions that are perhaps still
     pending. The reader does not wait for these transactions. It waits at most `seconds_max` seconds
@@ -220,8 +220,8 @@ class GroupCursor(Struct):
     def move(self, message: Message) -> Flow[None]:
         """Move the group to the offset after `message`.
 
-        If the message is before the position, a later message was already committed, and nothing is
-        moved. Raises PositionConflict if the group is not at the expected position.
+        Do nothing if the group is already at this offset or a later one. Raises PositionConflict if
+        the group is not at the expected position.
         """
         ordinal, position = end_offset_of(message), self.position
         if ordinal <= position.offset:

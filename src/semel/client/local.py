@@ -68,7 +68,7 @@ class LocalProcess:
 
     @property
     def stderr(self) -> str:
-        """The first 64 KiB of the server's standard error, also from before a restart."""
+        """The first 64 KiB of the server's standard error, including output before a restart."""
         if self._errors.closed:
             return ""
         return os.pread(self._errors.fileno(), _STDERR_BYTES_MAX, 0).decode(errors="replace")
@@ -198,7 +198,7 @@ class LocalServer(Client):
 
     @property
     def stderr(self) -> str:
-        """The first 64 KiB of the server's standard error, also from before a restart."""
+        """The first 64 KiB of the server's standard error, including output before a restart."""
         return self._process.stderr
 
     def client(self, **options: Any) -> Client:

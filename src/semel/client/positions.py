@@ -1,11 +1,11 @@
 """The group positions that a client has read, and the conditions that it sends with its moves.
 
-A move is safe only if its expected offset is the position from which the messages were read. At
-first this is the position at which the reader began. Later it is the position to which the reader's
-own messages have moved the group. The group's position on the server can be different, because
-other readers can move the group too.
+A move past a reader's messages is safe only if its expected offset is the position that this reader
+knows. At first this is the position at which the reader began. Later it is the position to which
+the reader's own messages have moved the group. The group's position on the server can be different,
+because other readers can move the group too.
 
-Every message refers to its reader, and so does the message's `next_offset`. So the client finds the
+Every message and every `next_offset` refers to its reader. For this reason the client finds the
 correct expected offset even if a different thread or task commits the message, and even if other
 readers of the same client have moved the group. This module uses no sockets.
 """
@@ -48,8 +48,8 @@ class KnownPosition:
         """Return the move to send: (from, to, incarnation, version).
 
         If the group was already moved, and `to` is not after the current offset, the move is a
-        repeat. A repeat is sent with the position that was read first. The server then either
-        recognises the repeated commit or refuses the move.
+        repeat. For a repeat, `from` and `version` are those of the first known position. The server
+        then either recognises the repeated commit or refuses the move.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -72,12 +72,12 @@ class _Moved(NamedTuple):
 
 
 class ReadPosition:
-    """Where one reader of a stream began, and the group positions that it has read.
+    """The offset at which one reader of a stream began, and the group positions that it has read.
 
-    If the reader has not read a group's position, the client assumes that the reader began there.
-    Then a move sends the reader's start as the expected offset. The version is sent too in two
-    cases: the client itself has moved the group to that start, or the start is 0 and the client has
-    not moved the group.
+    If the reader has not read a group's position, the client assumes that the group was at the
+    reader's start. Then a move sends the start as the expected offset. The version is sent too in
+    two cases: the client itself has moved the group to the start, or the start is 0 and the client
+    has not moved the group.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ReadPosition:
         return position
 
     def _version(self, group: str) -> int | None:
-        """Return the position's version when the reader began, or None if it is unknown."""
+        """Return the version of the group's position when the reader began, or None if unknown."""
         moved = self._moved.get(group)
         if moved is None or moved.incarnation not in (None, self.incarnation):
             return 0 if self.start == _START else None
@@ -126,7 +126,7 @@ class ReadPosition:
 
 
 class KnownPositions:
-    """The positions that a client's readers have read, and those that the client has moved."""
+    """The group positions that a client's readers have read, and those that the client has set."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -166,7 +166,7 @@ class KnownPositions:
             groups[group] = _Moved(to, version, self._incarnations.get(path))
 
     def incarnation(self, path: str) -> str | None:
-        """Return the stream's incarnation when this client last read it, or None."""
+        """Return the last incarnation that a reader has seen for the stream at `path`, or None."""
         return self._incarnations.get(path)
 
     def find(self, name: PositionName, offset: object) -> KnownPosition:

@@ -1,8 +1,8 @@
 """Flows that read inputs, transform them and store the outputs, with exactly-once effects.
 
 One request commits the outputs together with the group's position in the input. The server refuses
-the request if the group is not at the expected position. Because of this, the stored position shows
-exactly which inputs have their outputs stored. After a restart, processing continues at the stored
+the request if the group is not at the expected position. Because of this, outputs are stored for
+exactly the messages before the stored position. After a restart, processing continues at the stored
 position, even if the process was killed. This module uses no sockets.
 """
 
@@ -103,10 +103,10 @@ class ProcessLoop:
         self._empty_rounds = 0
 
     def begin(self) -> Flow[None]:
-        """Fence the older instance, and then read the positions.
+        """Fence the older instances, and then read the group's positions.
 
-        The order matters: once the older instance is fenced, none of its requests can move a
-        position that was already read here.
+        The order matters. A request from an instance that is not fenced could still move a position
+        after this flow has read it.
         """
         registered = yield from register_producer(self._site, self._producer_id)
         self._commit_id = CommitId(registered.producer_id, registered.producer_epoch, 0)
@@ -223,8 +223,8 @@ class ProducerPool:
     """The producers that a client has registered for its transactions.
 
     Registering a producer fences its older instances and aborts their transactions. For this reason
-    a client registers each id only once, and keeps the epoch. The client does not register an id
-    again after it was fenced, because two instances would then fence each other in turn.
+    a client registers each id only once, and keeps the epoch. A fenced client does not register the
+    id again, because two instances would then fence each other in turn.
 
     An id that the server has generated is used by one transaction at a time.
     """
@@ -244,7 +244,7 @@ class ProducerPool:
         return self._idle.pop() if self._idle else None
 
     def add(self, producer_id: str | None, registration: Registration) -> Registration:
-        """Return `registration`, and keep it if the caller has chosen the id."""
+        """Return `registration`. Keep it for later calls if `producer_id` is not None."""
         if producer_id is not None:
             self._named[producer_id] = registration
         return registration

@@ -115,7 +115,7 @@ class PageReader:
         return page.messages
 
     def hang_up(self) -> Flow[None]:
-        """Close the connection that a reader keeps between two pages. This reader keeps none."""
+        """Do nothing. A subclass that keeps a connection between two pages closes it here."""
         yield from ()
 
     def check(self, headers: Mapping[str, str]) -> None:
@@ -162,7 +162,7 @@ class PageReader:
             self._is_over = page.is_closed or self.is_at_end or self._has_passed(page)
 
     def _has_passed(self, page: Page) -> bool:
-        """Return True if the reader has reached the tail that was reported first."""
+        """Return True if the reader has reached the tail that the first response reported."""
         end = page.messages[-1].next_ordinal if page.messages else None
         return self._end is not None and isinstance(end, int) and end >= self._end
 

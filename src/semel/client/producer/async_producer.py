@@ -32,7 +32,7 @@ class AsyncProducer(ProducerFacade):
     event loop.
 
     If a batch fails, the producer ends, and nothing more is sent. From then on `append` raises the
-    error. Without `on_error`, `flush` raises it too, and so does `close` if it was not raised yet.
+    error. Without `on_error`, `flush` raises it too, and `close` raises it if no other call has.
     """
 
     def __init__(

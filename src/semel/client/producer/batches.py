@@ -325,7 +325,7 @@ class BatchBuilder:
         if seq is None:
             raise ValueError("mode='sparse' needs seq= with every message")
         if not self.last_seq < seq <= NUMBER_MAX:
-            raise ValueError(f"seq={seq} must be greater than {self.last_seq}, up to {NUMBER_MAX}")
+            raise ValueError(f"seq={seq} must be above {self.last_seq} and at most {NUMBER_MAX}")
 
 
 def check_cursor(cursor: str) -> None:

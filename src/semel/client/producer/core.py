@@ -17,8 +17,8 @@ These rules ensure that every message is stored exactly once:
    the second batch need not wait. In sparse mode every batch waits for the previous response,
    because the server would accept a batch even if the previous batch was refused.
 4. After a refusal that allows a retry, nothing is sent until every batch in flight has a response.
-   The server also refuses the later batches in flight, because an earlier sequence is missing. The
-   same happens to a batch that overtakes an earlier batch on the way. All refused batches are sent
+   The server also refuses the later batches in flight, because an earlier sequence is missing. A
+   batch that overtakes an earlier batch on the way is refused too. All refused batches are sent
    again. A gap is fatal if the missing sequence was already confirmed when the batch was sent.
 5. A fatal refusal ends the producer, because the server would refuse every later sequence.
 6. The producer moves to a higher epoch only at the start, and only if no attempt with the old epoch
@@ -66,7 +66,7 @@ _SECONDS_MAX: Final = 5.0
 
 
 class Backoff:
-    """The pause after a failure. It doubles with every failure in a row.
+    """The pause after a failure. It doubles with each consecutive failure, up to five seconds.
 
     `jitter` shortens each pause by a random amount.
     """
@@ -356,7 +356,7 @@ class ProducerCore:
     def _first_offset(self, next_offset: str | None, count: int) -> str | None:
         """Return the offset of a batch's first message, or None if it cannot be calculated.
 
-        The batch has `count` messages, and `next_offset` is the offset after the last one.
+        The batch has `count` messages, and `next_offset` is the offset after the last message.
         """
         end = parse_offset(next_offset) if next_offset is not None and self._is_counting else None
         return None if end is None or end < count else print_offset(end - count)
@@ -375,9 +375,9 @@ class ProducerCore:
             self._fail(self._with_hint(error), batch)
 
     def _is_own_gap(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Return True if the gap is caused by an earlier batch of this instance.
+        """Return True if `error` is a sequence gap that a retry of earlier batches closes.
 
-        That batch had no confirmation yet when `batch` was sent, so a retry closes the gap.
+        The missing sequence then belongs to a batch that had no confirmation when `batch` was sent.
         """
         if not isinstance(error, SequenceGap):
             return False
@@ -387,7 +387,7 @@ class ProducerCore:
         return first < batch.seq and (error.expected is None or error.expected >= first)
 
     def _can_send_again(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Prepare a refused batch to be sent again, and return True if that is possible.
+        """Prepare a refused batch to be sent again. Return False if that is not possible.
 
         Either the messages that are already stored are removed, or the epoch is increased.
         """
@@ -438,7 +438,7 @@ class ProducerCore:
         return Unavailable(message)
 
     def _fail(self, error: ClientError, refused: ProducerBatch | None = None) -> None:
-        """Fail the producer and settle every batch.
+        """Fail the producer. Acknowledge or give up every batch.
 
         `refused` is the batch whose response caused the failure, if there is one.
         """
@@ -458,6 +458,6 @@ class ProducerCore:
 
 
 def _is_end(error: ClientError, refused: ProducerBatch) -> bool:
-    """Return True if no later batch can be stored, because the refused sequence stays missing."""
+    """Return True if the refused sequence is not stored, so that no later batch can be stored."""
     is_definite = isinstance(error, Refused) and error.applied == NO
     return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)

@@ -398,11 +398,11 @@ class ProducerIdentity:
     def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
         """Move to a higher epoch if an earlier instance has used this epoch and sequence 0.
 
-        Return True if the epoch has changed. In this case the server reports the first batch as a
-        duplicate, although the stored batch came from the earlier instance. If this instance
-        accepted the response, its own messages would be lost.
+        Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. If
+        the stored batch came from an earlier instance, and this instance accepted the response, its
+        own messages would be lost.
 
-        The epoch does not change if the duplicate is this instance's own batch. That is so if an
+        The epoch does not change if the stored batch can be this instance's own. That is so if an
         earlier attempt got no response, or if the epoch was unused and a proxy sent the request
         twice. Then sending the batch with a new epoch would store it twice.
         """
@@ -424,7 +424,7 @@ class ProducerIdentity:
         return not batch.is_indeterminate
 
     def is_ambiguous(self, batch: ProducerBatch) -> bool:
-        """Return True if it is unknown which instance has stored a batch with this epoch."""
+        """Return True if a duplicate of `batch` can be from this or from an earlier instance."""
         is_at_start = self._settings.is_claiming and not self.is_established
         return is_at_start and batch.is_indeterminate and not (self._is_unused or self._is_sparse)
 

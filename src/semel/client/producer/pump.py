@@ -45,13 +45,13 @@ OnResponses = Callable[["ProducerConnection", BatchResponses, ClientError | None
 
 
 class ProducerConnection(asyncio.Protocol):
-    """A connection with pipelined requests: it sends a request before earlier responses come.
+    """A connection that can send a request before the responses to earlier requests have come.
 
     `on_responses` is called with the connection, the new responses and an error. The error is None
     while the connection is open. When the connection ends, the error says why.
 
-    `quiet_since` is the time from which the connection has been silent: the last time that bytes
-    were received, or that a request was sent while no response was missing.
+    `quiet_since` is the start of the present silence: the last time that bytes were received, or
+    that a request was sent while no earlier request was waiting for a response.
     """
 
     def __init__(self, on_responses: OnResponses) -> None:
@@ -364,8 +364,8 @@ class ProducerFacade:
     def last_seq(self) -> int | None:
         """The last stored sequence.
 
-        Before the first acknowledgement, this is the last sequence of the earlier instance, or None
-        if there is none.
+        Before the first acknowledgement, this is the last sequence that an earlier instance stored,
+        or None if no sequence is known.
         """
         return self._core.acks.last_seq
 
@@ -373,8 +373,8 @@ class ProducerFacade:
     def cursor(self) -> str | None:
         """The last stored cursor.
 
-        Until a cursor of this instance is stored, this is the last cursor of the earlier instance,
-        or None if there is none.
+        Until a cursor of this instance is stored, this is the last cursor that an earlier instance
+        stored, or None if no cursor is known.
         """
         return self._core.acks.cursor
 

@@ -38,7 +38,7 @@ class Producer(ProducerFacade):
     return quickly. They are allowed to call `append`, but not `flush` or `close`.
 
     If a batch fails, the producer ends, and nothing more is sent. From then on `append` raises the
-    error. Without `on_error`, `flush` raises it too, and so does `close` if it was not raised yet.
+    error. Without `on_error`, `flush` raises it too, and `close` raises it if no other call has.
     """
 
     # Without this, sys.exit() in a callback would not end the program. It would end the background
