@@ -62,7 +62,7 @@ def print_mover(mover: OwnerKey) -> str:
 def name_positions(
     state: State, txn: Txn, moves: tuple[PositionMove, ...]
 ) -> tuple[NamedPosition, ...] | Refusal:
-    """Return the positions that `moves` add to an open transaction, or change in it.
+    """Return the positions that `moves` add or change in an open transaction.
 
     Return a refusal if one of the moves is not allowed.
     """
@@ -239,8 +239,8 @@ def _refuse_mover(position: PositionMove, stored: PositionRow, mover: OwnerKey) 
 class _Room:
     """Refuses a move past the tail, and a move that adds too many groups to a stream.
 
-    One instance is used for one command, because the groups that the command has already added to a
-    stream count as well.
+    Each command needs its own instance, because an instance counts the groups that the command has
+    already added to each stream.
     """
 
     def __init__(self) -> None:
@@ -328,8 +328,8 @@ def set_sink(state: State, app: str, row: SinkRow) -> None:
 def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
     """Bind a sink to a query, and set its last version to `event.last_version`.
 
-    If the query stays the same, the versions up to the last version are kept. If the query is
-    different, all versions are dropped.
+    If the query stays the same, the stored versions up to `event.last_version` are kept. If the
+    query is different, all stored versions are dropped.
     """
     old = state.sinks[event.app]
     versions = old.versions if event.query_id == old.query_id else ()

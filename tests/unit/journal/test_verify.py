@@ -494,7 +494,10 @@ def test_a_checkpoint_made_at_another_frame_is_found(directory: Directory) -> No
         other.append("ab"[number % 2], b"y" * 100)
     other.checkpoint()
     report = verify(other.disk, twin)
-    assert any(f.message == "the checkpoint was made at another frame" for f in damage(report))
+    assert any(
+        f.message == "the checksum in the checkpoint belongs to a different frame"
+        for f in damage(report)
+    )
 
 
 # ---------------------------------------------------------------- the index
