@@ -1,7 +1,7 @@
 """The decision on an append.
 
-The checks have the same order as the rows of the table in `docs/reference/machine.md`. Each check
-has a comment with the number of its row.
+The checks have the same order as the rows of the table in `docs/reference/machine.md`. The
+comment at a check gives the number of the check's row.
 """
 
 from typing import Final

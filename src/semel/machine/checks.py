@@ -1,6 +1,6 @@
 """The checks of an append that concern the stream or the body.
 
-Each check has a comment with the number of its row in the table in `docs/reference/machine.md`.
+The comment at a check gives the check's row in the table in `docs/reference/machine.md`.
 """
 
 from collections.abc import Iterable

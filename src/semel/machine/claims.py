@@ -4,7 +4,7 @@ The outcome of a claim reports the last append that the previous instance stored
 instance must be fenced first. Otherwise a delayed request from the previous instance could be
 stored after the response to the claim, and the new instance would store the same messages again.
 
-Each check has a comment with the letter of its row in the table in `docs/reference/machine.md`.
+The comment at a check gives the check's row in the table in `docs/reference/machine.md`.
 """
 
 from semel.machine.checks import holding_txn
@@ -115,7 +115,7 @@ def _decide_new(
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
     """Return the highest producer epoch among the producer's pending transactions.
 
-    Return -1 if there are none. A claim must use a higher epoch, because it must abort all of them.
+    Return -1 if it has none. A claim must use a higher epoch, so that it aborts all of them.
     """
     numbers = state.owned.get((True, producer_id), ())
     owners = (state.by_txn[number].row.owner for number in numbers)

@@ -3,8 +3,7 @@
 A one-shot commit contains appends, moves and listed transactions. Either all of them are applied,
 or none of them.
 
-Each check has a comment with the number of its row in the table in
-`docs/reference/transactions.md`.
+The comment at a check gives the check's row in the table in `docs/reference/transactions.md`.
 """
 
 from semel.machine.checks import check_body

@@ -21,7 +21,7 @@ class ForkRow(Row, frozen=True, gc=False, array_like=True):
 
     `anchor` is the offset in the request that created the fork. If that request had no offset,
     `anchor` is the stable offset that the source had then. `sub_offset` is copied from the request.
-    If the request is repeated, both are compared with the values in the repeat.
+    If the request is repeated, `anchor` and `sub_offset` must match the repeated request.
     """
 
     source: int

@@ -167,7 +167,7 @@ class ConfigConflict(Refusal, frozen=True, gc=False):
 
 
 class ContentTypeConflict(Refusal, frozen=True, gc=False):
-    """The stream has a different media type than the request. It is `expected`."""
+    """The media type of the request is not the media type of the stream, `expected`."""
 
     code = "content_type_conflict"
     expected: str

@@ -188,7 +188,7 @@ class StreamInTransaction(Refusal, frozen=True, gc=False):
 
 
 class OffsetUnstable(Refusal, frozen=True, gc=False):
-    """The offset, plus any sub-offset, is after the stable offset. That offset is `stable`."""
+    """The offset, plus any sub-offset, is after `stable`, the stable offset of the stream."""
 
     code = "offset_unstable"
     stable: int

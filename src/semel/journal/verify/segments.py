@@ -431,8 +431,8 @@ class SegmentCheck:
             return
         at, start, last = lost[0]
         message = (
-            f"the index expects a frame of {self._stored.label(number)} here, with offsets {start}"
-            f" to {last}, but no such frame was read"
+            f"the index expects a frame here for {self._stored.label(number)}, offsets {start} to"
+            f" {last}, but no such frame was read"
         )
         if len(lost) > 1:
             message += (

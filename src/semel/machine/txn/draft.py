@@ -165,8 +165,8 @@ class Draft:
     def fence(self, producer_id: str, epoch: int, *, named: int = 0) -> None:
         """Abort the pending transactions of the producer's instances with epochs below `epoch`.
 
-        The stored reason is BY_FENCE. Only for transaction number `named` it is BY_OPERATOR,
-        because an operator's command named that transaction.
+        The reason for each abort is BY_FENCE. The transaction with the number `named` is an
+        exception. Its reason is BY_OPERATOR, because an operator's command named it.
         """
         for number in sorted(self._state.owned.get((True, producer_id), ())):
             txn = self._state.by_txn[number]
