@@ -20,10 +20,10 @@ RESERVE_NAME: Final = "reserve.tmp"
 
 
 class Room(Struct, frozen=True):
-    """The space that was available while the writer was writing to `segment`.
+    """The writer's report about free space.
 
-    `spare_bytes` is the size of the spare segment, or 0 if there is none. If `is_full` is True, the
-    journal must not grow.
+    `segment` is the segment to which the writer was writing at that time. `spare_bytes` is the size
+    of the spare segment, or 0 if there is none. If `is_full` is True, the journal must not grow.
     """
 
     segment: int
@@ -94,8 +94,8 @@ class JournalWriter:
     def give_up_reserve(self) -> Room:
         """Remove the reserve to make room for a checkpoint.
 
-        The returned `Room` is full, because the journal must not grow until the reserve is
-        allocated again.
+        The returned `Room` has `is_full` set, because the journal must not grow until the reserve
+        is allocated again.
         """
         if self._has_reserve and self._reserve_bytes:
             self._release_reserve()

@@ -79,7 +79,7 @@ from semel.model.errors import InvariantBroken, invariant
 
 
 def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> Effects:
-    """Apply the frame at `lsn` to the state. Return the frame's effects outside the state.
+    """Apply the frame at `lsn` to the state. Return the changed streams and rows for the journal.
 
     Raises InvariantBroken if the frame contradicts the state. The cause is a bug or a damaged
     journal.

@@ -123,9 +123,9 @@ def _name(
 def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
     """Return a refusal if the transaction cannot be prepared or committed (A10, A14).
 
-    It cannot if one of its named positions was moved, is held by a prepared transaction, or was in
-    a stream that was deleted. The holds of transactions in `ending` are ignored, because the same
-    decision ends these transactions.
+    It cannot be prepared or committed if a position that it names was moved, is held by a prepared
+    transaction, or was in a stream that was deleted. The holds of transactions in `ending` are
+    ignored, because the same decision ends these transactions.
     """
     for group, path in txn.row.lost:
         return PositionConflict(group, path, 0, reason=BY_DELETION)
@@ -359,8 +359,8 @@ def move_positions(
     """Apply moves. Each move is a group, a stream number and an offset.
 
     `mover` is None for a move outside a transaction. Such a move does not change the stored mover.
-    The reason: an operator can move a position to skip a message. If that cleared the mover, every
-    worker that sends no expected offset could move the position afterwards.
+    The reason: an operator can move a position to skip a message. If this move cleared the mover,
+    every worker that sends no expected offset could move the position afterwards.
     """
     for group, number, offset in moves:
         stream = state.by_number[number]

@@ -99,7 +99,7 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
     """The receipt of an append with an idempotency key.
 
-    The keys of a stream are numbered in the order in which they are used.
+    The stream's keys are numbered with `number`, in the order in which they were used.
     """
 
     number: int

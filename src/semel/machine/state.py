@@ -227,7 +227,7 @@ class Dirty(Struct, eq=False):
     decided: set[int] = set()
 
     def absorb(self, older: "Dirty") -> None:
-        """Add the changes from a checkpoint that was abandoned. Newer changes take precedence."""
+        """Add the changes of an abandoned checkpoint, `older`. Newer changes take precedence."""
         for name in self.__struct_fields__:  # dicts and sets both have `|`
             setattr(self, name, getattr(older, name) | getattr(self, name))
 

@@ -237,7 +237,7 @@ class SegmentCheck:
     def _walk_on(self, data: bytes, first: int, end: int) -> TornTail | None:
         """Check the frames up to `end`.
 
-        Return a TornTail if the chain of checksums ends before `end`, otherwise None.
+        Return a TornTail if the chain of intact frames ends before `end`, otherwise None.
         """
         frames = frames_of(data, first, start=self._lsn, previous_crc=self._crc, seed=self._seed)
         try:
