@@ -1,7 +1,8 @@
-"""The part of the journal that writes to the disk: write groups, segments, spare and reserve.
+"""The part of the journal that writes to the disk: write groups and segments.
 
-Only one thread at a time runs this code. Any error while a write group is written ends the process,
-because the state has changed already, and after a failed sync the content of the disk is unknown.
+The writer also allocates the spare segment and the reserve. Only one thread at a time runs this
+code. An error while a write group is written ends the process, because the state has already
+changed, and because nobody knows what is on disk after a failed sync.
 """
 
 import contextlib
@@ -19,10 +20,10 @@ RESERVE_NAME: Final = "reserve.tmp"
 
 
 class Room(Struct, frozen=True):
-    """The space that was available while the writer was writing to `segment`.
+    """The writer's report about free space.
 
-    `spare_bytes` is the size of the spare segment, or 0 if there is none. If `is_full` is True, the
-    journal must not grow.
+    `segment` is the segment to which the writer was writing at that time. `spare_bytes` is the size
+    of the spare segment, or 0 if there is none. If `is_full` is True, the journal must not grow.
     """
 
     segment: int
@@ -31,7 +32,7 @@ class Room(Struct, frozen=True):
 
 
 class JournalWriter:
-    """Writes to the last segment, and begins the next one."""
+    """Writes to the last segment of the journal, and begins a new segment when one is needed."""
 
     def __init__(self, disk: Disk, *, segment: int, segment_bytes: int, reserve_bytes: int) -> None:
         self._disk = disk
@@ -93,8 +94,8 @@ class JournalWriter:
     def give_up_reserve(self) -> Room:
         """Remove the reserve to make room for a checkpoint.
 
-        The returned `Room` is full, because the journal must not grow until the reserve is
-        allocated again.
+        The returned `Room` has `is_full` set, because the journal must not grow until the reserve
+        is allocated again.
         """
         if self._has_reserve and self._reserve_bytes:
             self._release_reserve()
@@ -144,13 +145,14 @@ class JournalWriter:
     def _roll(self, part: SegmentPart) -> None:
         """Begin the next segment.
 
-        The new file gets its name only when everything before it is durable. After that, the last
-        frame of the old segment is written. That frame makes a missing new file detectable.
+        The spare file gets the new segment's name only after the frames so far are durable. Then
+        the last frame of the old segment is written. If the new file is missing later, this frame
+        shows that it existed.
         """
         self._sync()
         first_lsn = part.segment
         name = segment_name(first_lsn)
-        invariant(self._spare is not None, "a segment begins without a spare file")
+        invariant(self._spare is not None, "a new segment must begin, but there is no spare file")
         assert self._spare is not None
         try:
             self._disk.rename(SPARE_NAME, name)

@@ -1,4 +1,4 @@
-"""The state machine. It does no I/O, and commands contain the time and the random values it needs.
+"""The state machine. It does no I/O. The time and random values that it needs are in the commands.
 
 `decide(state, command)` returns a decision. A decision contains the outcome, and the event that
 must be durable before the client gets the outcome. `apply(state, event, ...)` applies the event to

@@ -1,7 +1,7 @@
 """The decision on an append.
 
-The checks have the same order as the table in `docs/reference/machine.md`. A number in a comment is
-the number of that check's row in the table.
+The checks have the same order as the rows of the table in `docs/reference/machine.md`. The
+comment at a check gives the number of the check's row.
 """
 
 from typing import Final
@@ -136,9 +136,9 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
 def _fence_older(
     state: State, stream: Stream, stamp: ProducerStamp, event: StreamAppended, decision: Decision
 ) -> Decision:
-    """Return a decision that also aborts the pending transactions of older producer instances.
+    """Return a decision that stores the append and aborts transactions in the same frame.
 
-    The append and the aborts are in the same frame.
+    The aborted transactions are the pending transactions of the producer's older instances.
     """
     draft = Draft(state)
     draft.advance(stream, sum(section.count for section in decision.sections))
@@ -168,7 +168,7 @@ def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
 
 
 def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool) -> Appended:
-    """Return the outcome of an append whose repeats cannot be recognised."""
+    """Return the outcome of an append for which duplicates are not detected."""
     tag = command.producer
     if tag is not None:
         return Appended(first, next_offset, is_closed, tag.epoch, tag.last_seq, is_unguarded=True)
@@ -296,7 +296,7 @@ def _accept_inline(
 def _repeat(
     stream: Stream, tag: ProducerTag, row: ProducerRow, digest: int, receipts_max: int
 ) -> Outcome | None:
-    """Return the outcome of an append that repeats an earlier one of the same transaction.
+    """Return the outcome of an append that repeats an earlier append of the same transaction.
 
     Return None if the append is new.
     """

@@ -79,7 +79,7 @@ from semel.model.errors import InvariantBroken, invariant
 
 
 def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> Effects:
-    """Apply the frame at `lsn` to the state. Return the frame's effects outside the state.
+    """Apply the frame at `lsn` to the state. Return the changed streams and rows for the journal.
 
     Raises InvariantBroken if the frame contradicts the state. The cause is a bug or a damaged
     journal.
@@ -96,7 +96,7 @@ def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int
 def _advance(stream: int, offset: int, sections: Sections) -> int:
     for section in sections:
         if section.stream != stream or section.base != offset:
-            raise InvariantBroken("the offsets of a section do not continue its stream")
+            raise InvariantBroken("a section does not begin at the tail of the event's stream")
         offset += section.count
     return offset
 
@@ -107,7 +107,7 @@ def _advance(stream: int, offset: int, sections: Sections) -> int:
 def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> Effects:
     row = event.row
     invariant(row.number == state.next_stream, "stream numbers are not consecutive")
-    invariant(row.path not in state.by_path, "a stream with this path exists")
+    invariant(row.path not in state.by_path, "a stream with this path already exists")
     if row.fork is not None:
         add_fork(state.by_number[row.fork.source], row.number)
     tail = _advance(row.number, 0 if row.fork is None else row.fork.start, sections)
@@ -134,7 +134,7 @@ def _apply_appended(
     stream = state.by_number[event.stream]
     old = stream.tail
     if old.is_closed or old.is_deleted:
-        raise InvariantBroken("an append to a stream that has ended (it is closed or deleted)")
+        raise InvariantBroken("the append is to a stream that is closed or deleted")
     tail = _advance(event.stream, old.tail, sections)
     advance_tail(state, stream, tail, time_ms, event.stream_seq, event.close)
     if event.stamp is not None:
@@ -172,8 +172,8 @@ def _apply_ended(
 def _mark_prunable(state: State, stream: Stream) -> None:
     """Mark a stream and all its fork sources for pruning.
 
-    Some of their messages may no longer be needed, and the next checkpoint removes their entries
-    from the index.
+    Some messages of these streams may no longer be needed. The next checkpoint removes the index
+    entries of such messages.
     """
     row = stream.row
     state.dirty.pruned.add(row.number)
@@ -183,10 +183,10 @@ def _mark_prunable(state: State, stream: Stream) -> None:
 
 
 def _remove_unneeded(state: State, stream: Stream) -> list[Stream]:
-    """Remove a deleted stream that has no forks, and return the removed streams.
+    """Remove `stream` if it is deleted and has no forks. Return all removed streams.
 
-    If the stream was the last fork of a deleted source, the source is removed as well. The same
-    rule applies to the source's own source, and so on.
+    If the removed stream was the last fork of a deleted source, the source is removed as well. The
+    same rule applies to the source's own source, and so on.
     """
     removed: list[Stream] = []
     while stream.tail.is_deleted and not stream.forks:
@@ -221,8 +221,8 @@ def _apply_switched(
 ) -> Effects:
     """Switch duplicate detection on or off, and drop the stream's producer rows and key rows.
 
-    While duplicate detection is off, these rows would not be updated. If they were kept, new
-    messages could look like duplicates when it is switched on again.
+    While duplicate detection is off, these rows would not be updated. If the rows were kept, new
+    messages could look like duplicates after duplicate detection is switched on again.
     """
     stream = state.by_number[event.stream]
     set_tail(state, stream, replace(stream.tail, dedup_from=event.dedup_from))
@@ -273,7 +273,7 @@ def _record_producer(
 def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
     """Store the row of a producer.
 
-    If the row has a higher epoch than the registry, store that epoch in the registry, too.
+    If the producer is registered with a lower epoch, also store the row's epoch in the registry.
     """
     assert stream.producers is not None
     stream.producers[producer_id] = row

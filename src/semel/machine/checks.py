@@ -1,6 +1,6 @@
 """The checks of an append that concern the stream or the body.
 
-A number in a comment is the number of that check's row in the table in `docs/reference/machine.md`.
+The comment at a check gives the check's row in the table in `docs/reference/machine.md`.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ def digest_of_append(stream: Stream, command: Append) -> int:
 
 
 def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction:
-    """Return a refusal that names the oldest of these transactions."""
+    """Return a refusal that names the oldest of the transactions `txn_numbers`."""
     return StreamInTransaction(state.by_txn[min(txn_numbers)].row.id)
 
 
@@ -76,7 +76,7 @@ def check_stream(state: State, stream: Stream, command: Append) -> Outcome | Non
 
 
 def check_content(stream: Stream, command: Append) -> Outcome | None:
-    """Return a refusal if the conditions of an append do not hold, or if its body is invalid."""
+    """Return a refusal if the append's Stream-Seq, expected tail or body is not accepted."""
     tail = stream.tail
     last = tail.stream_seq
     # Comparing the strings is the same as comparing their bytes, because UTF-8 preserves the order
@@ -151,9 +151,9 @@ def digest_of_chunk(section: Section) -> int:
 def check_key(
     state: State, stream: Stream, key: str, *, digest: int, now_ms: int
 ) -> Outcome | None:
-    """Return the outcome of an append whose idempotency key is retained.
+    """Return the outcome of an append that uses a retained idempotency key again.
 
-    Return None if the key is not retained, because then the append is new.
+    Return None if the key is not retained. In that case, the append is new.
     """
     row = stream.keys.get(key) if stream.keys else None
     if row is None or is_key_expired(state, row, state.frame_time(now_ms)):

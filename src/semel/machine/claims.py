@@ -4,7 +4,7 @@ The outcome of a claim reports the last append that the previous instance stored
 instance must be fenced first. Otherwise a delayed request from the previous instance could be
 stored after the response to the claim, and the new instance would store the same messages again.
 
-A letter in a comment is the letter of that check's row in `docs/reference/machine.md`.
+The comment at a check gives the check's row in the table in `docs/reference/machine.md`.
 """
 
 from semel.machine.checks import holding_txn
@@ -85,7 +85,7 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
     """Decide a repeated claim of the same session.
 
-    For a dense producer, it is refused if the session has already stored messages.
+    A dense producer's claim is refused if the session has already stored messages.
     """
     if row.epoch < floor:
         return Decision(StaleEpoch(floor))  # e
@@ -113,9 +113,9 @@ def _decide_new(
 
 
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
-    """Return the highest producer epoch among the producer's pending transactions, or -1.
+    """Return the highest producer epoch among the producer's pending transactions.
 
-    A claim must use a higher epoch than this, so that it aborts all these transactions.
+    Return -1 if it has none. A claim must use a higher epoch, so that it aborts all of them.
     """
     numbers = state.owned.get((True, producer_id), ())
     owners = (state.by_txn[number].row.owner for number in numbers)
@@ -175,8 +175,8 @@ def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
 def last_receipt(old: ProducerRow) -> bytes:
     """Return the packed receipt of the producer's last append outside transactions.
 
-    A claim reports this receipt. If the row is a tombstone, it has no receipts. Then the returned
-    receipt contains the sequence, but no offset.
+    A claim reports this receipt. If `old` is a tombstone, it has no receipts. In that case, the
+    returned receipt contains the last sequence, but no offset.
     """
     if old.last_seq < 0:
         return old.first_receipt
@@ -212,9 +212,9 @@ def decide_register(state: State, command: Register) -> Decision:
 def _raise_epoch(
     state: State, outcome: Outcome, event: ProducerClaimed | ProducerRegistered
 ) -> Decision:
-    """Return the decision that accepts the epoch of a claim or a registration.
+    """Return a decision that stores `event`, which is a claim or a registration.
 
-    The same frame aborts the pending transactions of older instances.
+    The same frame aborts the pending transactions of the producer's older instances.
     """
     draft = Draft(state)
     draft.fence(event.id, event.epoch)

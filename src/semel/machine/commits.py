@@ -3,8 +3,7 @@
 A one-shot commit contains appends, moves and listed transactions. Either all of them are applied,
 or none of them.
 
-A number in a comment is the number of that check's row in the table in
-`docs/reference/transactions.md`.
+The comment at a check gives the check's row in the table in `docs/reference/transactions.md`.
 """
 
 from semel.machine.checks import check_body
@@ -164,7 +163,7 @@ def _find_listed(state: State, command: Commit, named: ListedTxn) -> Txn | Outco
 def _find_staged(
     state: State, txn: Txn | TxnOutcome | Outcome, sink: SinkTag, named: ListedTxn
 ) -> Txn | Outcome:
-    """Return `txn` if it is a prepared transaction of the sink, otherwise a refusal."""
+    """Return `txn` if it is a prepared transaction that the sink can commit, or a refusal."""
     if not isinstance(txn, Txn):
         return BranchMissing(named.id)  # s6
     owner = txn.row.owner
@@ -190,7 +189,7 @@ def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
 
 
 def paths_of(command: Commit) -> list[str]:
-    """Return the paths that a one-shot commit names itself.
+    """Return the paths in the appends, moves and expected tails of a one-shot commit.
 
     The paths of its listed transactions are not included.
     """
@@ -327,7 +326,7 @@ def _stamp_of(state: State, command: Commit, draft: Draft) -> CommitStamp:
 
 
 def check_version(state: State, tag: SinkTag) -> Outcome | None:
-    """Return the outcome of a commit whose version is a repeat or is refused.
+    """Return the outcome of a sink's commit if its version is a repeat or is refused.
 
     Return None if the version is new and can be committed.
     """
@@ -369,7 +368,8 @@ def _again(row: VersionRow, *, is_unchecked: bool) -> Outcome:
 def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
     """Return the sink's transactions that a commit of `tag.version` aborts.
 
-    These are its pending transactions for this version or an older version that are not listed.
+    These are the sink's pending transactions for `tag.version` or an older version, except the
+    transactions in `listed`.
     """
     numbers = state.owned.get((False, tag.app), set()) - {txn.row.number for txn in listed}
     txns = (state.by_txn[number] for number in sorted(numbers))

@@ -1,4 +1,4 @@
-"""`decide`: it returns the decision on a command in a given state, and changes nothing."""
+"""`decide`: it returns the decision on a command. It does not change the state."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -70,9 +70,9 @@ Decider = Callable[[State, Any], Decision]
 
 
 def _on_stream(decide_on: Callable[[State, Stream, Any], Decision]) -> Decider:
-    """Return a decider that finds the stream of a command and calls `decide_on` with it.
+    """Return a decider that finds the stream of a command and passes it to `decide_on`.
 
-    If the stream does not exist, the decider refuses the command.
+    If the stream does not exist or is soft-deleted, the decider refuses the command.
     """
 
     def decide_command(state: State, command: StreamCommand) -> Decision:

@@ -31,7 +31,8 @@ class Ended(Struct, frozen=True, gc=False, array_like=True):
 class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
     """A transaction begins.
 
-    `ended` contains the pending transactions of older instances. The begin aborts them.
+    `ended` contains the pending transactions of the producer's older instances. The same frame
+    aborts these transactions.
     """
 
     number: int
@@ -81,9 +82,10 @@ class TxnPrepared(Struct, frozen=True, gc=False, array_like=True):
 
 
 class CommitStamp(Struct, frozen=True, gc=False, array_like=True):
-    """The producer of a one-shot commit.
+    """The producer in a `Decided` event.
 
-    If `seq` is None, there is no one-shot commit, and the event only raises the producer's epoch.
+    If `seq` is set, the event is the producer's one-shot commit with that sequence. If `seq` is
+    None, the event is a fence, and it raises the producer's epoch to `epoch`.
     """
 
     id: str
@@ -104,8 +106,8 @@ class SinkStamp(Struct, frozen=True, gc=False, array_like=True):
 class Decided(Struct, frozen=True, gc=False, array_like=True):
     """Transactions end, their chunks get offsets, and positions move, all in one frame.
 
-    `extents` is packed (see `txn/draft.py`) and has the same order as `ended`. The messages of a
-    one-shot commit are in the sections before the control records.
+    `extents` contains the packed extents of the chunks (see `txn/draft.py`), in the order of
+    `ended`. The messages of a one-shot commit are in the sections before the control records.
     """
 
     ended: tuple[Ended, ...] = ()
@@ -301,8 +303,8 @@ class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
 class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
     """A producer's epoch is raised, and the pending transactions of older instances are aborted.
 
-    `ended` contains these transactions. The epoch was raised by an append, a registration or a
-    claim. Exactly one of these three fields is set.
+    `ended` contains these transactions. Exactly one of the other three fields is set. It is the
+    append, the registration or the claim that raised the epoch.
     """
 
     ended: tuple[Ended, ...]
@@ -333,7 +335,7 @@ class Decision(Struct, frozen=True, gc=False):
     """The outcome of a command, and the event to make durable before the outcome is returned.
 
     The event is None if nothing changes. If `grows` is True, the event is refused on a full disk.
-    An event that frees space or ends something is accepted even then, and can use the reserve.
+    If `grows` is False, the event is accepted even on a full disk, and it can use the reserve.
     """
 
     outcome: Outcome

@@ -62,7 +62,7 @@ def print_mover(mover: OwnerKey) -> str:
 def name_positions(
     state: State, txn: Txn, moves: tuple[PositionMove, ...]
 ) -> tuple[NamedPosition, ...] | Refusal:
-    """Return the positions that `moves` add to an open transaction, or change in it.
+    """Return the positions that `moves` add or change in an open transaction.
 
     Return a refusal if one of the moves is not allowed.
     """
@@ -123,9 +123,9 @@ def _name(
 def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
     """Return a refusal if the transaction cannot be prepared or committed (A10, A14).
 
-    It cannot if one of its named positions was moved, is held by a prepared transaction, or was in
-    a stream that was deleted. The holds of transactions in `ending` are ignored, because the same
-    decision ends these transactions.
+    It cannot be prepared or committed if a position that it names was moved, is held by a prepared
+    transaction, or was in a stream that was deleted. The holds of transactions in `ending` are
+    ignored, because the same decision ends these transactions.
     """
     for group, path in txn.row.lost:
         return PositionConflict(group, path, 0, reason=BY_DELETION)
@@ -239,8 +239,8 @@ def _refuse_mover(position: PositionMove, stored: PositionRow, mover: OwnerKey) 
 class _Room:
     """Refuses a move past the tail, and a move that adds too many groups to a stream.
 
-    One instance is used for one command, because the groups that the command has already added to a
-    stream count as well.
+    Each command needs its own instance, because an instance counts the groups that the command has
+    already added to each stream.
     """
 
     def __init__(self) -> None:
@@ -328,8 +328,8 @@ def set_sink(state: State, app: str, row: SinkRow) -> None:
 def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_ms: int) -> None:
     """Bind a sink to a query, and set its last version to `event.last_version`.
 
-    If the query stays the same, the versions up to the last version are kept. If the query is
-    different, all versions are dropped.
+    If the query stays the same, the stored versions up to `event.last_version` are kept. If the
+    query is different, all stored versions are dropped.
     """
     old = state.sinks[event.app]
     versions = old.versions if event.query_id == old.query_id else ()
@@ -359,8 +359,8 @@ def move_positions(
     """Apply moves. Each move is a group, a stream number and an offset.
 
     `mover` is None for a move outside a transaction. Such a move does not change the stored mover.
-    The reason: an operator can move a position to skip a message. If that cleared the mover, every
-    worker that sends no expected offset could move the position afterwards.
+    The reason: an operator can move a position to skip a message. If this move cleared the mover,
+    every worker that sends no expected offset could move the position afterwards.
     """
     for group, number, offset in moves:
         stream = state.by_number[number]

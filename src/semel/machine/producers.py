@@ -152,9 +152,9 @@ class SequenceCheck(Struct, frozen=True, gc=False):
     """The result of checking the identity and the sequence of an append.
 
     `at_once` is set if the append is a repeat, or if its identity is refused (checks 7 and 8). Then
-    all later checks are skipped. `later` is set if the sequence is refused (check 11). The checks
-    of the stream come before this refusal. If `at_once` and `later` are both None, the append is
-    new and is stored with `epoch`.
+    all later checks are skipped. `later` is set if the sequence is refused (check 11). A refusal by
+    the checks of the stream takes precedence over `later`. If `at_once` and `later` are both None,
+    the sequence is new, and the append is stored with `epoch` if no other check refuses it.
     """
 
     epoch: int = 0
@@ -223,9 +223,9 @@ def highest_seq(row: ProducerRow) -> int:
 def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome | None:
     """Return a refusal if the producer of an append is not accepted, otherwise None.
 
-    A producer is not accepted if it is unknown, fenced or expired, or if it uses the other mode
-    (dense or sparse). `floor` is the producer's epoch in the registry, or -1 if the producer is not
-    registered.
+    A producer is not accepted if it is unknown, fenced or expired, or if its mode (dense or sparse)
+    is not the mode in `row`. `floor` is the producer's epoch in the registry, or -1 if the producer
+    is not registered.
     """
     if floor < 0 and is_assigned_id(tag.id):
         return UnknownProducer()  # a
@@ -338,10 +338,10 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 
 
 def _begins_bare(tag: ProducerTag) -> bool:
-    """Return True if this is a bare append with sequence 0.
+    """Return True if the append has sequence 0 and is bare (it has no epoch and no session).
 
-    Such an append is treated as a restart even directly after a claim, because the instance that
-    made the claim would send its session.
+    Even directly after a claim, such an append is a repeat or a restart. It cannot come from the
+    instance that made the claim, because that instance would send its session.
     """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 
@@ -367,8 +367,9 @@ def _dense_repeat(
 def repeat_of(
     stream: Stream, tag: ProducerTag, row: ProducerRow, receipt: Receipt | None, *, is_equal: bool
 ) -> Outcome:
-    """Return the outcome of a repeated append. It has offsets if `receipt` is not None.
+    """Return the outcome of a repeated append.
 
+    `receipt` is the receipt of the stored append, or None if the receipt is no longer retained.
     `is_equal` is True if the repeat has the same payload as the stored append.
     """
     is_closed = stream.tail.is_closed

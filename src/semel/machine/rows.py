@@ -19,9 +19,9 @@ class Row(Struct, frozen=True, gc=False, array_like=True):
 class ForkRow(Row, frozen=True, gc=False, array_like=True):
     """The source of a fork. The fork's messages before `start` are read from the source.
 
-    `anchor` is the offset in the source that the request named. If the request named no offset,
+    `anchor` is the offset in the request that created the fork. If that request had no offset,
     `anchor` is the stable offset that the source had then. `sub_offset` is copied from the request.
-    Both are compared with a later request, to recognise a repeat.
+    If the request is repeated, `anchor` and `sub_offset` must match the repeated request.
     """
 
     source: int
@@ -99,7 +99,7 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
     """The receipt of an append with an idempotency key.
 
-    `number` increases with each key that is used in the stream, so it keeps the order of use.
+    The stream's keys are numbered with `number`, in the order in which they were used.
     """
 
     number: int
@@ -238,7 +238,8 @@ class VersionRow(Row, frozen=True, gc=False, array_like=True):
 class SinkRow(Row, frozen=True, gc=False, array_like=True):
     """A sink and its retained versions. The oldest version comes first.
 
-    The outcomes of the sink's transactions have expired if their number is below `outcomes_from`.
+    An outcome of one of the sink's transactions has expired if the outcome's number is below
+    `outcomes_from`.
     """
 
     query_id: str
@@ -250,7 +251,8 @@ class SinkRow(Row, frozen=True, gc=False, array_like=True):
 class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
     """A transaction outcome.
 
-    `number` counts all outcomes. `ordinal` counts the outcomes of the same producer.
+    `number` is its number among all outcomes. `ordinal` is its number among the outcomes of the
+    same producer.
     """
 
     number: int
@@ -339,7 +341,7 @@ class Table(Struct, frozen=True):
 
 
 def tables_of(holder: type) -> Mapping[str, Table]:
-    """Return the tables that a class declares with its annotated fields, in the same order."""
+    """Return the tables that a class declares with its annotated fields, in field order."""
     hints = get_type_hints(holder, include_extras=True)
     return {
         name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated

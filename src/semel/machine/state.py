@@ -43,7 +43,7 @@ from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
 class MachineLimits(Struct, frozen=True):
     """The limits that can be set for a deployment.
 
-    Do not change them later, because the outcomes of commands depend on them.
+    Do not change them after the first start, because the outcomes of commands depend on them.
     """
 
     receipts: int = default.RECEIPTS_DEFAULT
@@ -90,8 +90,8 @@ class Effects(Struct, frozen=True, gc=False, eq=False):
     """The effects of one frame, as `apply` returns them.
 
     `streams` contains every stream whose tail changed and every stream that was removed. The same
-    stream can occur twice. The other fields are rows for tables that the journal keeps and the
-    state does not.
+    stream can occur twice. The other fields contain rows that the journal stores. These rows are
+    not part of the state.
     """
 
     streams: Sequence[Stream] = ()
@@ -186,8 +186,8 @@ class Dirty(Struct, eq=False):
     The value None means that the row was removed. Every field with an `Annotated` type declares a
     table of the checkpoint (see `rows.py`). To add a table, add a field.
 
-    The streams in `dropped` and the transactions in `decided` are removed
-    with all their rows. The streams in `pruned` can have messages that are no longer needed.
+    The streams in `dropped` and the transactions in `decided` are removed with all their rows. The
+    streams in `pruned` can have messages that are no longer needed.
     `forgotten_sink_cutoffs` maps each forgotten sink to a number. The checkpoint removes the sink's
     outcomes below that number.
     """
@@ -227,7 +227,7 @@ class Dirty(Struct, eq=False):
     decided: set[int] = set()
 
     def absorb(self, older: "Dirty") -> None:
-        """Add the changes from a checkpoint that was abandoned. Newer changes take precedence."""
+        """Add the changes of an abandoned checkpoint, `older`. Newer changes take precedence."""
         for name in self.__struct_fields__:  # dicts and sets both have `|`
             setattr(self, name, getattr(older, name) | getattr(self, name))
 
@@ -241,7 +241,7 @@ class State:
     `live_producers` is the number of producers in all streams, without tombstones.
     `named[group][stream]` is the set of pending transactions that name this position.
     `forgotten_sink_cutoffs` maps each forgotten sink to the lowest number of an outcome that is
-    still valid. Checkpoints do not contain it, because they remove the older outcomes.
+    still valid. A checkpoint does not contain this mapping, because it removes the older outcomes.
     """
 
     __slots__ = (
@@ -405,14 +405,14 @@ def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
 
 
 def owner_key(owner: Owner) -> OwnerKey:
-    """Return a key for an owner: its producer without the epoch, or its sink without the task."""
+    """Return the part of an owner that identifies its producer or sink."""
     if isinstance(owner, ProducerOwner):
         return True, owner.id
     return False, owner.app
 
 
 def add_transaction(state: State, txn: Txn) -> None:
-    """Add a transaction to the indexes by id, by number and by owner."""
+    """Add a transaction to the indexes that are keyed by id, number and owner."""
     row = txn.row
     state.transactions[row.id] = state.by_txn[row.number] = txn
     state.owned.setdefault(owner_key(row.owner), set()).add(row.number)
@@ -420,7 +420,7 @@ def add_transaction(state: State, txn: Txn) -> None:
 
 
 def remove_transaction(state: State, txn: Txn) -> None:
-    """Remove a transaction from the indexes by id, by number and by owner."""
+    """Remove a transaction from the indexes that are keyed by id, number and owner."""
     row = txn.row
     del state.transactions[row.id]
     del state.by_txn[row.number]

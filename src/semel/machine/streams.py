@@ -54,7 +54,10 @@ from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 
 
 def decide_create(state: State, command: Create) -> Decision:
-    """Decide to create a stream. If it exists, compare its configuration with the request."""
+    """Decide the command to create a stream.
+
+    If the stream exists, its configuration is compared with the request.
+    """
     stream = state.by_path.get(command.path)
     if stream is not None:
         return Decision(_compare(stream, command))  # 1, 2
@@ -181,9 +184,9 @@ def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | 
 
 
 def _units_at(source: Stream, stored: StoredAppend | None, anchor: int) -> int:
-    """Return the number of units that the source's append at `anchor` has.
+    """Return the number of units from `anchor` to the end of the source's append at `anchor`.
 
-    Return 0 if there is no lookup, or if the lookup is for a different stream or offset.
+    Return 0 if `stored` is None, or if it is for a different stream or offset.
     """
     if stored is None or (stored.stream, stored.offset) != (source.row.number, anchor):
         return 0
@@ -242,12 +245,12 @@ def find_stream(state: State, path: str) -> Stream | Refusal:
 
 
 def decide_delete(_state: State, stream: Stream, _command: Delete) -> Decision:
-    """Decide to delete a stream. A stream that has forks is only soft-deleted."""
+    """Decide the command to delete a stream. A stream that has forks is only soft-deleted."""
     return Decision(Deleted(is_soft=bool(stream.forks)), StreamDeleted(stream.row.number))
 
 
 def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
-    """Decide to trim a stream. The head never moves back, and never past the stable offset."""
+    """Decide the command to trim a stream. The head never moves back or past the stable offset."""
     tail = stream.tail
     if command.before > tail.tail:
         return Decision(OffsetBeyondTail(tail.tail))
@@ -259,9 +262,9 @@ def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
 
 
 def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decision:
-    """Decide to switch a stream's duplicate detection on or off.
+    """Decide the command to switch a stream's duplicate detection on or off.
 
-    There is no event if the setting does not change.
+    The decision has no event if the setting does not change.
     """
     since, tail = stream.tail.dedup_from, stream.tail.tail
     if command.dedup == (since is not None):
@@ -273,7 +276,7 @@ def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decisio
 
 
 def decide_expire(state: State, stream: Stream, command: Expire) -> Decision:
-    """Decide to delete a stream if it has expired."""
+    """Decide the command to delete a stream if it has expired."""
     time_ms = state.frame_time(command.now_ms)
     if not is_expired(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
         return Decision(StillAlive())

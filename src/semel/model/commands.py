@@ -105,8 +105,9 @@ class TxnTag(Struct, frozen=True, gc=False):
     """The transaction that an append names.
 
     `seq` is the number of a chunk in a staged transaction. With `is_strict`, a chunk is refused if
-    a different chunk is stored under the same number. `remembered` and `last_epoch` are lookups:
-    the outcome of this transaction, and the epoch of the newest outcome that has the same id.
+    a different chunk is stored under the same number. Two fields are looked up in the journal:
+    `remembered` is the outcome of this transaction, and `last_epoch` is the epoch of the newest
+    outcome that has the same id.
     """
 
     id: str
@@ -143,7 +144,7 @@ class Append(StreamCommand, frozen=True, gc=False):
 
 
 class StoredAppend(Struct, frozen=True, gc=False):
-    """A lookup for a fork in the middle of an append: the append stored at `offset` in `stream`.
+    """The append at `offset` in `stream`. It is looked up for a fork in the middle of an append.
 
     `units` is the number of units from `offset` to the end of the append. A unit is a message in a
     JSON stream and a byte in any other stream. `payload` is the message at `offset`.
@@ -158,7 +159,7 @@ class StoredAppend(Struct, frozen=True, gc=False):
 class ForkRequest(Struct, frozen=True, gc=False):
     """Where to fork the stream `source`: `sub_offset` units after `offset`.
 
-    If `offset` is None, the stable offset of the source is used. `stored` is a lookup.
+    If `offset` is None, the source's stable offset is used. `stored` is looked up in the journal.
     """
 
     source: str
@@ -309,8 +310,8 @@ class Begin(Struct, frozen=True, gc=False):
 class TxnCall(Struct, frozen=True, gc=False):
     """Base class for commands on an existing transaction.
 
-    With `by_operator`, the caller need not be the owner. `remembered` and `last_epoch` are lookups,
-    as in `TxnTag`.
+    With `by_operator`, the caller need not be the owner. `remembered` and `last_epoch` are looked
+    up in the journal, as in `TxnTag`.
     """
 
     now_ms: int
@@ -393,7 +394,7 @@ class CommitAppend(Struct, frozen=True, gc=False):
 class ListedTxn(Struct, frozen=True, gc=False):
     """A staged transaction that a one-shot commit names.
 
-    `remembered` and `last_epoch` are lookups, as in `TxnTag`.
+    `remembered` and `last_epoch` are looked up in the journal, as in `TxnTag`.
     """
 
     id: str
@@ -462,7 +463,7 @@ class PinSnapshot(Struct, frozen=True, gc=False):
 
 
 class RebindSink(Struct, frozen=True, gc=False):
-    """Bind a sink to a query. The next version is `last_version` + 1; -1 restarts at version 0."""
+    """Bind a sink to a query. The sink's next version is `last_version` + 1."""
 
     now_ms: int
     app: str

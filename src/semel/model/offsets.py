@@ -1,4 +1,4 @@
-"""Conversion between offsets, the sortable strings that clients see, and their ordinals."""
+"""Conversion between ordinals (integers) and offsets (the sortable strings that clients see)."""
 
 from typing import Final
 

@@ -167,28 +167,28 @@ class ConfigConflict(Refusal, frozen=True, gc=False):
 
 
 class ContentTypeConflict(Refusal, frozen=True, gc=False):
-    """The stream has a different media type, `expected`."""
+    """The media type of the request is not the media type of the stream, `expected`."""
 
     code = "content_type_conflict"
     expected: str
 
 
 class StreamSeqConflict(Refusal, frozen=True, gc=False):
-    """Stream-Seq is not greater than `last`, the last accepted value. Bytes are compared."""
+    """Stream-Seq, compared as bytes, is not greater than `last`, the last accepted value."""
 
     code = "stream_seq_conflict"
     last: str
 
 
 class PreconditionFailed(Refusal, frozen=True, gc=False):
-    """The offset that the request expects is not the tail of the stream, `next_offset`."""
+    """The tail of the stream is `next_offset`, but the request expects a different tail."""
 
     code = "precondition_failed"
     next_offset: int
 
 
 class OffsetBeyondTail(Refusal, frozen=True, gc=False):
-    """The offset is after the tail of the stream, `next_offset`."""
+    """The offset is after the tail of the stream. The tail is `next_offset`."""
 
     code = "OFFSET_BEYOND_TAIL"
     next_offset: int

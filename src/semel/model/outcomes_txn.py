@@ -188,7 +188,7 @@ class StreamInTransaction(Refusal, frozen=True, gc=False):
 
 
 class OffsetUnstable(Refusal, frozen=True, gc=False):
-    """The offset, plus its sub-offset, is after the stable offset, `stable`."""
+    """The offset, plus any sub-offset, is after `stable`, the stable offset of the stream."""
 
     code = "offset_unstable"
     stable: int
@@ -197,8 +197,8 @@ class OffsetUnstable(Refusal, frozen=True, gc=False):
 class BranchIncomplete(Refusal, frozen=True, gc=False):
     """The transaction is not complete, or a commit lists it before it is prepared.
 
-    It is not complete if the numbers of staged chunks and messages, `chunks` and `messages`, differ
-    from the numbers in the request.
+    `chunks` and `messages` are the numbers of staged chunks and messages. The transaction is not
+    complete if the request contains different numbers.
     """
 
     code = "branch_incomplete"
@@ -275,7 +275,7 @@ class UnknownSink(Refusal, frozen=True, gc=False):
 
 
 class SnapshotConflict(Refusal, frozen=True, gc=False):
-    """The group has pinned step `number`, and the step in the request is not the next one."""
+    """The group has pinned step `number`, but the step in the request is not `number` + 1."""
 
     code = "snapshot_conflict"
     number: int

@@ -409,7 +409,7 @@ def test_a_sealed_segment_listed_as_open_is_a_note() -> None:
     assert report.is_sound
     (note,) = report.findings
     assert (note.file, note.is_note) == (segment_name(first), True)
-    assert "lists it as open" in note.message
+    assert "lists this segment as open" in note.message
 
 
 def test_every_flip_in_the_written_journal_is_noticed(directory: Directory) -> None:
@@ -494,7 +494,10 @@ def test_a_checkpoint_made_at_another_frame_is_found(directory: Directory) -> No
         other.append("ab"[number % 2], b"y" * 100)
     other.checkpoint()
     report = verify(other.disk, twin)
-    assert any(f.message == "the checkpoint was made at another frame" for f in damage(report))
+    assert any(
+        f.message == "the checksum in the checkpoint belongs to a different frame"
+        for f in damage(report)
+    )
 
 
 # ---------------------------------------------------------------- the index
@@ -521,7 +524,7 @@ def test_an_index_row_that_points_elsewhere_is_found(directory: Directory) -> No
     (finding,) = damage(directory.verify())
     wrong = decode_block(*directory.rows("index")[0]).positions[2]
     assert (finding.file, finding.position) == (directory.names()[0], wrong)
-    assert "the index points here for stream 1 (a), offsets 2 to 2" in finding.message
+    assert "the index expects a frame here for stream 1 (a), offsets 2 to 2" in finding.message
 
 
 def test_an_index_row_that_points_at_another_streams_frame_is_found(directory: Directory) -> None:

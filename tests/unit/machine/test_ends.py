@@ -149,5 +149,5 @@ def test_a_stream_that_skips_a_number_or_takes_a_path_is_not_applied() -> None:
     with pytest.raises(InvariantBroken, match="numbers"):
         machine.replay(created[0])
     machine.state.next_stream = 1
-    with pytest.raises(InvariantBroken, match="path exists"):
+    with pytest.raises(InvariantBroken, match="path already exists"):
         machine.replay(created[0])

@@ -113,7 +113,8 @@ class SegmentCheck:
     def _spans(self) -> list[tuple[int, int, int]]:
         """Return three LSNs for each segment, and report missing segments.
 
-        The three LSNs are the segment's first LSN, its end, and the end of its file.
+        The three LSNs are the segment's first LSN, the LSN at which the segment must end (see
+        `_end_of`), and the LSN at which its file ends.
         """
         names = self._disk.names()
         firsts = sorted(lsn for name in names if (lsn := segment_lsn(name)) is not None)
@@ -137,8 +138,9 @@ class SegmentCheck:
     def _end_of(self, first: int, following: int, listed: dict[int, int], size: int) -> int:
         """Return the LSN at which a segment must end, or OPEN_END if that is unknown.
 
-        If the checkpoint does not state the end, it is `following`, the first LSN of the next
-        segment.
+        `listed` contains the ends that the checkpoint states. If it has no end for this segment,
+        the segment must end at `following`, the first LSN of the next segment. The end is unknown
+        if no segment follows, or if a segment in between could be missing.
         """
         if listed.get(first, OPEN_END) != OPEN_END:
             return listed[first]
@@ -146,8 +148,8 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 None,
-                "the checkpoint lists it as open, although it is not the last segment; its data is"
-                " intact, but its space is never freed",
+                "the checkpoint lists this segment as open, although it is not the last segment;"
+                " its data is intact, but its space will never be freed",
             )
         elif self._stored.is_readable:
             return following
@@ -164,7 +166,7 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 None,
-                "the checkpoint no longer needs it; the next start removes it",
+                "the checkpoint no longer needs this segment; the next start will remove it",
             )
         return [first for first in firsts if first not in dead]
 
@@ -195,7 +197,7 @@ class SegmentCheck:
                 verb = "read"
                 return file.read(0, file.size())
         except FileNotFoundError:
-            self._report.note(name, None, "a running server removed it during the verification")
+            self._report.note(name, None, "a running server has removed this segment")
         except OSError as error:
             self._report.corrupt(name, None, f"cannot be {verb}: {error.strerror or error}")
         return None
@@ -229,13 +231,13 @@ class SegmentCheck:
             self._report.corrupt(
                 segment_name(first),
                 end - first,
-                f"a frame reaches into the segment that begins at {end}",
+                f"a frame extends beyond LSN {end}, where the next segment begins",
             )
 
     def _walk_on(self, data: bytes, first: int, end: int) -> TornTail | None:
         """Check the frames up to `end`.
 
-        Return a TornTail if the chain of checksums ends before `end`, otherwise None.
+        Return a TornTail if the chain of intact frames ends before `end`, otherwise None.
         """
         frames = frames_of(data, first, start=self._lsn, previous_crc=self._crc, seed=self._seed)
         try:
@@ -252,7 +254,7 @@ class SegmentCheck:
     def _is_truncated(self, data: bytes, first: int, end: int) -> bool:
         """Return True if the segment's file is truncated.
 
-        Report a file that has the wrong length or does not begin with the right frame.
+        Also report the file if its length is wrong, or if its first frame does not start a segment.
         """
         name, size = segment_name(first), len(data)
         allocated = size
@@ -270,15 +272,15 @@ class SegmentCheck:
             self._report.corrupt(
                 name,
                 min(size, allocated),
-                f"the segment is {what}: it has {size} bytes, and {allocated} were allocated",
+                f"the segment is {what}: it has {size} bytes, but {allocated} bytes were allocated",
             )
         return size == 0 or size < allocated
 
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
-        """Return True if the journal can end at `tear`.
+        """Return True if the journal can end at the LSN of `tear`.
 
-        It can end there if nothing proves that more data was durable. In that case, report the
-        bytes that follow as a torn tail.
+        It can end there if nothing proves that any bytes after this LSN were durable. In that case,
+        report these bytes as a torn tail.
         """
         is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:
@@ -313,7 +315,9 @@ class SegmentCheck:
         report, name, at = self._report, segment_name(first), frame.lsn - first
         report.frame_count += 1
         if isinstance(frame.record, SegmentStarted) and at != 0:
-            report.corrupt(name, at, "the first frame of a segment is inside another segment")
+            report.corrupt(
+                name, at, "a frame that starts a segment is not at the start of the file"
+            )
         if frame.watermark > frame.lsn:
             report.corrupt(
                 name, at, f"the frame's watermark {frame.watermark} is after the frame itself"
@@ -345,13 +349,18 @@ class SegmentCheck:
         elif (frame.end == lsn and frame.crc != crc) or (
             frame.lsn == lsn and frame.previous_crc != crc
         ):
-            self._report.corrupt(name, at, "the checkpoint was made at another frame")
+            self._report.corrupt(
+                name, at, "the checksum in the checkpoint belongs to a different frame"
+            )
         if frame.lsn >= lsn:
             self._follow(frame, name, at)
             self._check_placed(frame, first)
 
     def _follow(self, frame: Frame, name: str, at: int) -> None:
-        """Check that the frame's offsets continue where the checkpoint or earlier frames ended."""
+        """Check that the frame's offsets continue at the tail of each stream.
+
+        The tails come from the checkpoint and from the earlier frames after the checkpoint.
+        """
         if isinstance(frame.record, StreamCreated):
             row = frame.record.row
             self._tails[row.number] = 0 if row.fork is None else row.fork.start
@@ -367,7 +376,7 @@ class SegmentCheck:
             self._tails[number] = base + count
 
     def _check_placed(self, frame: Frame, first: int) -> None:
-        """Check that the chunks that a decision frame commits exist."""
+        """If the frame is a decision frame, check that all chunks that it commits exist."""
         if not isinstance(frame.record, Decided):
             return
         for lsn, stream, _, count in extents_of(frame.record.extents):
@@ -382,7 +391,7 @@ class SegmentCheck:
                 self._report.corrupt(
                     segment_name(start),
                     lsn - start,
-                    f"a chunk is missing that the decision frame at LSN {frame.lsn} commits",
+                    f"the decision frame at LSN {frame.lsn} commits a chunk that is missing here",
                 )
 
     def _frame_at(self, first: int, lsn: int) -> Frame | None:
@@ -422,16 +431,21 @@ class SegmentCheck:
             return
         at, start, last = lost[0]
         message = (
-            f"the index points here for {self._stored.label(number)}, offsets {start} to {last};"
-            " no such frame was read"
+            f"the index expects a frame here for {self._stored.label(number)}, offsets {start} to"
+            f" {last}, but no such frame was read"
         )
         if len(lost) > 1:
-            message += f"; the same for {len(lost) - 1} more frames up to offset {lost[-1][2]}"
+            message += (
+                f"; {len(lost) - 1} more frames up to offset {lost[-1][2]} are missing as well"
+            )
         self._report.corrupt(segment_name(block.segment), at, message)
 
 
 def _additions(frame: Frame) -> list[tuple[int, int, int]]:
-    """Return (stream, base, count) for all messages that a frame adds, in the order of offsets."""
+    """Return (stream, base, count) for each range of offsets that a frame adds to a stream.
+
+    The ranges of one stream are in the order of their offsets.
+    """
     data, controls = (
         [(part.stream, part.base, part.count) for part in frame.sections if part.kind == kind]
         for kind in (SECTION_DATA, SECTION_CONTROL)

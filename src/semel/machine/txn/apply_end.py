@@ -181,11 +181,11 @@ def _mover_of(event: Decided) -> OwnerKey | None:
 def _place(
     state: State, event: Decided, sections: Sections
 ) -> tuple[dict[int, int], list[PlacedChunkRow]]:
-    """Return the new tail of each stream that gets messages or chunks, and a row per chunk.
+    """Return the new tail of each stream that gets messages or chunks, and a row for each chunk.
 
     Raises InvariantBroken if the offsets do not continue at the tail of their stream, or if the
-    stream is closed. The loop must be fast because it runs once per chunk, and there can be
-    hundreds of thousands of chunks.
+    stream is closed. This function must be fast, because one frame can have hundreds of thousands
+    of chunks.
     """
     by_number = state.by_number
     ends: dict[int, int] = {}

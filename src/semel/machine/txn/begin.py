@@ -36,7 +36,7 @@ from semel.model.outcomes import (
 
 
 def decide_begin(state: State, command: Begin) -> Decision:
-    """Decide to begin a transaction.
+    """Decide the command to begin a transaction.
 
     If the same owner repeats the request, the outcome is the open transaction with this id.
     """
@@ -153,7 +153,7 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
 
 
 def decide_add_streams(state: State, command: AddStreams) -> Decision:
-    """Decide to allow a transaction to write to more streams."""
+    """Decide the command to allow a transaction to write to more streams."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
@@ -171,7 +171,7 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
 
 
 def decide_add_positions(state: State, command: AddPositions) -> Decision:
-    """Decide to add positions that a transaction will move when it commits."""
+    """Decide the command to add positions that a transaction will move when it commits."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)

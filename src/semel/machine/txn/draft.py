@@ -45,7 +45,7 @@ assert EXTENT_BYTES == 32
 
 
 def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest: int = 0) -> int:
-    """Add an entry to `blocks` and return the index of the block that changed."""
+    """Add a chunk or an extent to `blocks` and return the index of the block that changed."""
     packed = _CHUNK.pack(start, stream, count, digest)
     if not blocks or len(blocks[-1]) >= BLOCK_BYTES:
         blocks.append(packed)
@@ -57,7 +57,7 @@ def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest:
 def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int:
     """Add an extent to `blocks` and return the index of the block that changed.
 
-    If the extent directly follows the last entry, in the same stream, the two are merged.
+    If the extent directly follows the last extent and is in the same stream, the two are merged.
     """
     if blocks:
         last_first, last_stream, last_count, _ = _CHUNK.unpack_from(blocks[-1], -CHUNK_BYTES)
@@ -70,7 +70,7 @@ def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int
 
 
 def chunks_in(blocks: list[bytes]) -> Iterator[tuple[int, int, int]]:
-    """Yield each entry in `blocks` as (LSN or first offset, stream, count)."""
+    """Yield each chunk as (LSN, stream, count), or each extent as (first offset, stream, count)."""
     for block in blocks:
         for start, stream, count, _ in _CHUNK.iter_unpack(block):
             yield start, stream, count
@@ -129,14 +129,14 @@ class Draft:
         self._tails[row.number] = base + batch.count
 
     def advance(self, stream: Stream, count: int) -> None:
-        """Move the tail of `stream` by `count` messages. The caller builds their section."""
+        """Move the tail of `stream` by `count` messages. The caller adds the messages."""
         self._tails[stream.row.number] = self.tail_of(stream) + count
 
     def place_chunks(self, txn: Txn) -> None:
         """Assign offsets to the chunks of a staged transaction.
 
-        Chunks for deleted streams are skipped. The loop must be fast because it runs once per
-        chunk, and there can be hundreds of thousands of chunks.
+        Chunks for deleted streams are skipped. This method must be fast, because a transaction can
+        have hundreds of thousands of chunks.
         """
         if txn.row.kind == TXN_INLINE:
             return
@@ -163,10 +163,10 @@ class Draft:
         self.ended.append(Ended(txn.row.number, is_committed, reason, tuple(markers)))
 
     def fence(self, producer_id: str, epoch: int, *, named: int = 0) -> None:
-        """Abort the pending transactions of producer instances with an epoch below `epoch`.
+        """Abort the pending transactions of the producer's instances with epochs below `epoch`.
 
-        The reason is BY_FENCE. If an operator aborts one of these transactions, `named` is its
-        number, and its reason is BY_OPERATOR.
+        The reason for each abort is BY_FENCE. The transaction with the number `named` is an
+        exception. Its reason is BY_OPERATOR, because an operator's command named it.
         """
         for number in sorted(self._state.owned.get((True, producer_id), ())):
             txn = self._state.by_txn[number]

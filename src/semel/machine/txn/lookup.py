@@ -1,4 +1,4 @@
-"""Finding the transaction that a call names. Every call on a transaction begins with this.
+"""Functions that find the transaction that a call names, or refuse the call.
 
 A letter in a comment refers to a row of the table of checks in `docs/reference/transactions.md`.
 """
@@ -62,7 +62,7 @@ def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
 
 
 def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusal | None:
-    """Refuse a producer that is not the owner, or that is a different instance of the owner.
+    """Refuse a producer that does not own `txn`, or a different instance of its owner.
 
     A call without a producer id is not refused.
     """
@@ -97,10 +97,12 @@ def find_open(state: State, call: TxnCall) -> Txn | Outcome:
 def expired_epoch(state: State, owner: Owner) -> int:
     """Return the highest transaction epoch among the producer's ended transactions.
 
-    Return 0 if the producer never had more than OUTCOMES_PER_PRODUCER_MAX outcomes, because then no
-    outcome was dropped to make room. Otherwise an id without a stored outcome could be the id of a
-    dropped outcome, and a late call could still use that outcome's epoch. A new transaction must
-    therefore have a higher epoch.
+    A new transaction must have a higher epoch. If its id has no stored outcome, an outcome with
+    that id may have been dropped to make room, and a late call could still use the dropped
+    outcome's epoch.
+
+    Return 0 if the producer never had more than OUTCOMES_PER_PRODUCER_MAX outcomes, because in that
+    case no outcome was dropped. Also return 0 for a sink.
     """
     registered = state.registry.get(owner.id) if isinstance(owner, ProducerOwner) else None
     if registered is None or registered.decided <= OUTCOMES_PER_PRODUCER_MAX:
