@@ -157,7 +157,7 @@ class HttpRefused(Exception):
 
 
 def malformed(message: str) -> HttpRefused:
-    """Return the error for a request that is not valid HTTP. The server never guesses a meaning."""
+    """Return the error for invalid HTTP. The server never guesses what an invalid request means."""
     return HttpRefused(400, "malformed_request", message)
 
 
