@@ -121,8 +121,8 @@ class Runner:
     """One run of a graph.
 
     With `available_now`, the run ends when all stored messages are processed. Otherwise the run
-    continues until `stop` is called, or until a processor stops because of an error. In that case
-    all other processors are stopped, too.
+    continues until `stop` is called or an error stops a processor. Such an error stops all other
+    processors, too.
 
     After a stop, the current steps are still completed if the server responds. The next run repeats
     the steps that were not committed.
@@ -274,7 +274,7 @@ class Runner:
         return StepLoop(running, self._executor, inputs)
 
     def _is_ending(self, above: Iterable[str]) -> bool:
-        """Return True if the run is draining and all processors in `above` are over."""
+        """Return True if the run drains and every processor in `above` has ended or stopped."""
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 

@@ -77,7 +77,7 @@ class Request(Struct, gc=False, eq=False):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, keyed by lower-case name. Do not change the mapping: it can be shared."""
+        """All headers, keyed by lower-case name. Do not change the mapping, as it can be shared."""
         headers = self.head.headers
         if self.length:
             headers = {**headers, "content-length": self.length.decode("ascii")}
