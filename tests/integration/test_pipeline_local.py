@@ -471,7 +471,7 @@ def test_a_group_moved_under_a_running_step_stops_it(place: Place) -> None:
         place.server.group(f"{place.id}/p").set({path: 1})
         return n
 
-    with pytest.raises(ProcessorStopped, match="its group was moved by another client"):
+    with pytest.raises(ProcessorStopped, match="another client moved the processor's group"):
         run(graph)
     assert place.read("out") == []
 

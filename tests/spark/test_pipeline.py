@@ -179,7 +179,7 @@ def test_a_message_that_fails_without_an_error_stream_stops_its_processor(place:
         return n
 
     (reason,) = place.run(graph).values()
-    assert reason.startswith("LookupError: no fifteen; the message is ")
+    assert reason.startswith("LookupError: no fifteen; the failed message is ")
     assert f"{path} at 0000000000000000_0000000000000015" in reason
     assert place.read("out") == []
 

@@ -8,7 +8,7 @@ from semel.model.messages import Header, headers_of, keys_of, split_messages, ti
 
 
 class SliceProducer(Struct, frozen=True, gc=False):
-    """The producer of an append. The sequences are those of the whole append, not of the slice."""
+    """The producer of a slice. The sequences are those of the whole append, not of the slice."""
 
     id: str
     epoch: int
@@ -17,11 +17,11 @@ class SliceProducer(Struct, frozen=True, gc=False):
 
 
 class Slice(Struct, frozen=True, gc=False):
-    """All messages of one append, or those in a range of offsets.
+    """All messages of one append, or only its messages in a range of offsets.
 
-    The layout is the same as in a section. `payload` contains the messages, with commas between
-    them if `is_joined` is True. `lengths` contains the length of each message as a u32; it is empty
-    if there is one message. `extras` is empty if no message has a key, a header or a timestamp.
+    `payload` contains the messages, with commas between them if `is_joined` is True. `lengths`
+    contains the length of each message as a u32, but is empty if there is only one message.
+    `extras` is empty if no message has a key, a header or a timestamp.
     """
 
     offset: int

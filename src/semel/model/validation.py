@@ -84,14 +84,14 @@ def is_name(text: str, bytes_max: int) -> bool:
 
 
 def is_number(number: int) -> bool:
-    """Return True if `number` is from 0 to NUMBER_MAX. JSON parsers represent these exactly."""
+    """Return True if `number` is from 0 to NUMBER_MAX. JSON parsers read such numbers exactly."""
     return 0 <= number <= NUMBER_MAX
 
 
 def is_batch(batch: Batch) -> bool:
-    """Return True if the batch has a valid number of messages and a length for each message.
+    """Return True if the batch has a valid number of messages and a valid `lengths`.
 
-    If there is only one message, `lengths` must be empty.
+    `lengths` must be empty for one message. For several, it must have a u32 for each message.
     """
     if batch.count == 1:
         return not batch.lengths

@@ -1,8 +1,8 @@
 """Calls a processor's function with messages and returns `(stream, message)` pairs. No I/O.
 
-Every engine uses this module. One call of the function produces either all outputs for a message or
-one message for the error stream. This holds even if the function fails only sometimes. No message
-leads to both, and no message is lost because a call failed.
+Every engine uses this module. An input message leads either to all its outputs or to one message
+for the error stream, but never to both. This holds even if the function fails only sometimes. No
+input message is lost because a call failed.
 """
 
 import json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InputMessage(NamedTuple):
-    """A message from an input. `offset` is its ordinal, and `raw` is the encoded JSON value."""
+    """A message from an input. `offset` is an integer (an ordinal), and `raw` is encoded JSON."""
 
     binding: str
     stream: str
@@ -73,7 +73,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
-    """Return the evaluation of a processor's function for the step whose hash is `hash`."""
+    """Return what is needed to call a processor's function in the step whose hash is `hash`."""
     return Evaluation(
         graph=graph.id,
         processor=processor.id,
@@ -106,9 +106,9 @@ def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> li
 def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
     """Call the function for each of `calls`, and yield the outputs in order.
 
-    If the function raises an exception, a message for the error stream is yielded instead. If the
-    processor has no error stream, MessageFailed is raised. The same happens if a message is valid
-    JSON but Python cannot decode it, for example an integer with 5,000 digits.
+    A call fails if the function raises an exception, or if Python cannot decode a message that is
+    valid JSON, for example an integer with 5,000 digits. For a failed call, a message for the error
+    stream is yielded. If the processor has no error stream, MessageFailed is raised.
 
     MemoryError and exceptions that are not subclasses of Exception are raised unchanged, because
     the message did not cause them.
@@ -196,10 +196,10 @@ def _output(path: str, value: Any) -> Output:
 
 
 def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each output of a function together with its stream. None is not an output.
+    """Yield a pair (stream, output) for each output in a function's result. None is no output.
 
-    A function with several outputs must return a dict from bindings to outputs. Raises TypeError if
-    it returns anything else, and KeyError if it returns a binding that is not declared.
+    A function with several outputs must return None or a dict from bindings to outputs. Raises
+    TypeError if `result` is anything else, and KeyError if a binding in it is not declared.
     """
     if result is None:
         return
@@ -234,7 +234,7 @@ DecodedCall = tuple[Call, dict[str, Any]]
 
 
 def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Yield an error message for each call that cannot be decoded, then the other outputs."""
+    """Yield an error message for each call with undecodable input, then all other outputs."""
     decoded: list[DecodedCall] = []
     for call in calls:
         try:
@@ -349,7 +349,7 @@ def text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as another:  # noqa: BLE001 - the user's `__str__` can raise anything
-        return f"its text cannot be printed: {type(another).__name__}"
+        return f"the text of the error cannot be printed: {type(another).__name__}"
 
 
 def _printable(text: str) -> str:

@@ -67,9 +67,9 @@ class StepOutput(Struct, frozen=True):
     """The output of a step: messages to append in the commit, staged transactions, or both.
 
     `appends` maps each stream to encoded JSON values. `transactions` are the tokens of staged
-    transactions. The engine's committer commits them, and their messages come after `appends`.
-    `read` is the number of messages read. `written` maps each stream to the number of messages
-    produced for it.
+    transactions. The engine's committer commits these transactions. Their messages come after
+    `appends`. `read` is the number of messages read. `written` maps each stream to the number of
+    messages produced for it.
     """
 
     appends: Mapping[str, Sequence[bytes]] = {}
@@ -116,7 +116,7 @@ class ProcessorRun(Struct, frozen=True, kw_only=True):
     server that does not respond.
 
     If `is_draining` is True, the loop ends when it has processed all messages and `is_ending()`
-    returns True. From then on, no other processor of the graph writes to its inputs.
+    returns True, which means that no processor of the graph will write to the inputs again.
 
     `at_boundary(processor, boundary)` is called at each boundary of a step. Tests use it.
     """
@@ -184,7 +184,7 @@ class Committer(ABC):
         transactions: Sequence[str] = (),
         record: Record | None = None,
     ) -> CommitResult:
-        """Commit everything together, exactly once, and return the result.
+        """Commit all arguments together, exactly once, and return the result.
 
         `step` is None for a commit that has only a trace record. `record` is appended after
         `appends`. An at-most-once step has two commits: the first for its moves, the second for its
@@ -223,7 +223,7 @@ class Executor(Protocol):
     step_messages_max: int
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Return the reasons why the engine cannot run `graph`; empty if it can.
+        """Return the reasons why the engine cannot run `graph`. Return no reasons if it can.
 
         This is called before anything is started.
         """
@@ -270,8 +270,8 @@ def engine_for(graph: Graph, *, master: str | None = None) -> str:
 def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
     """Return a new engine with the name `name`.
 
-    Raises GraphError if there is no such engine, if it is not installed, or if `options` contains a
-    Spark option for the local engine.
+    Raises GraphError if there is no such engine, or if it is not installed. Also raises GraphError
+    if `name` is the local engine and `options` contains an option, because only Spark has options.
     """
     if name not in _MODULES:
         raise GraphError(graph.id, [f"there is no engine {name!r}; use {' or '.join(ENGINES)}"])

@@ -133,8 +133,8 @@ def _move(
 ) -> bool:
     """Store the hash and move the rows. Return False if the hash was already stored.
 
-    If the hash was already stored, another driver has moved the rows. In both cases the step's rows
-    are deleted from the staging table.
+    If the hash was already stored, another driver has moved the rows, and this call moves nothing.
+    Whether or not it moves rows, it deletes the step's rows from the staging table.
 
     Raises RuntimeError if rows are missing in the staging table. The error rolls back the caller's
     transaction.

@@ -121,8 +121,8 @@ class Runner:
     """One run of a graph.
 
     With `available_now`, the run ends when all stored messages are processed. Otherwise the run
-    continues until `stop` is called or a processor stops. If one processor stops, all others are
-    stopped, too.
+    continues until `stop` is called or an error stops a processor. Such an error stops all other
+    processors, too.
 
     After a stop, the current steps are still completed if the server responds. The next run repeats
     the steps that were not committed.
@@ -204,7 +204,7 @@ class Runner:
 
     @property
     def is_over(self) -> bool:
-        """True if every processor has ended or stopped."""
+        """True if every processor has ended normally or has stopped because of an error."""
         return all(gauge.state in _OVER for gauge in self.gauges.values())
 
     @property
@@ -274,7 +274,7 @@ class Runner:
         return StepLoop(running, self._executor, inputs)
 
     def _is_ending(self, above: Iterable[str]) -> bool:
-        """Return True in a draining run if every processor in `above` has ended or stopped."""
+        """Return True if the run drains and every processor in `above` has ended or stopped."""
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 
@@ -310,10 +310,9 @@ def run(
 
 
 def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Create the missing streams that the graph writes to. Return the tails of its other streams.
+    """Create missing streams. Return the tails of streams that no processor of the graph writes to.
 
-    The result maps the path of each existing stream to its tail. It leaves out the streams to which
-    a processor of the graph writes.
+    The result maps the path of each such stream, if it existed before, to its tail.
 
     Raises GraphError if an input stream is missing, or if an existing stream cannot be used. In
     that case no stream was created.

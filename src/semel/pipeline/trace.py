@@ -5,7 +5,7 @@ The commit that stores a step's outputs and positions also appends the step's re
 
 The record cannot contain the offsets of the step's outputs, because only the response to the commit
 has them. So the processor's next record contains them. If no step follows, they are in a separate
-record. If the runner is killed before it appends that record, the offsets stay unknown.
+record. If the runner is killed before either record is appended, the offsets stay unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ Offsets = dict[str, list[str]]
 
 
 class Outputs(Struct, frozen=True):
-    """The outputs of step `number`. `offsets` maps a stream to its first and its next offset."""
+    """The outputs of step `number`. `offsets` maps a stream to its offset range [first, next)."""
 
     number: int
     offsets: Offsets
@@ -46,8 +46,8 @@ class TracedStep(Struct, frozen=True, kw_only=True):
 
     `ranges` has the stream, the incarnation, the first and the next offset of each range. `outcome`
     is DONE, TAKEN or PINNED. `read` is the number of messages that were read. `written` is the
-    number of messages that were written to each stream. `outputs` maps each output stream to its
-    first and its next offset. It is None if the offsets are unknown.
+    number of messages that were written to each stream. `outputs` maps each output stream to the
+    range [first, next) of the step's offsets there. It is None if the offsets are unknown.
     """
 
     processor: str
@@ -78,7 +78,7 @@ def offsets_record(processor: str, before: Outputs) -> dict[str, Any]:
 
 
 def printed_ranges(ranges: Iterable[Range]) -> list[tuple[str, str, str, str]]:
-    """Return ranges as in a record: stream, incarnation, first offset and next offset of each."""
+    """Return ranges as they are stored in a record: (stream, incarnation, first, next offset)."""
     return [(r.stream, r.incarnation, print_offset(r.start), print_offset(r.to)) for r in ranges]
 
 
@@ -94,7 +94,7 @@ def pinned_step(processor: str, step: Step) -> TracedStep:
 
 
 def read_trace(records: Iterable[Any], processor: str | None = None) -> list[TracedStep]:
-    """Return the steps of a trace, sorted by first record. `processor` selects one processor."""
+    """Return the steps of a trace, or only those of `processor`, in order of first appearance."""
     steps: dict[tuple[str, int], TracedStep] = {}
     for record in records:
         if not isinstance(record, Mapping) or processor not in (None, record.get("processor")):
@@ -129,7 +129,7 @@ def trace_of(client: Client, graph: str, processor: str | None = None) -> list[T
 
 
 def _uncommitted(client: Client, group: str) -> Step | None:
-    """Return the pinned step of a group, or None if no step is pinned or it was committed.
+    """Return the pinned step of a group if that step was not committed, otherwise None.
 
     The step was not committed if the group's positions are still the starts of the step's ranges.
     """
@@ -143,7 +143,7 @@ def _uncommitted(client: Client, group: str) -> Step | None:
 
 
 def step_from(pinned: PinnedStep) -> Step:
-    """Convert a pinned step, as the server sends it, to a Step with ordinals."""
+    """Convert a pinned step, as the server sends it, to a Step, whose offsets are integers."""
     ranges = sorted(
         Range(path, r.incarnation, parse_offset(r.start) or 0, parse_offset(r.to) or 0)
         for path, r in pinned.ranges.items()

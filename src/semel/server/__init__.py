@@ -1,1 +1,1 @@
-"""The HTTP server: connections, a strict parser of requests, and the handlers of requests."""
+"""The HTTP server: connections, a strict request parser, and the request handlers."""

@@ -57,7 +57,7 @@ class UnreadHolder(Protocol):
 
     @property
     def unread_since(self) -> float:
-        """The loop time since which the budget has counted bytes for this connection."""
+        """The event loop's time when the budget began to count bytes for this connection."""
 
     def abort(self) -> None:
         """Close the connection immediately, without completing any response."""
@@ -103,7 +103,7 @@ class UnreadBudget:
             self.on_release()
 
     def close_stalled(self, holders: Iterable[UnreadHolder], now: float) -> None:
-        """Close stalled connections, longest stall first, until waiting reads have memory."""
+        """Close stalled connections, longest stall first, to free memory for waiting reads."""
         target = self._bytes_max - min(self.waiting_bytes, self._bytes_max // 2)
         if self.bytes <= target:
             return
@@ -140,7 +140,7 @@ class AdmittedRead(Struct, eq=False):
 
 
 class ReadAdmission:
-    """Starts the reads of one engine. A read waits in a queue until its response has memory."""
+    """Starts the reads of one engine. A read is queued until there is memory for its response."""
 
     def __init__(self, engine: Engine, unread: UnreadBudget) -> None:
         self._engine = engine
@@ -193,7 +193,7 @@ def send_response(
     """Send a response. If `response.is_to_gzip` is true, compress its body first.
 
     A long body is compressed on a different thread, because compressing it here would delay all
-    other requests. The size of the body is reserved in `unread` until the response is sent.
+    other requests. Until the response is sent, the size of that body is reserved in `unread`.
     """
     if not response.is_to_gzip:
         responder.send(response)

@@ -135,7 +135,7 @@ class App:
             send_response(responder, responses.method_response(", ".join([*methods, "OPTIONS"])))
 
     def _find(self, path: str) -> tuple[Mapping[str, Route], tuple[str, ...]]:
-        """Return a mapping from method to handler, and the name in the address, if there is one.
+        """Return the handlers for `path`, keyed by method, and the name in `path`, if there is one.
 
         Raises MalformedRequest if nothing is served at this address.
         """

@@ -123,7 +123,7 @@ class ServerConnection(asyncio.Protocol):
             self._buffer = data
 
     def eof_received(self) -> bool:
-        """Return True to keep the transport open, so that the owed responses can be written."""
+        """Return True, which keeps the transport open, if owed responses can still be written."""
         waiting = self._waiting
         can_half_close = self._transport.can_write_eof()  # TLS cannot do that
         if not waiting or waiting[0].phase is ExchangePhase.STREAMING or not can_half_close:
@@ -174,7 +174,7 @@ class ServerConnection(asyncio.Protocol):
             self._end_output()
 
     def _consume(self, data: bytes) -> int:
-        """Handle every complete request in `data`. Return the position of the first unread byte."""
+        """Handle every complete request in `data`. Return the position of the first byte left."""
         position = 0
         while position < len(data) and self._phase <= _BODY:
             if (self._waiting or self.output.is_blocked) and self._is_overfull():
@@ -315,7 +315,7 @@ class ServerConnection(asyncio.Protocol):
     # ---- responding ----------------------------------------------------------------------------
 
     def is_turn(self, exchange: Exchange) -> bool:
-        """Return True if all earlier responses are sent, so that `exchange` is the next to send."""
+        """Return True if all earlier responses are sent. Then `exchange` can send its response."""
         return bool(self._waiting) and self._waiting[0] is exchange
 
     def call_soon(self, callback: Callable[[], None]) -> None:
@@ -370,7 +370,7 @@ class ServerConnection(asyncio.Protocol):
             exchange.client_gone()
 
     def _end_output_soon(self) -> None:
-        """Drop all other exchanges. Close our side as soon as the last response is written."""
+        """Drop the exchanges that still wait. Close our side when the last response is written."""
         if self._phase <= _BODY:
             self._end_reading(ConnectionEvent.READING_ENDED)
         self._drop_waiting()
@@ -424,7 +424,7 @@ class ServerConnection(asyncio.Protocol):
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close the connection. It must not owe a response."""
+        """Close the connection. Call this only if no response is owed."""
         self._closed()
         self._transport.close()
 

@@ -101,7 +101,7 @@ class EventStream(LiveRead):
         It is not possible if the client sent a read cursor, because the next read cursor in the
         event depends on the client's cursor. It is also not possible if the encoder holds the first
         bytes of an incomplete character, because then the encoder is not at the group's offset. In
-        both cases the caller must give this reader an event of its own.
+        both cases the caller must give this event stream an event of its own.
         """
         assert self._begun is not None
         stream, encoder = self._begun
@@ -130,7 +130,7 @@ class EventStream(LiveRead):
         return begun
 
     def finish(self) -> None:
-        """End the response. Do nothing if no response has begun, before the first read is done."""
+        """End the response. A response begins after the first read. Before that, do nothing."""
         if not self._is_over and self._begun is not None:
             self._end()
             self._begun[0].end()

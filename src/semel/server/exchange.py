@@ -1,4 +1,4 @@
-"""Exchanges: encode responses, send them in order, and count the bytes that are unread."""
+"""Exchanges encode responses, send them in order, and count the bytes that are unread."""
 
 import asyncio
 import logging
@@ -129,7 +129,7 @@ class ConnectionOutput:
         self.unread_since = 0.0
 
     def emit(self, data: bytes) -> None:
-        """Send bytes. Only the exchange whose turn it is calls this."""
+        """Send bytes. Must be called only by the exchange whose turn it is."""
         size = len(data)
         self._sent_bytes += size
         held = self.held
@@ -202,7 +202,7 @@ class ConnectionOutput:
 
 
 class Exchange(Struct, eq=False, gc=False):
-    """One exchange. It is both the Responder and the ResponseStream that the handler uses.
+    """A request and its response. The handler uses it as Responder and as ResponseStream.
 
     `phase` changes according to the table EXCHANGE in `phases.py`. The class is a Struct with
     `gc=False` for speed, because an instance is created for each request. This does not leak

@@ -77,7 +77,7 @@ class Request(Struct, gc=False, eq=False):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, keyed by lower-case name. Do not change the mapping: it can be shared."""
+        """All headers, keyed by lower-case name. Do not change the mapping, as it can be shared."""
         headers = self.head.headers
         if self.length:
             headers = {**headers, "content-length": self.length.decode("ascii")}
@@ -157,7 +157,7 @@ class HttpRefused(Exception):
 
 
 def malformed(message: str) -> HttpRefused:
-    """Return the error for a request that is not valid HTTP. The server never guesses a meaning."""
+    """Return the error for invalid HTTP. The server never guesses what an invalid request means."""
     return HttpRefused(400, "malformed_request", message)
 
 

@@ -1,4 +1,4 @@
-"""The limits on one HTTP connection, and on all together (see `docs/reference/limits.md`)."""
+"""The limits on one HTTP connection, and on all connections (see `docs/reference/limits.md`)."""
 
 import resource
 from math import inf
@@ -97,7 +97,7 @@ def connections_allowed(limits: HttpLimits) -> int:
 
 
 def raise_file_limit(limits: HttpLimits) -> None:
-    """Increase the soft limit on open files for `connections_max`, up to the hard limit."""
+    """Increase the soft limit on open files to fit `connections_max`, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = int(limits.connections_max / _FILE_SHARE) + _OWN_FILES
     if hard != resource.RLIM_INFINITY:

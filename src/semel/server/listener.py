@@ -38,8 +38,8 @@ class ConnectionSet:
     def enter(self, connection: ServerConnection) -> None:
         """Add a connection.
 
-        If there are too many connections, refuse it with a response. If there are far too many, or
-        if the listener is draining, close it immediately.
+        If there are too many connections, refuse the new one with a response. If there are far too
+        many, or if the listener is draining, close the new one immediately.
         """
         self.members.add(connection)
         if self.is_draining or len(self.members) > self._count_max + self._count_max // 8 + 1:
@@ -100,7 +100,7 @@ class Listener:
         return len(self._registry.members) if self._registry is not None else 0
 
     async def bind(self, host: str, port: int) -> int:
-        """Bind an address, but accept no connections yet. Return the port. 0 means a free port."""
+        """Bind an address, but do not accept yet. Return the port. Port 0 means any free port."""
         await self._acceptor.bind(host, port)
         return self.port
 

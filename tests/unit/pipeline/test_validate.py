@@ -62,7 +62,7 @@ def test_a_bad_processor_is_refused(graph: Graph, complaint: str) -> None:
 
 
 def test_bad_graphs_are_refused() -> None:
-    assert "it has no processors" in complaints(Graph("g"))[0]
+    assert "the graph has no processors" in complaints(Graph("g"))[0]
     assert "the id of the graph is 'a/b'; expected letters" in complaints(Graph("a/b"))[0]
     assert "there is no strategy 'maybe'" in complaints(Graph("g", strategy="maybe"))[0]
 
@@ -143,20 +143,20 @@ ALTS = {"alts": ["a", "b"], "out": "c"}
         (nothing, STREAM, "its function must take one message, not ()"),
         (two, STREAM, "its function must take one message, not (a, b)"),
         (keyword_needed, STREAM, "its function must take one message, not (a, b)"),
-        (same, JOIN, "must have one parameter per input, named by its binding: (left, right), not"),
+        (same, JOIN, "one parameter per input, named after its binding: (left, right), not"),
         (two, JOIN, "(left, right), not (a, b)"),
         (two, ALTS, "must take one message, or (message, binding), not (a, b)"),
         (asynchronous, STREAM, "its function is async"),
         ("text", STREAM, "which is not callable"),
         (type, STREAM, "cannot be read; wrap it in a def"),
-        (mixed, JOIN, "annotated with different kinds"),
-        (batch, ALTS, "a batch of alternatives has messages of several inputs"),
+        (mixed, JOIN, "annotations of different kinds"),
+        (batch, ALTS, "an Arrow batch can mix messages of several inputs"),
         (batches, {**JOIN, "types": "t"}, "a join of Arrow batches cannot have filters"),
         (same, {**STREAM, "stateful": True}, "a stateful processor works on DataFrames"),
         (
             frame,
             {**STREAM, "stateful": True, "strategy": "at-most-once"},
-            "a stateful processor is exactly-once",
+            "a stateful processor must be exactly-once",
         ),
     ],
 )
@@ -209,9 +209,9 @@ def test_data_can_say_more_nonsense_than_decorators() -> None:
         }
     )
     assert complaints(graph) == (
-        "a: a source reads no stream; make it a @graph.stream",
-        "a: a source writes to one stream: out='orders'",
-        "b: a sink writes to no stream; make it a @graph.stream",
+        "a: a source cannot read a stream; declare it with @graph.stream",
+        "a: a source must write to one stream, for example out='orders'",
+        "b: a sink cannot write to a stream; declare it with @graph.stream",
     )
 
 

@@ -229,7 +229,7 @@ def _problems(graph: Graph) -> Iterator[str]:
     if graph.errors is not None:
         yield from path_problems("the graph", graph.errors)
     if not graph.processors:
-        yield "it has no processors; add some with @graph.source, @graph.stream and @graph.sink"
+        yield "the graph has no processors; add @graph.source, @graph.stream and @graph.sink"
     counts = Counter(processor.id for processor in graph.processors)
     for id, count in counts.items():
         if count > 1:
@@ -241,7 +241,7 @@ def _problems(graph: Graph) -> Iterator[str]:
     if circle is not None:
         yield (
             f"{circle[0]}: these processors feed each other in a circle: {' -> '.join(circle)};"
-            " let one of them write to another stream, or move it to a separate graph"
+            " let one of them write to a different stream, or move it to a separate graph"
         )
 
 

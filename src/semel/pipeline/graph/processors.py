@@ -43,7 +43,7 @@ class Role(StrEnum):
 
 
 class FunctionKind(StrEnum):
-    """What a function gets as input. ANY means that the engine can choose."""
+    """The type of input that a function takes. With ANY, the engine chooses the type."""
 
     MESSAGE = "message"
     ARROW = "arrow"
@@ -207,7 +207,7 @@ def _signature_problems(processor: Processor) -> Iterator[str]:
         yield f"its function is {function!r}, which is not callable; pass a function"
         return
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        yield "its function is async; a processor runs on its own thread: use a plain def"
+        yield "its function is async, but a processor runs on its own thread; use a plain def"
         return
     try:
         parameters = parameters_of(function)
@@ -241,7 +241,7 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
         ):
             names = ", ".join(processor.inputs)
             yield (
-                f"the function of a join must have one parameter per input, named by its binding:"
+                f"a join's function must have one parameter per input, named after its binding:"
                 f" ({names}), not {_listed(parameters)}; in_={{name: stream}} sets the names"
             )
             return
@@ -253,7 +253,7 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
         return
     hints = [_hint(processor.function, p) for p in parameters if p.name != BINDING]
     if len(set(map(_kind, hints))) > 1:
-        yield "its parameters are annotated with different kinds; all must have the same kind"
+        yield "its parameters have annotations of different kinds; annotate all with the same type"
 
 
 def _takes(parameters: Parameters, count: int) -> bool:
@@ -294,7 +294,7 @@ def _kind(hint: Any) -> FunctionKind:
 
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,99}")
-ID_FORMAT: Final = "letters, digits and . _ ~ -, at most 100, the first a letter or digit"
+ID_FORMAT: Final = "at most 100 letters, digits and . _ ~ -, beginning with a letter or a digit"
 
 
 def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
@@ -343,9 +343,9 @@ def path_problems(what: str, path: object) -> Iterator[str]:
 def _role_problems(processor: Processor) -> Iterator[str]:
     if processor.role is Role.SOURCE:
         if processor.inputs:
-            yield "a source reads no stream; make it a @graph.stream"
+            yield "a source cannot read a stream; declare it with @graph.stream"
         if len(processor.outputs) != 1:
-            yield "a source writes to one stream: out='orders'"
+            yield "a source must write to one stream, for example out='orders'"
     elif processor.in_.streams and processor.alts.streams:
         yield "it has in_= and alts=; use in_ to join the streams, or alts to read from any of them"
     elif not processor.inputs:
@@ -353,7 +353,7 @@ def _role_problems(processor: Processor) -> Iterator[str]:
     if processor.role is Role.STREAM and not processor.outputs:
         yield "it has no out=; a processor that writes to no stream is a @graph.sink"
     if processor.role is Role.SINK and processor.outputs:
-        yield "a sink writes to no stream; make it a @graph.stream"
+        yield "a sink cannot write to a stream; declare it with @graph.stream"
 
 
 def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
@@ -375,7 +375,7 @@ def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
 def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
     kind = kind_of(processor)
     if processor.stateful and graph.strategy_of(processor) == AT_MOST_ONCE:
-        yield "a stateful processor is exactly-once; remove stateful=True or the strategy"
+        yield "a stateful processor must be exactly-once; remove stateful=True or the strategy"
     if processor.stateful and kind is not FunctionKind.DATAFRAME:
         yield "a stateful processor works on DataFrames; annotate its parameter with DataFrame"
     if kind is not FunctionKind.ARROW:
@@ -386,4 +386,4 @@ def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
             " function that takes messages"
         )
     if takes_binding(processor.function):
-        yield "a batch of alternatives has messages of several inputs; remove the parameter binding"
+        yield "an Arrow batch can mix messages of several inputs; remove the parameter `binding`"

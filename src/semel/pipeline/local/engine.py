@@ -81,7 +81,7 @@ class LocalEngine:
         return StepOutput(appends, read=read, written=written)
 
     def query(self, running: ProcessorRun) -> Loop:
-        """Raise AssertionError. This is never called: `complaints` refuses stateful processors."""
+        """Raise AssertionError. Never called, because `complaints` refuses stateful processors."""
         raise AssertionError(running.processor.id)
 
     def close(self) -> None:
@@ -116,8 +116,8 @@ def _input(binding: str, path: str, message: Message) -> InputMessage:
 def deliver(work: Work, calls: Sequence[Call]) -> None:
     """Call a sink's function once, with all messages that pass the filters.
 
-    If the sink declares bindings, its function gets a dict from each binding to its messages. The
-    function is not called if no message passes the filters.
+    The function gets the messages if `in_` is a single stream. Otherwise it gets a dict from each
+    binding to its messages. The function is not called if no message passes the filters.
     """
     evaluation = work.evaluation
     by_binding: dict[str, list[Any]] = {binding: [] for binding in evaluation.inputs}
@@ -146,8 +146,8 @@ _STAGING_SECONDS: Final = 15 * 60.0
 class LocalCommitter(Committer):
     """Commits each step as a one-shot commit, with the next sequence of the producer.
 
-    `begin` fences older instances of the processor. This also aborts the transactions that they
-    have staged.
+    `begin` fences older instances of the processor. The server then also aborts the transactions
+    that the older instances have staged.
     """
 
     def commit(
@@ -195,10 +195,10 @@ def _is_large(appends: Appends) -> bool:
 
 
 def _has_single_surrogate(appends: Appends) -> bool:
-    """Return True if a message seems to contain an unpaired surrogate.
+    """Return True if a message contains the escape of a surrogate.
 
-    The JSON document of a commit cannot represent such a message. A complete pair is also reported,
-    because the search looks only for the escape of one surrogate.
+    The JSON document of a commit cannot represent an unpaired surrogate. To keep the search simple,
+    the result is also True if all surrogates are in pairs.
     """
     return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
 

@@ -73,7 +73,7 @@ class Feed:
 
     @property
     def lag(self) -> int:
-        """The number of offsets from the position to the tail in the last response."""
+        """The number of offsets from the position to the tail that the last response gave."""
         return max((self._reader.tail or 0) - self.position, 0)
 
     def fetch(self) -> None:
@@ -126,7 +126,7 @@ class Feed:
 
 
 class EndFeed(Feed):
-    """Reads only the end of a stream: its stable offset or, if lower, the limit.
+    """Reads the end of a stream: its stable offset, but at most `limit`.
 
     This feed returns no messages. It is used for engines that read the messages themselves.
     """
@@ -178,7 +178,7 @@ class EndFeed(Feed):
         return _ordinal(page[0].ordinal) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Return an empty list and the range for a step: at most `count` readable offsets."""
+        """Return an empty list, and a range for a step, with at most `count` readable offsets."""
         start = self.position or self._first or 0
         to = self._taken = max(min(self._end, start + count), self.position)
         return [], Range(self.path, self.incarnation, self.position, to)

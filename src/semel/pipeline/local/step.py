@@ -13,8 +13,7 @@ All state of the loop is stored on the server, so nothing is lost if the process
 
 An at-most-once processor makes two commits for each step. The first commit, before 3, moves the
 positions and appends a trace record. The second commit, in 4, appends only the outputs and a second
-trace record. A step is never
-repeated after the group's positions were moved.
+trace record. A step is never repeated after the group's positions were moved.
 """
 
 import time
@@ -149,8 +148,8 @@ class StepLoop:
         }
         if self._processor.is_join and len(set(map(len, batches.values()))) > 1:
             raise self._running.stopped(
-                f"messages of {_where(step)} were trimmed, so its inputs cannot be joined any more;"
-                " use `semel groups set` to move its group to messages that still exist"
+                f"messages of {_where(step)} were trimmed, so the inputs cannot be joined any more;"
+                " use `semel groups set` to move the processor's group to messages that exist"
             )
         return batches
 
@@ -300,8 +299,9 @@ def _failure(error: Exception, step: Step, role: Role) -> str:
         cause = error.__cause__
         assert cause is not None
         return (
-            f"{type(cause).__name__}: {text_of(cause)}; the message is {error}, in {_where(step)}."
-            " The processor has no error stream: set one with errors=, or fix the function"
+            f"{type(cause).__name__}: {text_of(cause)}; the failed message is {error}, in"
+            f" {_where(step)}. The processor has no error stream: set one with errors=, or fix the"
+            " function"
         )
     what = "the sink" if role is Role.SINK else "the function"
     return f"{what} raised {type(error).__name__}: {text_of(error)} in {_where(step)}"
@@ -311,7 +311,7 @@ def _reason(error: ClientError) -> str:
     if isinstance(error, errors.ProducerFenced | errors.AppBound):
         return "a newer instance of this processor is running and has taken over"
     if isinstance(error, errors.PositionConflict):
-        return f"its group was moved by another client: {error.message}; start again to continue"
+        return f"another client moved the processor's group: {error.message}; start the run again"
     if isinstance(error, errors.OffsetTrimmed):
-        return f"{error.message}; use `semel groups set` to move its group to an offset that exists"
+        return f"{error.message}; move the processor's group to a later offset (`semel groups set`)"
     return str(error)

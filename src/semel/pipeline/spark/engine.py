@@ -106,7 +106,7 @@ class SparkEngine:
     def _complaints(self, processor: Processor) -> Iterator[str]:
         kind, function = kind_of(processor), processor.function
         if kind is FunctionKind.DATAFRAME and processor.is_alternatives and takes_binding(function):
-            yield "remove the parameter binding; the DataFrame of alternatives has a column stream"
+            yield "remove the parameter `binding`; the column `stream` names the input of each row"
         if processor.stateful and (processor.types or processor.topics):
             yield (
                 "a stateful processor cannot have types= or topics=; filter the DataFrame in its"
@@ -134,13 +134,13 @@ class SparkEngine:
     # ---- steps -----------------------------------------------------------------------------------
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:
-        """Return a committer for the sink `name`. Every task of a sink can stage a transaction."""
+        """Return a committer that commits each step as a version of the server's sink `name`."""
         return SinkCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:
         """Run a step and return its output.
 
-        The step of a sink processor is a call of its function. Every other step is run as Spark
+        For a sink processor, its function is called on the driver. Every other step is run as Spark
         jobs. Raises EngineFailed if a job fails. Raises MessageFailed if a message fails and the
         processor has no error stream.
         """
@@ -218,13 +218,13 @@ class SparkEngine:
 
 
 class SinkCommitter(Committer):
-    """Commits each step as the next version of a sink.
+    """Commits each step as the next version of a sink on the server.
 
     `begin` binds the sink to this instance. From then on, the server refuses commits from older
     instances. The next commit drops the transactions that older instances have staged.
 
-    There is also a producer with the same name as the sink. Each instance gets a new epoch of that
-    producer. The new epoch also fences older instances that run on the local engine.
+    `begin` also registers a producer with the same name as the sink, at a new epoch. The new epoch
+    fences older instances that run on the local engine, because they commit with that producer.
     """
 
     def begin(self) -> None:
@@ -285,11 +285,11 @@ def unsendable(function: Callable[..., Any]) -> str | None:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Return True if cloudpickle can send the names from this module instead of their code.
+    """Return True if the module need not be registered with cloudpickle.
 
-    That is possible for Python's own modules, semel and installed packages, because workers can
-    import those. Also return True for `__main__` and for modules that are not in `sys.modules`,
-    because cloudpickle sends the code of their functions anyway.
+    Python's own modules, semel and installed packages need not, because workers can import them.
+    `__main__` and modules that are not in `sys.modules` need not, because cloudpickle sends the
+    code of their functions even without a registration.
     """
     name, file = module.__name__, getattr(module, "__file__", None)
     if name == "__main__" or name not in sys.modules:

@@ -126,7 +126,7 @@ _PAUSE_SECONDS: Final = 0.25
 
 
 class QueryLoop:
-    """Runs the streaming query of one processor until it ends or a stop is requested."""
+    """Runs the streaming query of one processor until the query ends or a stop is requested."""
 
     def __init__(self, spark: SparkSession, running: ProcessorRun, checkpoints: str) -> None:
         self._spark = spark
@@ -183,7 +183,7 @@ class QueryLoop:
         return writer.start()
 
     def _tagged(self) -> DataFrame:
-        """Call the function once with streaming DataFrames. Return its outputs as tagged rows."""
+        """Call the function on streaming DataFrames. Return its outputs as (stream, value) rows."""
         processor = self._running.processor
         frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
         evaluation = without_function(evaluation_of(self._running.graph, processor, hash=""))

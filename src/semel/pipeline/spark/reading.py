@@ -83,8 +83,8 @@ class InputPart(Struct, frozen=True):
     """The input of one task.
 
     `ranges` maps a binding to a range of that input. For a join it has a range of every input,
-    otherwise a range of only one input. `is_open` is true if the range of the whole step starts at
-    offset 0. Then trimmed messages do not count as missing.
+    otherwise a range of only one input. If `is_open` is true, trimmed messages do not count as
+    missing. It is true if the range of the whole step starts at offset 0, but not for a join.
     """
 
     ranges: Mapping[str, Range]
@@ -125,8 +125,8 @@ def split_join_parts(
 
     A part has at least `messages_min` messages of each input, unless it is the only part. A part
     that has the i-th message of one input also has the i-th message of every other input.
-    `messages` maps each binding to its messages. Their offsets can have gaps, so the ranges are
-    split at the offsets of messages, and not at equal distances.
+    `messages` maps each binding to its messages. The ranges are split at the offsets of messages,
+    and not at equal distances, because the offsets can have gaps.
     """
     by_stream = {r.stream: r for r in ranges}
     (length,) = {len(batch) for batch in messages.values()}

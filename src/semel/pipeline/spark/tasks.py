@@ -59,7 +59,7 @@ RowFailed: Final = type(ERROR, (Exception,), {"__module__": "builtins"})
 
 
 def tagged(outputs: Iterable[Output]) -> pa.RecordBatch:
-    """Return the outputs as one Arrow batch of tagged rows."""
+    """Return the outputs as one Arrow batch of tagged rows: a stream and a message each."""
     pairs = list(outputs)
     columns = [[stream for stream, _ in pairs], [raw for _, raw in pairs]]
     return pa.record_batch(columns, schema=TAGGED)
@@ -69,7 +69,7 @@ class Tagger(Struct, frozen=True):
     """Converts the rows of a DataFrame to messages for one output and for the error stream.
 
     If there is a column `value`, it contains the message as JSON. Otherwise the message is a JSON
-    object with the columns of the row. If `_error` is not null, the row is converted to an error
+    object with the columns of the row. If the column `_error` is not null, the row becomes an error
     message instead. The columns `stream` and `offset` then identify the input message that failed.
 
     `path` is the output stream. `names` are the columns of the DataFrame.
@@ -91,7 +91,7 @@ class Tagger(Struct, frozen=True):
         return None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of `batches` as tagged rows.
+        """Yield the rows of `batches` as tagged rows: a stream and a message each.
 
         Raises MessageFailed if a row has an error and the processor has no error stream.
         """
@@ -199,7 +199,7 @@ class EvaluateTask(Struct, frozen=True):
         return staged(self.target, number, rows, read)
 
     def _calls(self, part: InputPart) -> Iterator[list[Call]]:
-        """Yield a list of function calls for each page. For a join, yield one list in total."""
+        """Yield a list of calls for each page. For a join, yield one list for all pages."""
         inputs = [self._pages(part, binding) for binding in part.ranges]
         if self.evaluation.is_join:
             yield calls_from(map(list, map(chain.from_iterable, inputs)), is_join=True)
@@ -262,7 +262,7 @@ def staged(
     rows: Callable[[], Iterator[pa.RecordBatch]],
     read: Mapping[str, int],
 ) -> TaskOutcome:
-    """Stage the tagged rows that `rows` yields, prepare the transaction, and return the outcome.
+    """Stage the rows that `rows` yields in a transaction, prepare it, and return the outcome.
 
     `number` is the number of the task. `read` counts the messages that were read from each stream.
     The counts grow while `rows` yields, so they are added up at the end.
@@ -347,7 +347,7 @@ def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> 
     tokens = [outcome.token for outcome in outcomes if outcome.token is not None]
     if len(tokens) > TXN_LIST_MAX:
         raise EngineFailed(
-            f"{len(tokens)} tasks wrote rows, but one commit can have at most {TXN_LIST_MAX};"
+            f"{len(tokens)} tasks wrote rows, but a commit allows only {TXN_LIST_MAX} such tasks;"
             " coalesce the DataFrame to fewer partitions"
         )
     count = sum(outcome.read for outcome in outcomes) if read is None else read
@@ -365,8 +365,8 @@ def run_jobs(call: Callable[[], T]) -> T:
 def data_lost(message: str) -> EngineFailed:
     """Return the error to raise if some messages of a step do not exist any more."""
     return EngineFailed(
-        f"{message.partition(';')[0]}; use `semel groups set` to move its group to an offset that"
-        " exists"
+        f"{message.partition(';')[0]}; move the processor's group to a valid offset"
+        " with `semel groups set`"
     )
 
 
