@@ -1,4 +1,4 @@
-"""The base class of live reads, and long-polls. Event streams are in `event_stream.py`."""
+"""Long-polls, and the base class of all live reads. Event streams are in `event_stream.py`."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class Live:
             reader.finish()
 
     def cursor(self, previous: int | None) -> int:
-        """Return the next read cursor. `previous` is the one that the client sent, or None."""
+        """Return the next read cursor. `previous` is the cursor that the client sent, or None."""
         clock = self.engine.clock
         jitter_s = 1
         if previous is not None:
@@ -66,7 +66,7 @@ def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None
 def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
     """Return the facts about a stream that a response needs.
 
-    They are copied from the rows of the state, because `semel.wire` must not import those rows.
+    They are copied from `done.row` and `done.tail`, whose classes `semel.wire` must not import.
     """
     row, tail = done.row, done.tail
     return StreamFacts(
@@ -138,7 +138,7 @@ class LiveRead(ABC):
 
 
 class LongPoll(LiveRead):
-    """A live read that responds with the first new messages, or empty after `long_poll_seconds`."""
+    """A live read that responds when there are messages, or empty after `long_poll_seconds`."""
 
     _last: ReadDone | None = None  # the result of the last read; it had no messages
     _waiting: Waiting | None = None

@@ -42,7 +42,7 @@ class PhaseTable(Generic[PhaseT, EventT]):
 
 
 class ConnectionPhase(IntEnum):
-    """What a connection reads, then the stages of its close. After BODY it reads no requests."""
+    """Up to BODY: what the connection is reading. After BODY: how far its close has come."""
 
     FRESH = auto()  # no request has been received yet
     IDLE = auto()  # between two requests; responses can still be owed

@@ -68,8 +68,8 @@ class ProducersResource(Resource):
         """Return True if a POST to `path` asks for a producer id and is not an append.
 
         That is so if all these conditions hold: the path ends in `/producer`, the body is empty,
-        there is no header Stream-Closed, no stream has this path, and a stream that is not deleted
-        has the path without the suffix.
+        there is no header Stream-Closed, no stream has this path, and the path without
+        `/producer` is the path of a stream that is not deleted.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:
@@ -80,7 +80,7 @@ class ProducersResource(Resource):
         return stream is not None and not stream.tail.is_deleted
 
     def assign(self, responder: Responder) -> None:
-        """Register a new id that every stream accepts. The older dialect expects epoch 1."""
+        """Register a random producer id, with epoch 1 because the older dialect expects it."""
         command = Register(self.now_ms, self.fresh_id(), calls.FIRST_EPOCH_X)
         self.submit(command, responder, calls.assigned_response)
 
@@ -111,11 +111,11 @@ def _page_response(page: Page | ExplainResponse | Outcome) -> Response:
 
 
 def producers_page(state: State, query: calls.ProducerQuery) -> Page | Outcome:
-    """Return a page with what `query` selects.
+    """Return a page with the producers that `query` selects.
 
-    With a stream, these are all producers of the stream, or only the one with the given id. Without
-    a stream, it is the registration of the given id. If the stream does not exist, return a
-    refusal.
+    If `query` has only a stream, the page lists the stream's producers. If `query` has a stream and
+    an id, the page has only that producer. If `query` has only an id, the page has the registration
+    of that id. If the stream does not exist, return a refusal.
     """
     if query.stream is None:
         return ProducersPage(_registered(state, query.id or ""))

@@ -133,7 +133,7 @@ class PartialBody:
             raise HttpRefused(431, "headers_too_large", "the trailers are too long")
 
     def is_late(self, elapsed: float) -> bool:
-        """Return True if the body arrives too slowly, `elapsed` seconds after the request head."""
+        """Return True if too little of the body has arrived `elapsed` seconds after the head."""
         limits = self._limits
         if elapsed > limits.body_seconds:
             return True

@@ -1,8 +1,8 @@
 """The strict parser of request heads.
 
-A head that two parsers could understand differently is refused. The grammar is the one of RFC 9112,
-without what RFC 9112 only tolerates. Lines end with CRLF. Header lines are not folded. One space
-separates the parts of the request line. A body has exactly one length.
+A head that two parsers could understand differently is refused. The grammar is that of RFC 9112,
+without the deviations that RFC 9112 only tolerates. Lines end with CRLF. Header lines are not
+folded. One space separates the parts of the request line. A body has exactly one length.
 
 Clients send most header lines again and again, so parsed lines are cached. `HeadCache` also caches
 complete heads.
@@ -235,6 +235,7 @@ def keeps_alive(connection: str | None, is_modern: bool) -> bool:
     """Return True if the connection stays open after this request.
 
     `connection` is the value of the header Connection, or None if there is no such header.
+    `is_modern` is true for HTTP/1.1, and false for HTTP/1.0.
     """
     if connection is None:
         return is_modern
@@ -245,7 +246,7 @@ def keeps_alive(connection: str | None, is_modern: bool) -> bool:
 def expects_continue(head: Head) -> bool:
     """Return True if the client waits for 100 Continue before it sends the body.
 
-    Raises HttpRefused if the header Expect has a different value than `100-continue`.
+    Raises HttpRefused if the header Expect has a value other than `100-continue`.
     """
     expectation = head.headers.get("expect")
     if expectation is None or not head.is_modern:
@@ -323,7 +324,7 @@ class HeadCache:
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:
-        """Return True if this head occurred before. Heads that occur only once are not cached."""
+        """Return True if `rest`, a head without Content-Length and Producer-Seq, came before."""
         digest = hash(rest)
         if digest in self._once:
             return True
@@ -333,7 +334,10 @@ class HeadCache:
         return False
 
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
-        """Return True if the head can be cached without its stripped lines, `length` and `seq`."""
+        """Return True if `head` can be cached without the lines Content-Length and Producer-Seq.
+
+        `length` and `seq` are the values of these lines, or empty if the line was not stripped.
+        """
         headers = head.headers
         return (
             not head.repeated
@@ -351,10 +355,10 @@ class HeadCache:
 
 
 def _split_special(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Strip the line that begins with one of `lines`. Return the rest and the digits of the line.
+    """Strip a header line from `raw`. Return the rest of `raw`, and the digits in that line.
 
-    Return `raw` and no digits if there is no such line, or if its value is not a number of at most
-    _DIGITS_MAX digits.
+    `lines` are two spellings of the start of the line. Return `raw` and no digits if there is no
+    such line, or if its value is not a number of at most _DIGITS_MAX digits.
     """
     before, line, after = raw.partition(lines[0])
     if not line:

@@ -79,7 +79,7 @@ class Resource:
     ) -> None:
         """Submit a command to the engine, and respond with its outcome.
 
-        Raises MalformedRequest if `command` is a problem, because the request was malformed.
+        `command` is a Problem if the request was malformed. In that case, raise MalformedRequest.
         """
         if isinstance(command, Problem):
             raise MalformedRequest(command)
@@ -121,7 +121,7 @@ def reads(handler: Route) -> dict[str, Route]:
 
 
 class TransactionsResource(Resource):
-    """The handlers that begin, list and show transactions, and a handler for each of ACTIONS."""
+    """The handlers that begin, list and show transactions, and one for each action in ACTIONS."""
 
     def routes(self) -> Routes:
         return {
@@ -161,7 +161,10 @@ class TransactionsResource(Resource):
 def _transaction_response(
     view: TxnView | None, ended: TxnOutcome | Outcome | None, epoch: int | None, now_ms: int
 ) -> Response:
-    """Respond with the pending transaction if its epoch matches, else with the stored outcome."""
+    """Respond with the pending transaction `view`, unless it is None or has a different epoch.
+
+    Otherwise respond with `ended`: a stored outcome, a refusal, or None if there is no outcome.
+    """
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, pending_transaction(view, now_ms))
     if isinstance(ended, TxnOutcome):
@@ -227,7 +230,7 @@ class CommitsResource(Resource):
 
 
 class GroupsResource(Resource):
-    """The handlers that show and move the positions of groups, and show and pin steps."""
+    """The handlers that show and move a group's positions, and show and pin its step."""
 
     def routes(self) -> Routes:
         return {

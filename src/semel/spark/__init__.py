@@ -1,4 +1,6 @@
-"""Reading and writing streams with Spark's `format("semel")`, exactly once from stream to stream.
+"""Read and write streams with Spark's `format("semel")`.
+
+A query that reads and writes semel streams writes each result exactly once.
 
 Importing this package does not import Spark. Its public names are imported on first use.
 """

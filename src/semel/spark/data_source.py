@@ -1,4 +1,4 @@
-"""The entry point for Spark: the class of the format "semel". It creates readers and writers.
+"""The entry point for Spark: the class for the format "semel". It creates readers and writers.
 
 Spark imports this module in every process that plans a query. To keep that import fast, each method
 imports only the modules that it needs.

@@ -10,11 +10,11 @@ from semel.spark.options import SparkOptionError
 # The timeout of the first request. If a server has never responded, it is more likely that the
 # address is wrong than that the server is restarting. So the user should get the error soon.
 FIRST_SECONDS: Final = 10.0
-_CONTINUE: Final = 'to continue without them, set .option("failOnDataLoss", "false")'
+_CONTINUE: Final = 'to continue without the lost messages, set .option("failOnDataLoss", "false")'
 
 
 class DataLossError(RuntimeError):
-    """Raised if messages that the query has not read yet no longer exist."""
+    """Raised if messages were lost before the query read them, or if the tail moved back."""
 
 
 class StreamMissing(LookupError):
@@ -40,7 +40,7 @@ class RowError(ValueError):
 
 
 class CheckpointError(RuntimeError):
-    """Raised if the offset log of the Spark checkpoint cannot be read.
+    """Raised if the Spark checkpoint is not found, or if its offset log cannot be read.
 
     Without the offset log, a repeated batch could not be distinguished from a different batch with
     the same id.

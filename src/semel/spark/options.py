@@ -1,4 +1,4 @@
-"""The options of the format "semel", and the clients for the servers that the options name.
+"""Parses the options of the format "semel", and creates clients for the servers that they name.
 
 Spark passes options as strings, and sometimes changes their names to lower case. Therefore the case
 of a name is ignored. The options that Spark itself adds are accepted.
@@ -30,7 +30,7 @@ _BOOLS: Final = {"true": True, "false": False}
 
 
 class Secret(str):
-    """A string that its `repr` does not show, so that the string is never written to a log."""
+    """A string whose `repr` does not show its text, so that the text does not get into logs."""
 
     __slots__ = ()
 
@@ -69,14 +69,14 @@ def read_pattern(name: str, text: str) -> str:
 
 def read_natural(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > NUMBER_MAX:
-        raise SparkOptionError(f"{name} must be an integer from 0, not {text!r}")
+        raise SparkOptionError(f"{name} must be an integer of at least 0, not {text!r}")
     return int(text)
 
 
 def read_positive(name: str, text: str) -> int:
     number = read_natural(name, text)
     if not number:
-        raise SparkOptionError(f"{name} must be an integer from 1, not {text!r}")
+        raise SparkOptionError(f"{name} must be an integer of at least 1, not {text!r}")
     return number
 
 
@@ -122,7 +122,7 @@ class StartOffsets(Struct, frozen=True):
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return True if a read of these streams would start at a tail, which moves over time."""
+        """Return True if `default`, or the ordinal of any of `streams`, means the tail."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
@@ -284,9 +284,9 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
 class _OptionReader:
     """Looks up and parses the options of one read or write.
 
-    The case of option names is ignored. `verb` is "read" or "write". `allowed` are the options that
-    it can have, and `others` are the options of the other verb. Raises SparkOptionError for an
-    option that is not allowed.
+    The case of option names is ignored. `verb` is "read" or "write". `allowed` are the options of
+    that verb, and `others` are the options of the other verb. Raises SparkOptionError for an option
+    that is not in `allowed`, unless Spark itself adds the option.
     """
 
     def __init__(
@@ -374,7 +374,7 @@ def _starts(
     unread = sorted(set(starts.by_stream) - set(streams)) if streams else []
     if unread:
         raise SparkOptionError(
-            f"{name} names {unread[0]}, which is not read; the streams are {', '.join(streams)}"
+            f"{name} names {unread[0]}, which is not read; this read has only {', '.join(streams)}"
         )
     return starts
 

@@ -94,7 +94,7 @@ class History:
         seq: int | None = None,
         index: int = 0,
     ) -> Operation:
-        """Record the start of an append. Record the response on the returned operation.
+        """Record the start of an append. Call `ok` or `refuse` on the result after the response.
 
         `index` is the index of the message in its batch.
         """
@@ -174,7 +174,7 @@ class _Checks:
         self._placed = [self._by_value.get(value) for value in log]
 
     def values(self) -> Iterator[Violation]:
-        """Check that a client sent each stored message, and that each message is stored once."""
+        """Check that a client sent each stored message, and that no message is stored twice."""
         for offset, value in enumerate(self._log, self._first):
             if value not in self._by_value:
                 yield Violation("never_sent", {"value": value, "offset": offset})
@@ -273,7 +273,7 @@ class _Checks:
                 yield Violation("stale_read", {**facts, "acknowledged_until": ends[count - 1]})
 
     def readers(self) -> Iterator[Violation]:
-        """Check that the end of the stream never moves back from the view of one reader."""
+        """Check that an up-to-date read ends no earlier than the same reader's earlier reads."""
         furthest: dict[str, tuple[int, int]] = {}
         for read in sorted(self._history.reads, key=lambda read: read.invoked_at):
             end = read.offset + len(read.values)
@@ -302,7 +302,7 @@ def _differs(read: Read, values: list[Hashable], stored: list[Hashable], start: 
 
 
 def _acknowledged(operations: Sequence[Operation]) -> tuple[list[int], list[int]]:
-    """Return the sorted times of all acknowledgements, and the known end of the stream at each.
+    """Return the sorted times of all acknowledgements, and the known end at each of these times.
 
     The known end is the highest offset acknowledged so far, plus one. The tail can be higher.
     """

@@ -98,7 +98,8 @@ class VirtualDisk(FaultyStorage):
     sync_names, open and read. The method `create` performs three operations, as on a real disk: a
     create, a grow and a sync.
 
-    `create` fails with ENOSPC if it would exceed the capacity. So does a write that extends a file.
+    `create` fails with ENOSPC if it would exceed the capacity. A write that would exceed the
+    capacity is short, and the next write that extends a file fails with ENOSPC.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -258,7 +259,7 @@ class VirtualDisk(FaultyStorage):
     # ---- for open files --------------------------------------------------------------------------
 
     def _write(self, number: int, position: int, data: bytes) -> int:
-        assert position >= 0, "a position before the file"
+        assert position >= 0, "the position is before the start of the file"
         name = self._name_of(number)
         fault = self._begin("write", name, len(data))
         if isinstance(fault, ShortWrite):
@@ -341,8 +342,8 @@ class VirtualDisk(FaultyStorage):
     def _forget_nameless(self) -> None:
         """Drop files that have no name and are not open.
 
-        Call this only when no change of a name is unsynced, because such a change can refer to a
-        file that would be dropped.
+        Call this only when all changes of names are synced, because an unsynced change can refer to
+        a file that would be dropped.
         """
         reachable = {*self._durable_names.values(), *self._names.values(), *+self._open_counts}
         self._inodes = {n: inode for n, inode in self._inodes.items() if n in reachable}

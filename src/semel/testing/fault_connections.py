@@ -126,9 +126,9 @@ class ConnectionRegistry:
         self._held: dict[int, asyncio.Future[None]] = {}
 
     def hold(self, number: int) -> asyncio.Future[None]:
-        """Hold a request. Return a future that is done when a later request has overtaken it.
+        """Hold request `number`. Return a future that is done when a later request overtakes it.
 
-        That is the case when a later request, in any session, has got its response.
+        A later request, in any session, overtakes request `number` by getting its response first.
         """
         future = self._held[number] = asyncio.get_running_loop().create_future()
         return future

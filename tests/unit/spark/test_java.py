@@ -131,5 +131,5 @@ def test_a_java_on_the_path_that_fails_is_named(
 ) -> None:
     use_path(monkeypatch, write_java(tmp_path / "broken", "17", code=1))
     monkeypatch.setenv("JAVA_HOME", str(write_java(tmp_path / "old", "11")))
-    with pytest.raises(JavaMissing, match=r"old, Java 11; .* on the PATH does not run"):
+    with pytest.raises(JavaMissing, match=r"old, which is Java 11; .* on the PATH does not run"):
         find_java()

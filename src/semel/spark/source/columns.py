@@ -1,4 +1,4 @@
-"""The columns that a read returns: the fields of each message, or those of the user's schema."""
+"""The columns that a read returns: the message fields, or the columns of the user's schema."""
 
 from typing import Any, Final
 

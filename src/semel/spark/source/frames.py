@@ -36,9 +36,9 @@ Ints = npt.NDArray[np.int64]
 class FrameRows(NamedTuple):
     """The messages of one page, as columns.
 
-    `times_us` contains the timestamp of each message. For a message without a timestamp, it
-    contains the time at which the message was stored, from `stored_ms`. `keys` is None if no
-    message has a key. `headers` is None if no message has headers, or if they were not requested.
+    `stored_ms` contains the time at which each message was stored. `times_us` contains each
+    message's timestamp, or its stored time if it has no timestamp. `keys` is None if no message has
+    a key. `headers` is None if no message has headers, or if they were not requested.
     """
 
     values: pa.BinaryArray
@@ -164,10 +164,10 @@ def _numbers(parts: list[bytes]) -> Ints:
 
 
 def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
-    """Return the start of each element, relative to the start of its slice.
+    """Return the start of each message or key, relative to the first one in the same slice.
 
-    `sizes` has one entry for each element. `counts` has the number of elements in each slice, and
-    `firsts` the index of the first element of each slice.
+    `sizes` contains the size of each message or key. `counts` contains the number of messages in
+    each slice, and `firsts` contains the index of the first message of each slice.
     """
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)

@@ -35,7 +35,7 @@ _PAUSE_SECONDS_MAX: Final = 0.1
 
 
 class _TaskReader:
-    """The base class of both readers. It reads the messages of one task."""
+    """Base class of StreamReader and BatchReader. It reads the messages of one task."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -49,7 +49,7 @@ class _TaskReader:
 
 
 class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of `readStream`. It reads each message once while the Spark checkpoint exists.
+    """The reader of `readStream`. It reads each message once if the Spark checkpoint is kept.
 
     Spark creates one instance, and this instance plans all batches of the query. Spark also sends
     copies of the instance to the tasks. A task only calls `read`.
@@ -140,9 +140,9 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     # ---- positions -------------------------------------------------------------------------------
 
     def _wait_for_ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamPosition]:
-        """Return the ends of the streams. If nothing is new, wait for a short time first.
+        """Return the end of the next batch. If there are no new messages, wait for a short time.
 
-        If the options no longer name a stream, its position is kept in case they name it again.
+        A stream that the options no longer name keeps its position. A later run can name it again.
         """
         kept = {stream: at for stream, at in positions.items() if not self._catalog.reads(stream)}
         read = {stream: at for stream, at in positions.items() if stream not in kept}
@@ -215,8 +215,8 @@ def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
 def is_pin(document: Mapping[str, Any]) -> bool:
     """Return True if the offset is PIN.
 
-    An offset for a stream with the path "pin" is not confused with PIN, because its value is an
-    object and not a string.
+    The offset of a query that reads a stream with the path "pin" also has the key "pin". There the
+    value of that key is an object. In PIN, the value is a string.
     """
     return document.get("pin") == PIN["pin"]
 
@@ -249,9 +249,9 @@ def next_positions(
     That is the end of the stream, but never before the query's current position. A stream that is
     in `positions` but not in `ends` was deleted.
 
-    If messages were lost and `is_loss_fatal` is true, raise DataLossError. If it is false, a
-    deleted stream keeps its position, and a stream that was created again is read in its new
-    incarnation.
+    If messages were lost and `is_loss_fatal` is true, raise DataLossError. If `is_loss_fatal` is
+    false, a deleted stream keeps its position, and a stream that was created again is read in its
+    new incarnation.
     """
     latest: dict[str, StreamPosition] = {}
     for stream, position in positions.items():

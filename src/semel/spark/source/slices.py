@@ -66,7 +66,8 @@ def split_range(
 ) -> list[TaskInput]:
     """Split `spans` into inputs for tasks. `spans` maps the path of each stream to its span.
 
-    There are at least `min_partitions` inputs, if there are enough offsets.
+    There are at least `min_partitions` inputs, if there are enough offsets. `cores` is the number
+    of cores that run tasks. The default is the number of cores of this machine.
     """
     total = sum(span.end - span.begin for span in spans.values())
     cores = cores or os.cpu_count() or 1
@@ -159,8 +160,9 @@ class _Fetch:
     def page(self, offset: int) -> FramesPage | None:
         """Return the page that starts at `offset`, or None if there is nothing more to read.
 
-        If the messages at `offset` were lost, raise DataLossError if `failOnDataLoss` is true.
-        Raises ServerUnreachable if the server does not respond.
+        Raises DataLossError if the messages at `offset` were lost and `failOnDataLoss` is true. If
+        `failOnDataLoss` is false, lost messages are skipped. Raises ServerUnreachable if
+        the server does not respond.
         """
         try:
             return self._page(offset)
