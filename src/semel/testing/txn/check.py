@@ -43,8 +43,8 @@ class TransactionReport(Struct, frozen=True):
     - `reads` counts the reads. `edges` counts the edges of the dependency graph.
     - `ranges` counts the ranges that committed transactions processed for shared groups.
     - `refused` counts the transactions that had a request refused because of a group's position.
-    - `sets` counts the positions that were set outside any transaction.
-    - `deletes` counts the streams that were deleted.
+    - `sets` counts the acknowledged requests that set a position outside any transaction.
+    - `deletes` counts the acknowledged deletions of streams.
     """
 
     anomalies: list[Anomaly]
@@ -85,9 +85,9 @@ def check_transactions(
 
     `committed` and `uncommitted` map each stream to all its messages, as read at read_committed and
     at read_uncommitted. `positions` maps each group and stream to the group's final position.
-    `incarnations` maps each stream in `positions` to its final incarnation. Use the same strings as
-    in the recorded moves. `incarnations` is needed only if such a stream was deleted and created
-    again.
+    `incarnations` maps each stream in `positions` to its final incarnation, which is named by the
+    same string as in the recorded moves. `incarnations` is needed only if a stream in `positions`
+    was deleted and created again.
 
     Before the call, every client and every transaction must have ended. The streams in `committed`
     and `uncommitted` must never have been trimmed or deleted.

@@ -87,9 +87,9 @@ class Stuck(NamedTuple):
 class _State(NamedTuple):
     """A state of the search: the steps that are ordered so far, and the resulting position.
 
-    A step is timed if it was certainly made, and made by a known time. Other transactions are loose.
-    These steps are ordered so far: the timed steps with an index below `first`, the timed steps
-    with an index in `done`, and the loose steps whose bit is set in `loose`.
+    A step is timed if it was certainly made, and made by a known time. All other transactions are
+    loose. These steps are ordered so far: the timed steps with an index below `first`, the timed
+    steps with an index in `done`, and the loose steps whose bit is set in `loose`.
     """
 
     first: int
