@@ -17,6 +17,6 @@ Latin-1. If a header is repeated, its values are joined with ", ", and its name 
     problems        the JSON documents of HTTP errors, and the entry type of the refusal table
     refusal_table   every refusal: code, status, message, the client's error, and advice; the
                     entries about transactions are in `refusal_table_txn`
-    rendering       the type of a response; turns an outcome into a status or a problem, and adds the
-                    headers that all responses have
+    rendering       the type of a response; turns an outcome into a status or a problem, and adds
+                    the headers that all responses have
 """
