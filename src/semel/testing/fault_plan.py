@@ -14,8 +14,9 @@ _RATES_TOLERANCE: Final = 1e-9
 class Action(StrEnum):
     """What the proxy does with a request.
 
-    `half_open` and `bad_gateway` exist in two forms. With `before`, the server never gets the
-    request. With `after`, the server gets the request and responds before the fault is injected.
+    `half_open` and `bad_gateway` exist in two forms. In the form `..._before`, the server never
+    gets the request. In the form `..._after`, the server gets the request and responds to it. Then
+    the fault is injected.
     """
 
     PASS = "pass"  # noqa: S105 - no password
@@ -29,20 +30,23 @@ class Action(StrEnum):
     DUPLICATE_BEFORE = "duplicate_before"
     """Send a copy of the request on a separate connection, then forward the request itself."""
     DUPLICATE_AFTER = "duplicate_after"
-    """Send a copy of the request on a separate connection, after the client got its response."""
+    """After the client got its response, send a copy of the request on a separate connection."""
     REORDER = "reorder"
     """Let a later request overtake this request, on the same connection or on a different one."""
     CUT_REQUEST = "cut_request"
     """Forward a part of the request, then close both connections."""
     CUT_ANSWER = "cut_answer"
-    """Forward a part of the response, then close. The part can contain whole body chunks."""
+    """Forward a part of the response, then close both connections.
+
+    If the response is chunked, the part can contain several whole chunks of the body.
+    """
     HALF_OPEN_BEFORE = "half_open_before"
     """Keep the client's connection open for a time, but neither read from it nor write to it.
 
     The server does not get the request.
     """
     HALF_OPEN_AFTER = "half_open_after"
-    """The same as half_open_before, but the server gets the request. Its response is dropped."""
+    """The same as half_open_before, but the server gets the request. The response is dropped."""
     TRICKLE = "trickle"
     """Forward the request and the response byte by byte."""
     RESET = "reset"
@@ -61,12 +65,12 @@ class FaultPlan:
     The first requests get the actions in `script`, in order. After that, actions are drawn at
     random: `rates` maps the name of an action to its probability. A request for which no action is
     drawn passes. If `only` is set, for example to "POST /v1/commits", a request that does not begin
-    with that text always passes.
+    with that text always passes, and uses up no action of `script`.
 
     `delay_seconds` is the length of a delay, or a pair of limits between which the length is drawn.
     `trickle_seconds` is the time between two bytes of a trickle. `reorder_seconds` is how long a
     request waits for a later request to overtake it. `stall_seconds` is how long a half-open
-    connection is kept, and the maximum time that a trickle takes.
+    connection is kept open. It is also how long a trickle takes at most.
 
     Raises ValueError if the rates are not probabilities, or if an action is unknown.
     """

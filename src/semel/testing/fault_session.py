@@ -141,7 +141,7 @@ class ProxySession:
         return ProxiedExchange(next(self._wires.numbers), head.method, request, len(head.data))
 
     async def _carry_out(self, exchange: ProxiedExchange) -> bool:
-        """Carry out the action of a request. Return False if no further request is forwarded."""
+        """Carry out the action of a request. Return False if this must be the last request."""
         if exchange.action not in (Action.PASS, Action.DELAY):
             await self._all_responded()
         match exchange.action:
@@ -190,7 +190,7 @@ class ProxySession:
         """Wait until a later request overtakes this request, then send this request.
 
         The later request is the next request on this connection, or any request on a different
-        connection. If no request overtakes this one in time, it is sent anyway.
+        connection. If no request overtakes this request in time, this request is sent anyway.
         """
         self._ahead = asyncio.create_task(self._read_request())
         overtaken = self._wires.hold(exchange.number)
@@ -211,7 +211,7 @@ class ProxySession:
         await self._send(exchange)
         if later is not None:
             if later.response is None:
-                raise Broken("the later request, which was sent first, got no response")
+                raise Broken("the later request was sent first, but it got no response")
             await self._expect(later)
 
     def _part_of(self, exchange: ProxiedExchange) -> bytes:
@@ -257,7 +257,7 @@ class ProxySession:
     async def _forward_response(
         self, exchange: ProxiedExchange, head: MessageHead, body: AsyncIterator[bytes]
     ) -> tuple[bool, bool]:
-        """Forward a response that is read from the server, or carry out the action.
+        """Forward a response that is read from the server, or carry out the action of `exchange`.
 
         Return two values. The first is True if the client got the whole response. The second is
         True if the connection continues.
@@ -302,7 +302,8 @@ class ProxySession:
         """Forward only a part of a response.
 
         If the response has no body, forward a part of the head. Otherwise forward the head and a
-        part of the body. Of a chunked body, forward some whole body chunks and a part of the next.
+        part of the body. If the body is chunked, the part is some whole chunks and a part of the
+        next chunk.
         """
         random = self._plan.random
         if head.length == 0:

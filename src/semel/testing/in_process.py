@@ -123,7 +123,7 @@ class InProcessServer(LoopResource):
     `data` is the data directory. If it is None, the server uses a temporary directory and removes
     it at the end of the block.
 
-    If the engine fails, `semel serve` would end its process. This server instead raises
+    If the engine fails, the process continues, unlike that of `semel serve`. The server raises
     EngineStopped at the end of the block.
     """
 

@@ -91,7 +91,7 @@ class FaultyStorage:
         self._death: Death | None = None
 
     def _check_alive(self) -> None:
-        """Raise the Death again that ended the simulated process, if there was one."""
+        """If a Death has ended the simulated process, raise the same Death again."""
         if self._death is not None:
             raise self._death
 
@@ -156,7 +156,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """A greater length of a file. The added bytes are zero."""
+    """The extension of a file to `size` bytes. The added bytes are zero."""
 
     inode: int
     size: int
@@ -182,7 +182,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A rename of a file. If a different file had the new name before, that file loses it."""
+    """A rename of a file. If a different file has the new name, that file loses the name."""
 
     old: str
     new: str
@@ -303,8 +303,8 @@ def _independent(
 def _kept_names(pending: Sequence[Change], rng: Random) -> set[int]:
     """Choose the name changes to keep, and return their indexes in `pending`.
 
-    If a change is kept, every older change of the same names is kept, too, because the change
-    depends on them. For example, "rename a to b" without the earlier "create a" would rename
+    If a change is kept, every older change to one of its names is kept, too, because newer changes
+    depend on older ones. For example, "rename a to b" without the earlier "create a" would rename
     nothing. A second "create a" without the earlier "rename a to b" would replace the old file.
     """
     kept: set[int] = set()
@@ -338,7 +338,8 @@ def _damage(write: Write, result: _Result, rng: Random) -> list[Write]:
 def _torn(sectors: list[Write], rng: Random) -> list[Write]:
     """Return some of the sectors, but never all of them.
 
-    The result is a prefix or any subset, because a disk can write sectors in any order.
+    In half of the cases, these are the first sectors. In the other half, any sectors can be
+    missing, because a disk can write sectors in any order.
     """
     if rng.random() < 0.5:
         return sectors[: rng.randrange(len(sectors))]

@@ -58,7 +58,7 @@ class VirtualReader:
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows whose key is `start` or greater, in the order of their keys.
 
-        In a write transaction, it is allowed to change rows during the scan.
+        If this is the view of a write transaction, the transaction can change rows during the scan.
         """
         rows = self._find(table)
         index = bisect_left(rows.keys, start)
@@ -175,9 +175,9 @@ class VirtualWriter:
 class VirtualStore(FaultyStorage):
     """A `Store` for tests.
 
-    `faults` is asked only before the operation "commit". The name is then empty, and the size is
-    the number of changed tables. The error of a `Fail` can be StoreFull, an OSError or a Death. It
-    is raised before or after the commit takes effect.
+    `faults.before` is called only for the operation "commit", with an empty `name` and with the
+    number of changed tables as `size`. The error of a `Fail` can be StoreFull, an OSError or a
+    Death. This error is raised before or after the commit takes effect.
 
     A `put` that exceeds the capacity raises StoreFull. A changed capacity applies from the next
     transaction on.
@@ -203,7 +203,7 @@ class VirtualStore(FaultyStorage):
     def write(self) -> VirtualWriter:
         """Begin a write transaction. Only one can be open at a time."""
         self._check_alive()
-        assert self._writer is None, "one writer at a time"
+        assert self._writer is None, "a write transaction is already open"
         self._writer = VirtualWriter(self, self._tables, self._room_bytes())
         return self._writer
 

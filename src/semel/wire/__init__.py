@@ -1,8 +1,8 @@
 """The HTTP protocol: turns requests into commands, and outcomes into responses. It does no I/O.
 
 The headers of a request are a mapping from lower-case names to values. Header bytes are decoded as
-Latin-1. If a header is repeated, its values are joined with ", ", and its name is in `repeated`.
-Paths and queries are still percent-encoded. A parser returns a command or a Problem.
+Latin-1. If a header is repeated, its values are joined with ", ", and its name is in the set
+`repeated`. Paths and queries are still percent-encoded. A parser returns a command or a Problem.
 
     paths           parses and makes URLs: the paths of streams, and queries
     headers         parses header values, and the tags of producers and transactions
@@ -17,6 +17,6 @@ Paths and queries are still percent-encoded. A parser returns a command or a Pro
     problems        the JSON documents of HTTP errors, and the entry type of the refusal table
     refusal_table   every refusal: code, status, message, the client's error, and advice; the
                     entries about transactions are in `refusal_table_txn`
-    rendering       responses as values; turns an outcome into a status or a problem, and adds the
-                    headers that all responses have
+    rendering       the type of a response; turns an outcome into a status or a problem, and adds
+                    the headers that all responses have
 """

@@ -121,7 +121,7 @@ def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
     """Parse one append of a commit. Return it with its batch.
 
     If the messages are invalid, return the append with the reason instead. The engine then refuses
-    the commit, unless one of its earlier checks refuses the commit first.
+    the commit for this reason, unless an earlier check finds a different reason.
     """
     # If the stream does not exist, the messages are parsed as JSON, and the engine normally refuses
     # the append. If the stream is created before the commit is decided, the engine accepts the

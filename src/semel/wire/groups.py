@@ -68,7 +68,7 @@ def read_move(group: str, path: str, target: Target) -> PositionMove:
 
 @parser
 def parse_snapshot(group: str, headers: Headers, body: bytes, *, now_ms: int) -> PinSnapshot:
-    """Parse a request that pins a step."""
+    """Parse a request that pins a step: the step's number and its range in each stream."""
     request = read_document(headers, body, PinRequest)
     ranges = [
         SnapshotRange(

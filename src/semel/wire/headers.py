@@ -1,6 +1,6 @@
-"""Parsing of header values. The parser is strict: it refuses a malformed value and never guesses.
+"""Parsing of header values. A malformed value is refused, except in a flag or a q-value.
 
-The functions raise MalformedRequest. If a value is malformed, the problem names the header.
+To refuse a value, the functions raise MalformedRequest with a problem that names the header.
 """
 
 import re
@@ -223,9 +223,9 @@ def refuse_encoding(headers: Headers) -> None:
 
 
 def to_position(text: str) -> int | None:
-    """Return the ordinal for a printed offset, or for an ordinal without leading zeros.
+    """Return the ordinal of an offset. `text` is a printed offset, or the ordinal in decimal.
 
-    Returns None for any other string.
+    Returns None for any other string. An ordinal must not have leading zeros.
     """
     return to_number(text) if _CANONICAL.fullmatch(text) else parse_offset(text)
 

@@ -49,11 +49,11 @@ _value: Final = msgspec.json.Decoder(Raw)
 def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
     """Return the batch in a body, the reason why the body is invalid, or None for an empty array.
 
-    The escape of a lone surrogate is valid JSON, but the parser refuses it. In that case the
-    function calls itself with `parsed`. This is a copy of the body in which the escape of a letter
-    replaces the escape of each surrogate. The copy is parsed to find the position and the length of
-    each message. The messages are then taken from `body`, where they have the same positions and
-    lengths.
+    The escape of a lone surrogate is valid JSON, but the parser refuses it. If the body has such an
+    escape, this function calls itself with `parsed`, a copy of the body in which the escape of a
+    letter replaces the escape of each surrogate. The copy is parsed to find the position and the
+    length of each message. The messages are then taken from `body`, where they have the same
+    positions and lengths.
     """
     if not body.isascii():
         try:
@@ -189,7 +189,7 @@ def _is_json_without_surrogates(body: bytes) -> bool:
 def read_offset(value: Offset, field: str) -> int:
     """Return the ordinal of an offset in a document.
 
-    `field` is the member that contains the offset. Raises MalformedRequest if it is invalid.
+    `field` is the member that contains `value`. Raises MalformedRequest if `value` is invalid.
     """
     ordinal = parse_offset(value) if isinstance(value, str) else value
     if ordinal is None or not 0 <= ordinal <= NUMBER_MAX:

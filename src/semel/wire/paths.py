@@ -158,7 +158,7 @@ def parse_query(
 def _decode(raw: str) -> str:
     """Return a name or a value, percent-decoded.
 
-    If the text is malformed, the result contains U+FFFD. The later checks then ignore or refuse it.
+    If `raw` is malformed, the result contains U+FFFD, so that the caller ignores or refuses it.
     """
     decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
     return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")

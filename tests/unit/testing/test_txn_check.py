@@ -70,7 +70,7 @@ def test_the_figures_are_told() -> None:
     story.read("x", "a")
     report = story.check(x="ad", y="b")
     assert str(report) == (
-        "1 committed, 1 aborted, unknown resolved as 1 committed and 1 aborted;"
+        "1 committed, 1 aborted; with unknown outcome: 1 found committed, 1 aborted;"
         " 1 reads, 3 edges, 0 anomalies"
     )
 
@@ -148,9 +148,9 @@ def test_g0_two_decisions_stand_in_two_orders() -> None:
     assert str(anomaly) == (
         "G0: these facts form a cycle, so no order of the operations agrees with all of them:\n"
         "  1. the commit of transaction t1 (staged, committed) stored 'a' in x before the commit of"
-        " transaction t2 (staged, committed) stored 'c' there [ww]\n"
+        " transaction t2 (staged, committed) stored 'c' in that stream [ww]\n"
         "  2. the commit of transaction t2 (staged, committed) stored 'd' in y before the commit of"
-        " transaction t1 (staged, committed) stored 'b' there [ww]"
+        " transaction t1 (staged, committed) stored 'b' in that stream [ww]"
     )
 
 
@@ -174,7 +174,7 @@ def test_g1a_an_aborted_transaction_is_visible() -> None:
     story.begin("t1", x="a").aborted()
     anomaly = only(story.check(x="a"))
     assert str(anomaly) == (
-        "G1a: transaction t1 (staged, aborted) is aborted, and 'a' in x is visible"
+        "G1a: transaction t1 (staged, aborted) is aborted, but 'a' in x is visible"
     )
 
 
@@ -185,7 +185,8 @@ def test_g1a_a_reader_saw_what_was_aborted() -> None:
     anomaly = only(story.check({"x": ["a"]}, x=""))
     assert anomaly == Anomaly(
         "G1a",
-        "r got 'a' as number 0 of x, and transaction t1 (inline, aborted) is not committed",
+        "r got 'a' as number 0 of x, but transaction t1 (inline, aborted) sent it and is not"
+        " committed",
         ("t1",),
     )
 
@@ -270,7 +271,7 @@ def test_g_single_a_reader_goes_back() -> None:
     story.read("x", "")
     anomaly = only(story.check(x="a"))
     assert anomaly.name == "G-single"
-    assert "did not see 'a' in x, and a read of x up to number 1 by r saw" in anomaly.text
+    assert "did not see 'a' in x, but a read of x up to number 1 by r saw" in anomaly.text
 
 
 def test_g2_two_readers_see_two_streams_grow_in_two_orders() -> None:
@@ -295,7 +296,7 @@ def test_torn_a_stream_of_a_committed_transaction_lacks_it() -> None:
     story.commit("t1", x="a", y="b")
     anomaly = only(story.check(x="a", y=""))
     assert str(anomaly) == (
-        "torn: of transaction t1 (staged, committed), 'a' in x is visible, and 'b' in y is not"
+        "torn: of transaction t1 (staged, committed), 'a' in x is visible, but 'b' in y is not"
     )
 
 
@@ -306,7 +307,7 @@ def test_torn_a_read_behind_the_commit_lacks_one_stream() -> None:
     story.read("y", "")
     anomaly = only(story.check(x="a", y="b"))
     assert anomaly.name == "torn"
-    assert "and also wrote to x" in anomaly.text
+    assert "and the transaction also wrote to x" in anomaly.text
 
 
 def test_torn_one_reader_has_seen_it_and_a_later_one_has_not() -> None:
@@ -339,7 +340,7 @@ def test_lost_nothing_of_a_committed_transaction_is_there() -> None:
     story.commit("t1", x="a", y="b")
     assert str(only(story.check(x="", y=""))) == (
         "lost: transaction t1 (staged, committed) was acknowledged,"
-        " and 'a' in x, 'b' in y is missing"
+        " but 'a' in x, 'b' in y is missing"
     )
 
 

@@ -89,7 +89,8 @@ def test_one_after_another_passes_and_is_counted() -> None:
     report = story.check("a", "c", "d", end=2)
     assert report.anomalies == []
     assert (report.ranges, report.refused, report.sets, report.deletes) == (3, 1, 1, 0)
-    assert "; 3 ranges taken by groups, 1 refused, 1 sets, 0 deletes;" in str(report)
+    shown = "; 3 ranges processed for groups, 1 transactions refused, 1 positions set, 0 streams"
+    assert f"{shown} deleted;" in str(report)
 
 
 def test_a_transaction_may_move_a_group_back_itself() -> None:
@@ -160,7 +161,7 @@ def test_double_two_workers_took_the_same() -> None:
     assert anomaly.transactions == ("a", "b")
     assert anomaly.text == (
         "transaction b (staged, committed) processed 2 to 5 of in for group g, after transaction a"
-        " (staged, committed) processed 0 to 3, and the group was not set back between them"
+        " (staged, committed) processed 0 to 3, but the group was not set back between them"
     )
 
 
@@ -189,7 +190,7 @@ def test_position_a_move_does_not_start_where_the_group_was() -> None:
     anomaly = only(story.check("a", "b", end=5))
     assert anomaly.name == "position"
     assert anomaly.text == (
-        "group g was at 3 in in, where transaction a (staged, committed) moved it, and transaction"
+        "group g was at 3 in in, where transaction a (staged, committed) moved it, but transaction"
         " b (staged, committed) processed 4 to 5"
     )
 
@@ -199,7 +200,7 @@ def test_position_the_first_one_does_not_start_at_the_beginning() -> None:
     story.commit("a", 1, 3, "in-0")
     anomaly = only(story.check("a"))
     assert anomaly.text == (
-        "group g was at 0 in in (in-0), its first position, and transaction a (staged, committed)"
+        "group g was at 0 in in (in-0), its first position, but transaction a (staged, committed)"
         " processed 1 to 3"
     )
 
@@ -211,7 +212,7 @@ def test_position_a_group_is_elsewhere_in_the_end() -> None:
     anomaly = only(story.check("a", end=3))
     assert anomaly.name == "position"
     assert anomaly.text == (
-        "group g was at 1 in in, where a set without a transaction moved it, and its final position"
+        "group g was at 1 in in, where a request to set a position moved it, but its final position"
         " is 3"
     )
 
@@ -234,7 +235,7 @@ def test_position_what_was_prepared_is_refused() -> None:
     prepared.aborted()
     anomaly = only(story.check(end=0))
     assert anomaly.text == (
-        "transaction a (staged, aborted) was prepared, and then refused because of a position"
+        "transaction a (staged, aborted) was prepared, but refused later because of a position"
     )
 
 
@@ -276,8 +277,8 @@ def test_position_a_commit_after_the_end_of_its_stream() -> None:
     late.committed()
     anomaly = only(story.check("a"))
     assert anomaly.text == (
-        "transaction a (staged, committed) processed 0 to 3 of in (in-0) for group g; the stream"
-        " was deleted before its commit was sent"
+        "transaction a (staged, committed) processed 0 to 3 of in (in-0) for group g; the commit"
+        " was sent after the stream was deleted"
     )
 
 

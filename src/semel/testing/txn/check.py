@@ -1,10 +1,11 @@
-"""The transaction checker: checks that transactions are atomic, also from the view of readers.
+"""The transaction checker: checks that transactions are atomic.
 
-It also checks workers that share a group. They must process every message once, and each worker
-must start at the position where the previous worker ended.
+A read must never return only a part of a transaction's messages in a stream. Workers that share a
+group must process every message once, and each worker must start at the position where the previous
+worker ended.
 
-The checker need not search for an order of the transactions, because every value is unique and so
-each message identifies its transaction. The check takes linear time in the size of the history.
+Every value must be unique. Therefore each message identifies its transaction, and the checker
+seldom has to try several orders. The time for a check is about linear in the size of the history.
 
 An anomaly is always a violation of something that semel guarantees. These cases are not anomalies:
 
@@ -41,9 +42,9 @@ class TransactionReport(Struct, frozen=True):
       Such a transaction counts as committed if its messages or moves are visible.
     - `reads` counts the reads. `edges` counts the edges of the dependency graph.
     - `ranges` counts the ranges that committed transactions processed for shared groups.
-    - `refused` counts the transactions with a request that was refused because of a position.
-    - `sets` counts the positions that were set outside any transaction.
-    - `deletes` counts the streams that were deleted.
+    - `refused` counts the transactions that had a request refused because of a group's position.
+    - `sets` counts the acknowledged requests that set a position outside any transaction.
+    - `deletes` counts the acknowledged deletions of streams.
     """
 
     anomalies: list[Anomaly]
@@ -62,12 +63,12 @@ class TransactionReport(Struct, frozen=True):
         shared = ""
         if self.ranges or self.refused or self.sets:
             shared = (
-                f" {self.ranges:,} ranges taken by groups, {self.refused:,} refused, {self.sets:,}"
-                f" sets, {self.deletes:,} deletes;"
+                f" {self.ranges:,} ranges processed for groups, {self.refused:,} transactions"
+                f" refused, {self.sets:,} positions set, {self.deletes:,} streams deleted;"
             )
         return (
-            f"{self.committed:,} committed, {self.aborted:,} aborted, unknown resolved as"
-            f" {self.resolved_committed:,} committed and {self.resolved_aborted:,} aborted;"
+            f"{self.committed:,} committed, {self.aborted:,} aborted; with unknown outcome:"
+            f" {self.resolved_committed:,} found committed, {self.resolved_aborted:,} aborted;"
             f"{shared} {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
         )
 
@@ -84,9 +85,9 @@ def check_transactions(
 
     `committed` and `uncommitted` map each stream to all its messages, as read at read_committed and
     at read_uncommitted. `positions` maps each group and stream to the group's final position.
-    `incarnations` maps each stream in `positions` to its final incarnation. Use the same strings as
-    in the recorded moves. `incarnations` is needed only if such a stream was deleted and created
-    again.
+    `incarnations` maps each stream in `positions` to its final incarnation, which is named by the
+    same string as in the recorded moves. `incarnations` is needed only if a stream in `positions`
+    was deleted and created again.
 
     Before the call, every client and every transaction must have ended. The streams in `committed`
     and `uncommitted` must never have been trimmed or deleted.
@@ -152,7 +153,7 @@ def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
     name, ids = name_of(sent.transaction), (sent.transaction.id,)
     final = (facts.numbers if read.is_committed else facts.raw_numbers)[read.stream].get(value)
     if final is None and read.is_committed and not facts.is_committed[sent.number]:
-        return Anomaly("G1a", f"{got}, and {name} is not committed", ids)
+        return Anomaly("G1a", f"{got}, but {name} sent it and is not committed", ids)
     if final is None:
         return Anomaly("lost", f"{got}, but it is not in the final stream; {name} sent it", ids)
     if final < number:
@@ -189,10 +190,10 @@ def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
     """Return an anomaly if a read did not return a message that it should have returned.
 
-    The read should have returned the message if the transaction was committed before the read
-    started, or if the read returned a different message of the same transaction. The only valid
-    reason to stop before such a message is an inline transaction that was still open and has an
-    earlier message. Return None if there is no anomaly.
+    The read should have returned a message if the message's transaction was committed before the
+    read started, or if the read returned a different message of that transaction. There is one
+    exception: the read can stop before an earlier message of an inline transaction that is still
+    open. Return None if there is no anomaly.
     """
     if not (read.is_committed and read.is_up_to_date):
         return None
@@ -213,9 +214,9 @@ def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
-    """Return the number of the first message after those that a read returned.
+    """Return the number of the message that follows the last message that a read returned.
 
-    The number is counted at read_uncommitted.
+    The number counts the messages of the stream at read_uncommitted.
     """
     log = facts.committed.get(read.stream, ())
     end = min(read.end, len(log))
@@ -223,7 +224,7 @@ def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
 
 
 def _is_partly_read(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> bool:
-    """Return True if the reader got a message of the same transaction from this stream."""
+    """Return True if `sent.transaction` has a message in the stream before the end of `read`."""
     numbers = facts.numbers.get(read.stream, {})
     return any(
         numbers.get(append.values[0], read.end) < read.end
@@ -244,7 +245,7 @@ def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_read:
     streams = {append.stream for append in appends_of(sent.transaction)}
     if len(streams) > 1:
         others = ", ".join(sorted(streams - {read.stream}))
-        return Anomaly("torn", f"{lacks}, and also wrote to {others}", ids)
+        return Anomaly("torn", f"{lacks}, and the transaction also wrote to {others}", ids)
     return Anomaly("stale", lacks, ids)
 
 
@@ -280,7 +281,7 @@ def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[An
             if sent is None:
                 yield Anomaly("never_sent", f"{where}, but no transaction sent it to that stream")
             elif value in seen:
-                text = f"{where}, and occurs earlier, too; {name_of(sent.transaction)} sent it once"
+                text = f"{where}, and occurs earlier, but {name_of(sent.transaction)} sent it once"
                 yield Anomaly("duplicate", text, (sent.transaction.id,))
             seen.add(value)
 
@@ -296,12 +297,12 @@ def _check_visible(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
     name, ids = name_of(transaction), (transaction.id,)
     if transaction.outcome == "aborted":
         if visible:
-            yield Anomaly("G1a", f"{name} is aborted, and {_shown(visible)} is visible", ids)
+            yield Anomaly("G1a", f"{name} is aborted, but {_shown(visible)} is visible", ids)
     elif missing and visible:
-        text = f"of {name}, {_shown(visible)} is visible, and {_shown(missing)} is not"
+        text = f"of {name}, {_shown(visible)} is visible, but {_shown(missing)} is not"
         yield Anomaly("torn", text, ids)
     elif missing and transaction.outcome == "committed":
-        yield Anomaly("lost", f"{name} was acknowledged, and {_shown(missing)} is missing", ids)
+        yield Anomaly("lost", f"{name} was acknowledged, but {_shown(missing)} is missing", ids)
     elif missing and facts.has_moved(transaction):
         text = f"{name} has moved a position, but {_shown(missing)} is missing"
         yield Anomaly("torn", text, ids)
@@ -339,7 +340,7 @@ def _check_position(
         return
     name, id = name_of(transactions[last]), transactions[last].id
     if not facts.is_committed[last]:
-        yield Anomaly("G1a", f"{here}, but only {name} moves it there", (id,))
+        yield Anomaly("G1a", f"{here}, but {name}, which moves it there, is not committed", (id,))
         return
     for later in committed:
         if later.decide_at is not None and later.decide_at > facts.ended_by[last]:
@@ -402,8 +403,8 @@ def _check_isolations(
             text = f"{value!r} is in {stream} at read_committed, but not at read_uncommitted"
             yield Anomaly("lost", text)
         elif number < before:
-            text = f"{value!r} has a different place in the order of {stream} at read_committed"
-            yield Anomaly("order", f"{text} than at read_uncommitted")
+            text = f"{value!r} has different places in {stream} at the two isolation levels"
+            yield Anomaly("order", f"{text}, read_committed and read_uncommitted")
         else:
             before = number
 

@@ -18,11 +18,12 @@ The kinds of edges:
   read_committed, and at the event that stored the message for a read at read_uncommitted.
 - rw: a read did not return a message, although it reached the end of the stream. The edge leads
   from the read to the later event with which the message became visible.
-- then: one client did the first before the second, in one transaction or as one reader.
+- then: one client did one thing after the other, in one transaction or as one reader. The edge
+  leads from the first event to the second.
 
-Between the commits and the reads of a stream there are further nodes, its *visible prefixes*. The
-code calls them cuts. A cut is the state in which the first n messages are visible. There is one cut
-for each n at which a read ended. Cuts are needed because a commit does not always make its messages
+There are further nodes between the commits and the reads of a stream. The code calls them cuts. A
+cut is the state in which the first n messages of the stream are visible. There is one cut for each
+n at which a read ended. Cuts are needed because a commit does not always make its messages
 visible immediately: an older inline transaction can still be open. Therefore a read that lacks a
 message comes before the next cut, but not always before the commit.
 """
@@ -393,7 +394,7 @@ def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> An
 
 
 def _lines(dependencies: Dependencies, edges: Sequence[Edge]) -> Iterator[str]:
-    """Yield one sentence for each edge. Edges that lead through cuts share one sentence."""
+    """Yield one sentence for each edge. Successive edges through a cut share one sentence."""
     into: Edge | None = None
     for edge in edges:
         into = into or edge
@@ -406,9 +407,9 @@ def _sentence(dependencies: Dependencies, edge: Edge, target: int) -> str:
     source, other = dependencies.name(edge.source), dependencies.name(target)
     value = f"{edge.value!r} in {edge.stream}"
     text = {
-        WW: f"{source} stored {value} before {other} stored {edge.later!r} there",
+        WW: f"{source} stored {value} before {other} stored {edge.later!r} in that stream",
         WR: f"{source} stored {value}, and {other} saw it",
-        RW: f"{source} did not see {value}, and {other} saw or stored it",
+        RW: f"{source} did not see {value}, but {other} saw or stored it",
         THEN: f"{source} came before {other}",
     }[edge.kind]
     return f"{text} [{edge.kind}]"

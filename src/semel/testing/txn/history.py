@@ -1,4 +1,4 @@
-"""Records the transactions of clients and the responses, for `check_transactions`.
+"""Records what clients sent and which responses they got, for `check_transactions`.
 
     history = TransactionHistory()
     transfer = history.begin("transfer-7", kind="inline")
@@ -9,7 +9,7 @@
     started_at = history.clock()
     history.read("savings", ["7: +10"], start=0, invoked_at=started_at)
 
-A transaction includes the retries of its requests. Every value must be unique, so that each message
+If a request is retried, record it only once. Every value must be unique, so that each message
 identifies the transaction that appended it.
 
 Workers that share a group record the range that each transaction processed, with
@@ -116,7 +116,7 @@ class RecordedTransaction(Struct, eq=False):
 
     `prepare_at` and `decide_at` are the times at which the prepare and the commit were sent.
     `prepared_at` is the time of the response to the prepare. `refused_at` is set if a request was
-    refused because of a position.
+    refused because of a group's position.
     """
 
     id: str
@@ -205,7 +205,7 @@ class RecordedTransaction(Struct, eq=False):
     def prepared(self) -> None:
         """Record a response that says that the transaction is prepared.
 
-        From now on, it is an anomaly if the commit is refused because of a position.
+        From now on, it is an anomaly if the commit is refused because of a group's position.
         """
         self.prepared_at = self.clock()
 
@@ -215,7 +215,7 @@ class RecordedTransaction(Struct, eq=False):
             self.decide_at = self.clock()
 
     def refused(self) -> None:
-        """Record that a request was refused because of a position.
+        """Record that a request was refused because of a group's position.
 
         That happens if a different worker has moved the position, or holds it. The refusal does not
         end the transaction. Call `aborted()` when the transaction is aborted. For a one-shot
@@ -228,7 +228,7 @@ class RecordedTransaction(Struct, eq=False):
         self.outcome, self.returned_at = "committed", self.clock()
 
     def aborted(self) -> None:
-        """Record that the transaction is aborted, or that it was refused and is not open."""
+        """Record the end of a transaction that was aborted, or that was refused and is not open."""
         self.outcome, self.returned_at = "aborted", self.clock()
 
 
@@ -247,7 +247,7 @@ class TransactionHistory:
         self.deletes: Final[list[RecordedChange]] = []
 
     def begin(self, id: str, *, kind: TransactionKind = "inline") -> RecordedTransaction:
-        """Record the begin of a transaction, and return the transaction.
+        """Record that a transaction begins, and return the transaction.
 
         `id` is used only in the texts of anomalies.
         """
@@ -299,7 +299,7 @@ class TransactionHistory:
         return change
 
     def delete(self, stream: str, *, incarnation: str = "") -> RecordedChange:
-        """Record that an input stream of groups is about to be deleted.
+        """Record that a stream that groups read is about to be deleted.
 
         Record the response on the returned change.
         """

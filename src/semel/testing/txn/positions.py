@@ -1,8 +1,8 @@
 """Checks groups that workers share: each message is processed once, unless a group is set back.
 
-The check looks at one group in one incarnation of a stream at a time. All moves of the group must
-fit into an order in which the group begins at 0, and each committed transaction starts at the
-group's current position.
+Each group is checked separately in each incarnation of each stream. There must be an order of all
+the group's moves in which each committed transaction starts at the group's current position. The
+group begins at 0.
 """
 
 from bisect import bisect_right
@@ -43,8 +43,9 @@ class ChainStep(NamedTuple):
     made. If `is_end` is true, this is not a move but the final position of the group.
 
     For a prepared transaction, `low` is the time at which its commit was sent, and `high` is the
-    earlier time at which it was prepared. Both limits can be used to order the steps, because no
-    other transaction could move the group between these two times.
+    earlier time at which it was prepared. No other transaction can move the group between these
+    times. Therefore every step that ended before `low` comes before this step, and every step that
+    started after `high` comes after it.
     """
 
     low: int
@@ -73,8 +74,8 @@ class Stuck(NamedTuple):
     `before` begins with the last step that moved the group back. If no step did, `before` begins
     with the first step of all.
 
-    `inside` contains the moves that were made while the prepared transaction of `step` held the
-    group.
+    If `step` is a prepared transaction, `inside` contains the moves that were made while this
+    transaction held the group.
     """
 
     step: ChainStep
@@ -86,9 +87,9 @@ class Stuck(NamedTuple):
 class _State(NamedTuple):
     """A state of the search: the steps that are ordered so far, and the resulting position.
 
-    A step is timed if it was certainly made, and made by a known time. All other moves are loose.
-    These steps are ordered so far: the timed steps with an index below `first`, the timed steps
-    with an index in `done`, and the loose steps whose bit is set in `loose`.
+    A step is timed if it was certainly made, and made by a known time. All other transactions are
+    loose. These steps are ordered so far: the timed steps with an index below `first`, the timed
+    steps with an index in `done`, and the loose steps whose bit is set in `loose`.
     """
 
     first: int
@@ -135,10 +136,10 @@ class Chain:
     # ---- the search ------------------------------------------------------------------------------
 
     def _search(self, start: _State) -> _State | None:
-        """Search for an order of all steps, beginning at the state `start`.
+        """Check that all steps can be ordered, beginning at the state `start`.
 
-        Return None if there is such an order. Otherwise return the state in which the most steps
-        are ordered. Raises ValueError if the search has too many states.
+        Return None if they can. Otherwise return the state in which the most steps are ordered.
+        Raises ValueError if the search has too many states.
         """
         deepest = start
         stack, seen = [start], {start}
@@ -155,7 +156,7 @@ class Chain:
                     stack.append(following)
             if len(seen) > _STATES_MAX:
                 raise ValueError(
-                    "too many moves of one group have no response: they cannot be checked"
+                    "too many moves of one group have no response, so they cannot be checked"
                 )
         return deepest
 
@@ -179,7 +180,7 @@ class Chain:
                 yield step, state._replace(position=step.to)
 
     def _window(self, state: _State) -> tuple[list[int], int]:
-        """Return the timed steps whose times allow them to come next, and the lowest `high`.
+        """Return the indexes of the timed steps that can come next by time, and the lowest `high`.
 
         The lowest `high` is the time by which one of the remaining timed steps must have been made.
         """
@@ -215,10 +216,10 @@ class Chain:
         return state._replace(loose=state.loose | 1 << number, position=self._loose[number].to)
 
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Yield the sets that can happen at this point without being the next timed step.
+        """Yield the sets that can happen now, other than the sets that `_window` returns.
 
-        Because of retries, a set can happen several times. A set without a response can happen at
-        any time after it was sent.
+        A set moves the group outside any transaction. Because of retries, it can happen several
+        times. A set without a response can happen at any time after it was sent.
         """
         yield from (step for step in self._anytime if step.low <= high)
         last = max(state.done, default=state.first - 1)
@@ -240,9 +241,10 @@ class Chain:
     # ---- violations ------------------------------------------------------------------------------
 
     def _blocked(self, state: _State) -> tuple[Stuck, _State]:
-        """Return the violation at `state`, in which no step is possible, and the next state.
+        """Return the violation at `state`, and the state with which the search continues.
 
-        In the next state, the step of the violation counts as made.
+        No step is possible at `state`. In the returned state, the step of the violation counts as
+        made.
         """
         window, _ = self._window(state)
         index = min(window, key=lambda number: self._timed[number].high, default=-1)
@@ -307,10 +309,10 @@ def check_shared(
 
 
 def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """Check that a transaction was not refused because of a position after it was prepared."""
+    """Check that, once prepared, a transaction was not refused because of a group's position."""
     prepared_at, refused_at = transaction.prepared_at, transaction.refused_at
     if prepared_at is not None and refused_at is not None and refused_at >= prepared_at:
-        text = f"{name_of(transaction)} was prepared, and then refused because of a position"
+        text = f"{name_of(transaction)} was prepared, but refused later because of a position"
         yield Anomaly("position", text, (transaction.id,))
 
 
@@ -335,7 +337,7 @@ def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
                 path = _path(stream, processed.incarnation)
                 text = (
                     f"{name_of(transaction)} processed {processed.start} to {processed.to} of"
-                    f" {path} for group {group}; the stream was deleted before its commit was sent"
+                    f" {path} for group {group}; the commit was sent after the stream was deleted"
                 )
                 yield Anomaly("position", text, (transaction.id,))
 
@@ -406,15 +408,15 @@ def _anomaly(name: _Name, stuck: Stuck) -> Anomaly:
     reason = "its first position" if last is None else f"where {_who(last)} moved it"
     where = f"group {group} was at {stuck.position} in {path}, {reason}"
     if step.is_end:
-        return Anomaly("position", f"{where}, and its final position is {step.to}", ids)
+        return Anomaly("position", f"{where}, but its final position is {step.to}", ids)
     for earlier in stuck.before:
         if _overlap(earlier, step):
             text = (
-                f"{_made(step)} of {path} for group {group}, after {_made(earlier)}, and the group"
+                f"{_made(step)} of {path} for group {group}, after {_made(earlier)}, but the group"
                 " was not set back between them"
             )
             return Anomaly("double", text, _ids(earlier, step))
-    return Anomaly("position", f"{where}, and {_made(step)}", ids)
+    return Anomaly("position", f"{where}, but {_made(step)}", ids)
 
 
 def _overlap(left: ChainStep, right: ChainStep) -> bool:
@@ -424,7 +426,7 @@ def _overlap(left: ChainStep, right: ChainStep) -> bool:
 
 
 def _who(step: ChainStep) -> str:
-    return "a set without a transaction" if step.transaction is None else name_of(step.transaction)
+    return "a request to set a position" if step.transaction is None else name_of(step.transaction)
 
 
 def _made(step: ChainStep) -> str:
