@@ -118,7 +118,7 @@ class Client:
         """Wait until all producers have stored their messages, then close them and all connections.
 
         Raises Indeterminate if some messages are not stored within `timeout`. These messages are
-        not sent again. Later calls of the client raise ClientClosed.
+        not sent again. Later calls to the client raise ClientClosed.
         """
         deadline = time.monotonic() + seconds_of(timeout, self.timeout)
         with ExitStack() as stack:
@@ -141,9 +141,9 @@ class Client:
     ) -> T:
         """Run a flow without a deadline and return its result.
 
-        If the server is unreachable, wait for it. A request is also sent again if no byte of a
-        response comes for `silence` seconds, because no error is reported on the connection if the
-        server's machine fails. Once `stop` is set, the flow fails with Unavailable or
+        If the server is unreachable, wait for it. A request is also sent again if no byte of its
+        response comes for `silence` seconds. This is needed because the connection reports no error
+        if the server's machine fails. Once `stop` is set, the flow fails with Unavailable or
         Indeterminate.
         """
         silence_seconds = seconds_of(silence, self.timeout)
@@ -194,7 +194,7 @@ class Client:
             )
 
     def close_with_client(self, producer: Producer) -> Producer:
-        """Make `close` also close `producer`. Return the producer."""
+        """Make the client's `close` also close `producer`. Return the producer."""
         self._producers.add(producer)
         return producer
 
@@ -210,14 +210,14 @@ class Client:
         timeout: float = 60.0,
         streams: Iterable[str] = (),
     ) -> Transaction:
-        """Return a transaction. Its `with` block begins it, and commits or aborts it.
+        """Return a transaction. An `with` block begins it, and commits or aborts it.
 
         The server aborts the transaction if it is open for more than `timeout` seconds. `streams`
         are the streams that it is allowed to write to. By default it can write to any stream.
 
-        `producer_id` identifies the producer. A client's first transaction with this id fences
-        older instances and aborts their transactions. With `producer_epoch`, the caller counts the
-        instances itself. Without a `producer_id`, the server generates an id.
+        `producer_id` identifies the producer. A client's first transaction with this id gets the
+        next epoch, which fences older instances and aborts their transactions. To choose the epoch
+        yourself, pass `producer_epoch`. Without a `producer_id`, the server generates an id.
 
         With kind="staged", the messages get their offsets only at the commit, and no reader waits
         for them.
@@ -336,9 +336,9 @@ class Client:
         live=False, return when the present tails are reached.
 
         If `function` raises, the call ends with this exception, and nothing of the batch is stored.
-        Raises TransactionFenced if a newer instance has begun: one with the same `producer_id`, or,
-        without a `producer_id`, with the same group and inputs. Raises PositionConflict if another
-        client moves the group.
+        Raises TransactionFenced if a newer instance with the same `producer_id` has begun. By
+        default, `producer_id` is derived from the group and the inputs. Raises PositionConflict if
+        another client moves the group.
 
         The outputs of a batch must fit into one commit. If they do not, `function` is called again
         with half as many messages. Raises TooLarge if the outputs of one message do not fit.

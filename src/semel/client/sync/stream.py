@@ -220,7 +220,7 @@ class Stream:
         return join_messages(list(self.read(offset, timeout=timeout)))
 
     def read_text(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
-        """Return all messages from `offset` up to the tail as one str. The stream must be text."""
+        """Return all messages from `offset` up to the tail as one str. It must be a text stream."""
         return (self.read_bytes(offset, timeout=timeout)).decode()
 
     def tail(
@@ -246,12 +246,12 @@ class Stream:
         With a `group`, reading begins at the group's position, or at `offset` if the group was
         never moved in this stream. Reading does not move the position. `message.commit()`
         moves it to the offset after the message, and so does a transaction that commits after
-        `txn.commit_message(message)`. If a pending transaction of another worker may still
-        move the position, reading begins when that transaction has ended. It does not wait longer
-        than 5 seconds or half the `timeout`, whichever is less.
+        `txn.commit_message(message)`. If a pending transaction of another worker can still
+        move the position, reading begins when that transaction has ended, but after at most 5
+        seconds or half the `timeout`, whichever is less.
 
-        If a worker's transactions have a `producer_id`, pass the same id here. Then the pending
-        transactions of its older instances are aborted first and need not be waited for.
+        If your transactions have a `producer_id`, pass the same id here. Then the server first
+        aborts the pending transactions of older instances, and reading does not wait for them.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:
@@ -350,8 +350,8 @@ class Group:
         """Return a mapping from streams to the group's positions.
 
         Streams in which the group was never moved are left out. This call does not wait for pending
-        transactions. It does not affect this client's tails: they still move the group from the
-        positions that they have read themselves.
+        transactions. It does not change which positions this client's tails expect when they
+        move the group.
         """
         return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
 

@@ -159,15 +159,15 @@ class Transaction:
     ) -> None:
         """Add moves of a group to the commit. `offsets` maps each stream to its new position.
 
-        Pass the `next_offset` of the last message itself, not a copy of it, because this object
-        refers to the reader of the message. Raises PositionConflict, here or in the commit, if
-        another client has moved the group since that reader began.
+        Pass the `next_offset` object of the last message, not a copy, because the object refers to
+        the message's reader. Raises PositionConflict, here or in the commit, if another client has
+        moved the group since that reader began.
 
         A number, or a copy of an offset, does not refer to a reader. It is assumed to come from the
         only `tail(group=...)` that this client has had for the group in the stream. Raises
         ValueError if there were several such tails. If there was no such tail, the group is moved
-        from the position to which this client moved it last. If the position comes from somewhere
-        else, pass (from, to).
+        from the position to which this client moved it last. To move the group from any other
+        position, pass (from, to).
         """
         self._run(self.calls.add_offsets(group, offsets), timeout)
 
@@ -237,7 +237,7 @@ class Sink:
         return f"{type(self).__name__}({self.app!r})"
 
     def task(self, version: int, partition: int = 0) -> "SinkTask":
-        """Return a new attempt of a task. Its `with` block begins the attempt.
+        """Return a new attempt to write a partition of a version. `with` begins it.
 
         The attempt's messages become visible when the version is committed with the attempt's
         token. An exception in the block aborts the attempt.
@@ -260,13 +260,13 @@ class Sink:
     ) -> CommitResult:
         """Commit a version once. The messages of its prepared tasks become visible.
 
-        `tokens` are the tokens of the tasks. They determine the order of the messages. If the
-        version was committed before, return the first result, with `duplicate` set. Tasks that were
-        staged again for that version are aborted by the commit of the next version, or by `abort`.
+        `tokens` are the tokens of the tasks, in the order in which to store their messages. If the
+        version was committed before, return the first result, with `duplicate` set. New attempts of
+        its tasks then stay pending until the next version is committed, or until `abort`.
 
         `query_id` is the query that the sink belongs to. The default is the sink's id. `input` is a
         digest of this version's input, and `previous` a digest of the previous version's input.
-        Raises CheckpointDiverged if a digest differs from the one that the sink has committed.
+        Raises CheckpointDiverged if the sink has committed a different digest for either version.
 
         `appends` maps each stream to values, and `offsets` maps each group to moves, as in the
         client's `commit`. They are applied together with the version. The messages of `appends`
@@ -365,7 +365,7 @@ class SinkTask:
         self._client.run(self.calls.append_batch(stream, body, count), timeout)
 
     def prepare(self, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
-        """Prepare the attempt and return its token. Raises Refused if chunks are missing."""
+        """Prepare the attempt and return its token. Raises Refused if an append is missing."""
         return self._client.run(self.calls.prepare(), timeout)
 
     def abort(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
