@@ -90,14 +90,14 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
     mismatches = tally.mismatches + count["PayloadMismatch"]
     totals = (
         ("duplicates", "Appends that were stored before.", count["Duplicate"]),
-        ("gaps", "Appends refused because earlier ones are missing.", count["SequenceGap"]),
+        ("gaps", "Appends refused because earlier appends are missing.", count["SequenceGap"]),
         ("fenced", "Appends of fenced producers.", fenced),
         ("payload_mismatches", "Repeats with another payload.", mismatches),
         ("below_window", "Repeats whose receipt has expired.", tally.below_window),
     )
     return [
         ("producers", "gauge", "Producers of all streams, without tombstones.", producers),
-        ("gaps_held", "gauge", "Appends that wait for earlier ones.", gaps_held),
+        ("gaps_held", "gauge", "Appends that wait for earlier appends.", gaps_held),
         *((f"producer_{name}_total", "counter", text, value) for name, text, value in totals),
         # Two of these metrics are repeated under the names that other servers of this protocol use.
         ("idempotent_producers_active", "gauge", "As semel_producers.", producers),
@@ -136,7 +136,7 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
         ),
         (
             "stable_lag_seconds",
-            "Age of the oldest transaction that causes such a distance.",
+            "Age of the oldest transaction that keeps a stable offset before its tail.",
             _seconds(now_ms, figures.stable_lag_ms),
         ),
         ("sinks", "Sinks that have committed.", figures.sinks),

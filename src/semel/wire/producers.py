@@ -196,26 +196,26 @@ def _why_stored(
     outcome: Appended, tag: ProducerTag, epoch: int | None, last_seq: int | None
 ) -> str:
     if outcome.is_unguarded:
-        return "it would be stored: the stream recognises no duplicates"
-    begin = f"it would be stored under epoch {outcome.epoch}"
+        return "the append would be stored: the stream does not recognise duplicates"
+    begin = f"the append would be stored under epoch {outcome.epoch}"
     if epoch is None or outcome.epoch is None:
         return f"{begin}: the stream has no state of the producer yet"
     if outcome.epoch > epoch:
         return f"{begin}: a new epoch begins, and epoch {epoch} is fenced"
     if last_seq is not None and last_seq < 0:
-        return f"{begin}: it is the first one since the producer was claimed"
-    return f"{begin}: sequence {tag.first_seq} comes after {last_seq}, the last one stored"
+        return f"{begin}: it is the first append since the producer was claimed"
+    return f"{begin}: sequence {tag.first_seq} follows {last_seq}, the last stored sequence"
 
 
 def _why_repeated(outcome: Duplicate) -> str:
     if outcome.next_offset is None:
         return (
-            "it would be confirmed and not stored again: the sequence was stored, so long ago that"
-            " its offsets are no longer retained"
+            "the append would be confirmed and not stored again: its sequence is already stored,"
+            " but the offsets are no longer retained, because it was stored too long ago"
         )
     if outcome.is_mismatch:
         return (
-            "it would be confirmed and not stored: the sequence was stored with another payload,"
-            " and the first one stays"
+            "the append would be confirmed and not stored: its sequence is already stored with a"
+            " different payload, which stays"
         )
-    return "it would be confirmed and not stored again: the same was stored before"
+    return "the append would be confirmed and not stored again: it is already stored"
