@@ -45,6 +45,6 @@ def test_steps_that_are_counted_anew_are_not_taken_for_old_ones(
     table = tmp_path / "t"
     write(table, 1, "g", 1)
     write(table, 2, "g", 2)
-    with pytest.raises(EngineFailed, match="another step"):
+    with pytest.raises(EngineFailed, match="cannot accept step"):
         write(table, number, "another history", 3)
     assert stored(table) == [1, 2]

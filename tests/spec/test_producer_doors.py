@@ -191,7 +191,7 @@ def test_a_producer_that_only_claimed_is_shown_without_a_last_append(stream: Str
     assert (shown["last_seq"], shown["last_offset"], shown["receipts"]) == (None, None, [])
     told = explain(stream, session="other", seq=1)
     assert (told["outcome"], told["facts"]["last_seq"]) == ("session_unknown", None)
-    assert "first one since" in explain(stream, epoch=8, seq=0)["reason"]
+    assert "first append since" in explain(stream, epoch=8, seq=0)["reason"]
 
 
 @pytest.mark.spec("machine: claim")
@@ -316,7 +316,7 @@ def test_an_explanation_is_in_words_and_changes_nothing(stream: Stream) -> None:
     dense(stream, b"a", 0, 0)
     repeat = explain(stream, epoch=0, seq=0)
     assert (repeat["outcome"], repeat["facts"]["next_offset"]) == ("duplicate", offset_of(1))
-    assert "the first one stays" in repeat["other_payload"]["reason"]
+    assert "a different payload, which stays" in repeat["other_payload"]["reason"]
     assert repeat["known"]["last_seq"] == 0
     restart = explain(stream, seq=0)
     assert (restart["outcome"], restart["other_payload"]["status"]) == ("duplicate", 200)

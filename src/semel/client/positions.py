@@ -203,7 +203,7 @@ class KnownPositions:
 
 
 def read_position_of(offset: object, path: str) -> ReadPosition | None:
-    """Return the ReadPosition of the reader that returned `offset`.
+    """Return the current position of the reader that produced `offset`.
 
     Return None if the offset does not come from a reader of the stream `path`.
     """

@@ -4,7 +4,7 @@ A crash can leave the last write group in any form: truncated, with holes, or wi
 after a lost frame. That write group was never acknowledged. It is a torn tail, and recovery
 truncates it.
 
-Every frame contains the durable watermark of the time when the frame was made. If a bad frame is
+Every frame contains the durable watermark at the time when the frame was encoded. If a bad frame is
 below the watermark of a later frame, the bad frame was durable, and it may have been acknowledged.
 That is corruption, and nothing is truncated.
 """

@@ -167,7 +167,7 @@ class ConfigConflict(Refusal, frozen=True, gc=False):
 
 
 class ContentTypeConflict(Refusal, frozen=True, gc=False):
-    """The media type of the request is not the media type of the stream, `expected`."""
+    """The media type of the request differs from `expected`, the media type of the stream."""
 
     code = "content_type_conflict"
     expected: str

@@ -42,7 +42,11 @@ class PhaseTable(Generic[PhaseT, EventT]):
 
 
 class ConnectionPhase(IntEnum):
-    """Up to BODY: what the connection is reading. After BODY: how far its close has come."""
+    """The phase of a connection.
+
+    The phases up to BODY say which part of a request is being read. The later phases say how far
+    the connection has been closed.
+    """
 
     FRESH = auto()  # no request has been received yet
     IDLE = auto()  # between two requests; responses can still be owed

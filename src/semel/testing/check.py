@@ -273,7 +273,7 @@ class _Checks:
                 yield Violation("stale_read", {**facts, "acknowledged_until": ends[count - 1]})
 
     def readers(self) -> Iterator[Violation]:
-        """Check that an up-to-date read ends no earlier than the same reader's earlier reads."""
+        """Check that the end offset of a reader's up-to-date reads never decreases."""
         furthest: dict[str, tuple[int, int]] = {}
         for read in sorted(self._history.reads, key=lambda read: read.invoked_at):
             end = read.offset + len(read.values)

@@ -793,9 +793,9 @@ def test_a_range_wider_than_the_server_takes_is_divided() -> None:
 def test_sparse_numbers_are_required_and_must_grow() -> None:
     network = make(mode="sparse")
     sparse(network, 5)
-    with pytest.raises(ValueError, match="greater than 5"):
+    with pytest.raises(ValueError, match="above 5"):
         sparse(network, 5)
-    with pytest.raises(ValueError, match="greater than -1"):
+    with pytest.raises(ValueError, match="above -1"):
         make(mode="sparse").core.append(b"1", 0.0, seq=-1)
     with pytest.raises(ValueError, match="needs seq="):
         append(network, b"1")

@@ -85,7 +85,7 @@ def test_an_aborted_transaction_never_was() -> None:
 def test_there_is_one_writer_at_a_time() -> None:
     store = VirtualStore()
     store.write()
-    with pytest.raises(AssertionError, match="one writer"):
+    with pytest.raises(AssertionError, match="write transaction is already open"):
         store.write()
     store.close()
     store.write()

@@ -23,8 +23,8 @@ def told(outcome: Outcome, epoch: int | None = 2, last_seq: int | None = 3) -> d
     [
         (Appended(5, 6, False, 1, 4), None, "has no state of the producer"),
         (Appended(5, 6, False, 3, 4), 2, "epoch 2 is fenced"),
-        (Appended(5, 6, False, 2, 4), 2, "sequence 4 comes after 3"),
-        (Appended(5, 6, False, None, 4, is_unguarded=True), None, "recognises no duplicates"),
+        (Appended(5, 6, False, 2, 4), 2, "sequence 4 follows 3"),
+        (Appended(5, 6, False, None, 4, is_unguarded=True), None, "does not recognise duplicates"),
     ],
 )
 def test_what_would_be_stored_says_why(outcome: Appended, known: int | None, words: str) -> None:
@@ -37,8 +37,8 @@ def test_what_would_be_stored_says_why(outcome: Appended, known: int | None, wor
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        (Duplicate(1, 2, False, 2, 3), "the same was stored before"),
-        (Duplicate(1, 2, False, 2, 3, True), "the first one stays"),
+        (Duplicate(1, 2, False, 2, 3), "it is already stored"),
+        (Duplicate(1, 2, False, 2, 3, True), "a different payload, which stays"),
         (Duplicate(None, None, False, 2, 3), "no longer retained"),
     ],
 )
@@ -62,4 +62,4 @@ def test_a_refusal_speaks_as_it_would_be_answered() -> None:
 
 def test_the_first_append_behind_a_claim_comes_after_nothing() -> None:
     found = told(Appended(5, 6, False, 2, 0), last_seq=-1)
-    assert found["reason"].endswith("the first one since the producer was claimed")
+    assert found["reason"].endswith("the first append since the producer was claimed")

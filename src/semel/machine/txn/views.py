@@ -30,7 +30,7 @@ class TxnStreamView(Struct, frozen=True):
 class PositionView(Struct, frozen=True):
     """A group's position in a stream, or the position that a transaction's commit will set.
 
-    `version` counts how often a stored position was moved.
+    `version` is the number of times that the group's stored position was moved.
     """
 
     group: str

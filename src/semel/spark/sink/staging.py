@@ -78,7 +78,7 @@ class RowSplitter:
         try:
             values = self._values(batch)
         except ValueError as error:
-            raise self._wrong(numbers[0], f"this row or a later one: {error}") from None
+            raise self._wrong(numbers[0], f"this row or a later row: {error}") from None
         whole = StreamRows("", "", values, numbers, *self._extras(batch))
         if self._columns.stream is None:
             assert self._stream is not None
@@ -318,7 +318,7 @@ class Sender:
         invalid = rows.first_invalid()
         if invalid is None:
             return RowError(
-                self._partition, int(rows.numbers[0]), f"this row or a later one: {error}"
+                self._partition, int(rows.numbers[0]), f"this row or a later row: {error}"
             )
         row, what = invalid
         return RowError(self._partition, row, f"{rows.path} does not accept this row: {what}")

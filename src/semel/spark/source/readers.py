@@ -326,8 +326,8 @@ class BatchReader(_TaskReader, DataSourceReader):
             return end.stable
         if limit > end.stable:
             raise SparkOptionError(
-                f"endingOffsets: the end of {stream} is {limit}, but a read can go only up to its"
-                f" stable offset {end.stable}: write a smaller offset, or latest"
+                f"endingOffsets: the offset {limit} for {stream} is after its stable offset"
+                f" {end.stable}: use a smaller offset, or latest"
             )
         return limit
 
