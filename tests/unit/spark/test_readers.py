@@ -128,7 +128,7 @@ def test_a_batch_of_nothing_has_one_task_with_nothing_to_do(
 def test_a_batch_refuses_offsets_that_are_not_there(server: LocalServer, stream: Stream) -> None:
     fill(stream, 0, 2)
     for wrong in ({"startingOffsets": {stream.path: 9}}, {"endingOffsets": {stream.path: 9}}):
-        with pytest.raises(SparkOptionError, match="write a smaller offset"):
+        with pytest.raises(SparkOptionError, match="use a smaller offset"):
             batch_reader(server, stream=stream.path, **wrong).partitions()
 
 
@@ -344,7 +344,7 @@ def test_what_is_undecided_or_aborted_is_not_read(server: LocalServer, stream: S
         fill(stream, 3, 1)
         stable = moved(reader, begin)
         assert numbers(reader, reader.partitions(begin, stable)) == [0, 1]
-        with pytest.raises(SparkOptionError, match="up to its stable offset"):
+        with pytest.raises(SparkOptionError, match="after its stable offset"):
             batch_reader(
                 server,
                 stream=stream.path,
