@@ -120,7 +120,7 @@ class StreamCatalog:
         if start > end.tail:
             raise SparkOptionError(
                 f"startingOffsets: the start of {stream} is {start}, but the tail is {end.tail}:"
-                " write a smaller offset, or -1 for the end"
+                " use a smaller offset, or -1 for the end"
             )
         return start
 
