@@ -270,7 +270,7 @@ class BrokerReader:
             return OffsetBeyondTail(tail.tail)
         if offset < tail.head:
             return OffsetTrimmed(tail.head)
-        # A reader whose offset is after the stable offset gets no messages and the same offset.
+        # If the offset is after the stable offset, return no messages and the same offset.
         end = max(offset, tail_of_view(tail, is_committed))
         try:
             slices, next_offset = self.read_on(

@@ -115,8 +115,8 @@ class GapHold:
         held.timer.cancel()
         self.count -= 1
         self._bytes -= _size(held.command)
-        # This reply, too, must release successors. A successor that was already refused as a gap is
-        # possibly not held yet, because its reply arrives only after this call.
+        # This reply must release successors too. A successor that was already refused as a gap may
+        # not be held yet, because its refusal arrives only after this call.
         self._submit(held.command, partial(self._reply, producer, held.reply))
         return True
 

@@ -152,8 +152,8 @@ class Expiry:
 
 
 # ---- producers -----------------------------------------------------------------------------------
-# This is off by default: then a producer's rows are kept as long as its stream. An expired producer
-# leaves a tombstone. A late retry is then refused because of the tombstone, not stored twice.
+# By default, producers do not expire, and their rows are kept as long as the stream. An expired
+# producer leaves a tombstone. Because of the tombstone, a late retry is refused, not stored twice.
 
 
 _CHECKS_PER_RESULT: Final = 10

@@ -110,7 +110,7 @@ def write_stdout(data: bytes) -> None:
     try:
         click.echo(data, nl=False)
     except BrokenPipeError:
-        # Without this, flushing the buffer at exit would raise the same error again.
+        # The flush at exit must write to /dev/null. Otherwise it would raise the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(0) from None
 
