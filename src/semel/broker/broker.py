@@ -1,8 +1,8 @@
 """The broker: it decides every command and builds every frame of the journal.
 
 The broker does not write to the disk. It returns work orders, and the engine executes them.
-`docs/explanation/exactly-once.md` defines the steps EO-1 to EO-7 of an append. The broker does the
-steps from EO-2 on:
+`docs/explanation/exactly-once.md` defines the steps EO-1 to EO-7 of an append. The broker does
+the steps EO-2 to EO-7:
 
     submit()      EO-2 decide, EO-3 apply and collect frames, EO-4 delay every reply
     next_group()  EO-5 return the bytes to write and sync
@@ -137,7 +137,7 @@ class Broker:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command. Reply with the outcome when everything that it reveals is durable."""
+        """Execute a command. Reply when all state that the outcome reveals is durable."""
         field = find_invalid_field(command)
         if field is not None:
             self._release(reply, InvalidRequest(field))
@@ -172,7 +172,7 @@ class Broker:
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
-        """Journal a decision's event and apply it. Return False if there is no room for it yet."""
+        """Journal and apply a decision's event. Return False if the journal has no room yet."""
         event = decision.event
         if event is None:
             self._release(reply, decision.outcome)
@@ -244,7 +244,7 @@ class Broker:
                     self._expiry.watch(stream)
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
-        """EO-4. Reply when the state that `result` reveals is durable. A refusal waits as well."""
+        """EO-4. Reply when the state that `result` reveals is durable. A refusal also waits."""
         if self._appender.has_facts:
             self._open.replies.append((reply, result))
         elif self._flying is not None and self._flying.is_synced:
@@ -253,11 +253,11 @@ class Broker:
             reply(result)
 
     def ask(self, question: Callable[[State], T], reply: Callable[[T], None]) -> None:
-        """Call `question` with the state. Reply with its result when that state is durable."""
+        """Call `question` with the state. Reply with the answer when that state is durable."""
         self._release(reply, question(self.state))
 
     def has_stream(self, path: str, now_ms: int) -> bool:
-        """Delete the stream if it has expired. Return True if the state then has the stream."""
+        """Delete the stream if it has expired. After that, return True if the state has it."""
         if not self._expiry.is_idle:
             self._expire_if_due(path, now_ms)
         return path in self.state.by_path
@@ -265,11 +265,11 @@ class Broker:
     # ---- before a command is decided -----------------------------------------------------------
 
     def _expire_before(self, command: EngineCommand) -> bool:
-        """Delete expired streams that a command concerns. Return False if a deletion must wait."""
+        """Delete expired streams that a command affects. Return False if a deletion must wait."""
         return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """Abort overdue transactions that a command concerns, then add stored facts to the command.
+        """Abort overdue transactions that a command affects, then add stored facts to the command.
 
         Return the new command, or None if the command has to wait. Raises ReadFailed.
         """
@@ -300,7 +300,7 @@ class Broker:
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
-        """EO-5. Return the next write group. Return None if there is none or a write is running."""
+        """EO-5. Return the next write group, or None if a write is running or none is needed."""
         if self._flying is not None:
             return None
         group = self._appender.take()
@@ -409,7 +409,7 @@ class Broker:
         self._segments.remove(dead)
 
     def cut_failed(self, cut: Cut) -> None:
-        """Record that the store had no space for `cut`. The next cut will contain its changes."""
+        """Record that the store had no space for `cut`. The next cut includes the same changes."""
         self._index.undo_cut()
         self._txn_history.undo_cut()
         self.state.dirty.absorb(cut.dirty)
@@ -427,7 +427,7 @@ class Broker:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Reply with a stream's durable messages from `offset` on. None means the stream's head.
+        """Reply with a stream's durable messages, starting at `offset`. None means the head.
 
         If the stream has a TTL, a read at a valid offset restarts the TTL.
         """
@@ -478,7 +478,7 @@ class Broker:
         return count
 
     def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
-        """Reply with a transaction's outcome. Epoch None selects the id's newest retained outcome.
+        """Reply with a transaction's outcome. If `epoch` is None, use the newest retained outcome.
 
         Reply with None if there is no such outcome, or if the id or the epoch is invalid.
         """

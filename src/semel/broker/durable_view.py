@@ -63,7 +63,7 @@ class StreamView(Struct, gc=False, eq=False):
 
     @property
     def durable_tail(self) -> TailRow:
-        """The tail. The stream must not have been removed."""
+        """The tail of a stream that has not been removed."""
         assert self.tail is not None
         return self.tail
 
@@ -257,9 +257,9 @@ class BrokerReader:
     def read(
         self, view: StreamView, offset: int | None, bytes_max: int, *, is_committed: bool
     ) -> Outcome:
-        """Read a stream from `offset` on. Return a ReadDone or a refusal.
+        """Read a stream, starting at `offset`. Return a ReadDone or a refusal.
 
-        None as the offset means the head of the stream, and TAIL means its tail.
+        The offset None means the head of the stream, and the offset TAIL means its tail.
         """
         tail = view.durable_tail
         if offset is None:
@@ -270,7 +270,7 @@ class BrokerReader:
             return OffsetBeyondTail(tail.tail)
         if offset < tail.head:
             return OffsetTrimmed(tail.head)
-        # A reader whose offset is after the stable offset gets no messages and the same offset.
+        # If the offset is after the stable offset, return no messages and the same offset.
         end = max(offset, tail_of_view(tail, is_committed))
         try:
             slices, next_offset = self.read_on(
@@ -286,7 +286,7 @@ class BrokerReader:
         """Return the messages from `offset` up to `end`, and the offset at which to continue.
 
         The read stops as soon as it has `bytes_max` bytes or has read READ_FRAMES_MAX frames. It
-        can return more than `bytes_max` bytes, because a slice is never shortened to fit.
+        can return more than `bytes_max` bytes, because it always returns whole slices.
 
         Control records are skipped. If `is_committed`, aborted ranges are skipped too. The offset
         at which to continue is after everything that was skipped. Raises ReadFailed.
@@ -326,8 +326,8 @@ class BrokerReader:
     def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
         """Split a range of offsets into parts, each of which is stored in a single stream.
 
-        Return (stream number, start, end) for each part, in the order of their offsets. A fork's
-        source therefore comes before the fork.
+        Return (stream number, start, end) for each part, sorted by offset. The parts from a
+        fork's source therefore come before the part from the fork.
         """
         pieces: list[tuple[int, int, int]] = []
         row = view.row
@@ -387,7 +387,7 @@ def _producer(record: Record) -> SliceProducer | None:
 def slice_section(
     section: Section, offset: int, end: int, time_ms: int, producer: SliceProducer | None = None
 ) -> Slice:
-    """Return a section's messages from `offset` up to `end`, which is excluded."""
+    """Return a section's messages from `offset` up to, but not including, `end`."""
     skip = offset - section.base
     count = min(section.base + section.count, end) - offset
     extras = section.extras

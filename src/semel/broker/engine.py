@@ -1,7 +1,8 @@
 """The engine: a broker on a data directory, with an event loop and two threads.
 
 The loop decides commands and sends replies. One thread writes the journal, and the other commits
-checkpoints. A write never waits for more frames. The next group is collected during a write.
+checkpoints. A write starts without waiting for more frames. Frames that arrive during a write are
+collected for the next write.
 """
 
 import asyncio
@@ -167,7 +168,7 @@ class Engine:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command. Call `reply` with its durable outcome. Raises EngineStopped."""
+        """Execute a command. Call `reply` when the outcome is durable. Raises EngineStopped."""
         if self._is_stopped or self._is_draining:
             raise EngineStopped("the engine has stopped")
         try:  # like _do and _guard, but faster: this runs once per append
@@ -188,11 +189,10 @@ class Engine:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Read the durable messages of a stream from `offset` on.
+        """Read the durable messages of a stream, starting at `offset`. Raises EngineStopped.
 
-        None as the offset means the head, and TAIL means the current tail. `reply` is called with a
-        ReadDone or a refusal: immediately, or on a later turn of the loop (see `ReadTurns`).
-        Raises EngineStopped.
+        The offset None means the head, and TAIL means the current tail. `reply` is called with a
+        ReadDone or a refusal, either immediately or on a later turn of the loop (see `ReadTurns`).
         """
         self._check_running()
 
@@ -222,7 +222,7 @@ class Engine:
     def ask(
         self, question: Callable[[State], T], reply: Callable[[T], None], *, path: str = ""
     ) -> None:
-        """Call `question` with the state. Reply with its result when that state is durable.
+        """Call `question` with the state. Reply with the answer when that state is durable.
 
         If the stream at `path` has expired, delete it before calling `question`.
         """
@@ -236,7 +236,7 @@ class Engine:
     def has_stream(self, path: str) -> bool:
         """Return True if the state has the stream, even if the stream is not durable yet.
 
-        Use the result in a response only if the response also waits for a later engine reply.
+        A response that depends on the result must wait until the engine has sent a later reply.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
@@ -253,11 +253,11 @@ class Engine:
         return self.broker.durable
 
     def stream(self, path: str) -> Stream | None:
-        """Return the stream at `path`, or None. The stream is possibly not durable yet."""
+        """Return the stream at `path`, or None. The stream may not be durable yet."""
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the pending transaction at a stream's stable offset. Possibly not durable yet."""
+        """Return the pending transaction at a stream's stable offset. It may not be durable yet."""
         return holding_view(self.broker.state, path)
 
     def wait(
@@ -285,7 +285,7 @@ class Engine:
         """Call `action`. Stop the engine if `action` raises.
 
         Clients' mistakes and full disks are reported as outcomes. An exception here means a bug or
-        a failed disk, and the state and the journal possibly no longer agree.
+        a failed disk, and the state and the journal may no longer agree.
         """
         try:
             action()
@@ -293,7 +293,7 @@ class Engine:
             self._fail(error)
 
     async def execute(self, command: EngineCommand) -> Outcome:
-        """Execute a command. Return its outcome when it is durable. Raises EngineStopped."""
+        """Execute a command. Return the outcome as soon as it is durable. Raises EngineStopped."""
         return await self._call(partial(self.submit, command))
 
     async def fetch(
@@ -304,7 +304,7 @@ class Engine:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> Outcome:
-        """Read a stream from `offset` on (None: its head). Return a ReadDone or a refusal."""
+        """Read a stream, starting at `offset` or at the head. Return a ReadDone or a refusal."""
         read = partial(self.read, path, offset, bytes_max=bytes_max, isolation=isolation)
         return await self._call(read)
 
@@ -483,13 +483,13 @@ class Engine:
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:
-    """Set the result of a future unless the future is done. A cancelled future is done."""
+    """Set the result of a future unless the future is done. A cancelled future counts as done."""
     if not future.done():
         future.set_result(result)
 
 
 def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:
-    """Commit a cut. Return the segments no longer needed, or None if the store is full."""
+    """Commit a cut. Return the segments that are no longer needed, or None if the store is full."""
     try:
         return commit_cut(store, cut)
     except StoreFull:

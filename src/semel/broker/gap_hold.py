@@ -1,11 +1,11 @@
-"""The gap hold: an append that arrives before its predecessor waits a moment.
+"""The gap hold: if an append arrives before its predecessor, the append waits a moment.
 
 If a producer sends on several connections, sequence 3 can arrive before sequence 2. `decide` then
 refuses sequence 3 as a gap. With a gap hold, that refusal is not sent immediately: the append waits
 a moment for its predecessor and is submitted again.
 
-The gap hold is a layer above the broker. It sees only outcomes, and the broker decides an append
-that is submitted again like any other append.
+The gap hold is a layer above the broker. It sees only outcomes. If it submits an append
+again, the broker decides that append like any other append.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class GapHold:
     def submit(self, command: Append, reply: Reply) -> None:
         """Submit an append. If it is refused as a gap, hold it and submit it once more.
 
-        It is submitted again when its predecessor is accepted, or when the hold ends.
+        The append is submitted again when its predecessor is accepted, or when the hold ends.
         """
         tag = command.producer
         if tag is None or tag.mode != DENSE:
@@ -77,9 +77,9 @@ class GapHold:
             self._release(producer, outcome.seq + 1)
 
     def _hold(self, producer: Producer, seq: int, command: Append, reply: Reply) -> bool:
-        """Hold an append and return True.
+        """Hold an append and return True, or return False if the append cannot be held.
 
-        Do not hold it, and return False, if a limit is reached or its sequence is already held.
+        It cannot be held if a limit is reached, or if an append with its sequence is already held.
         """
         waiting = self._held.get(producer, {})
         size = _size(command)
@@ -115,8 +115,8 @@ class GapHold:
         held.timer.cancel()
         self.count -= 1
         self._bytes -= _size(held.command)
-        # This reply, too, must release successors. A successor that was already refused as a gap is
-        # possibly not held yet, because its reply arrives only after this call.
+        # This reply must release successors too. A successor that was already refused as a gap may
+        # not be held yet, because its refusal arrives only after this call.
         self._submit(held.command, partial(self._reply, producer, held.reply))
         return True
 

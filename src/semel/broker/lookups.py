@@ -1,4 +1,4 @@
-"""Finds the streams and transactions that a command concerns.
+"""Finds the streams and transactions that a command affects.
 
 Also adds to a command the stored facts that are needed to decide the command.
 """
@@ -37,7 +37,7 @@ N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
 
 
 def affected_paths(command: EngineCommand) -> list[str]:
-    """Return the paths of the streams that a command concerns."""
+    """Return the paths of the streams that a command affects."""
     if isinstance(command, Create) and command.fork is not None:
         return [command.path, command.fork.source]
     if isinstance(command, Begin | AddStreams):
@@ -52,10 +52,10 @@ def affected_paths(command: EngineCommand) -> list[str]:
 
 
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
-    """Return the pending transactions that a command concerns.
+    """Return the pending transactions that a command affects.
 
-    A Begin by a producer concerns all transactions of that producer, because they can conflict with
-    each other. A Begin by a sink's task concerns only the transaction with the same id. The sink
+    A Begin by a producer affects all transactions of that producer, because they can conflict with
+    each other. A Begin by a sink's task affects only the transaction with the same id. The sink
     can have many other transactions, but a sink's transactions do not conflict with each other.
     """
     ids = dict.fromkeys(_ids_of(command))
@@ -87,10 +87,10 @@ class Lookups:
         self._reader = reader
 
     def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Return the outcome of a transaction, and the result of `last_epoch` for its id.
+        """Return the outcome of a transaction, and the epoch that `last_epoch` returns for its id.
 
         The outcome is None if it was never stored or has expired. If the transaction is pending,
-        return None and 0.
+        the outcome is None and the epoch is 0.
         """
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:
@@ -111,9 +111,9 @@ class Lookups:
         return 0 if row is None else row.outcome.epoch
 
     def add(self, command: EngineCommand) -> EngineCommand | None:
-        """Return the command, completed with the stored facts that its decision needs.
+        """Add to the command the stored facts that are needed to decide it. Return the result.
 
-        Return None if such a fact is not durable yet. Raises ReadFailed.
+        Return None if one of these facts is not durable yet. Raises ReadFailed.
         """
         now_ms = command.now_ms
         if isinstance(command, Create):

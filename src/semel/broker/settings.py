@@ -1,4 +1,4 @@
-"""What an engine is opened with: settings, a data directory and a clock."""
+"""Defines what an engine needs: settings, a data directory and a clock."""
 
 import os
 import time

@@ -18,10 +18,10 @@ from semel.machine.txn.decide_end import deadline_of
 class Deadlines:
     """A queue of the pending transactions that have a deadline.
 
-    Each entry has the time at which to check the transaction. A chunk moves the deadline of its
-    transaction, but not that time. If the check comes too early, the transaction is queued again.
+    Each entry has the time of the next check. A new chunk postpones the deadline of a transaction,
+    but not the check. If the deadline has not passed at the check, the check is repeated later.
 
-    The entry of an ended transaction is dropped at its check, or earlier if about half of all
+    The entry of an ended transaction is removed when it is checked, or earlier if about half of all
     entries belong to ended transactions.
     """
 
@@ -108,7 +108,7 @@ class Expiry:
             heappush(self._queue, (self.deadline(stream), number))
 
     def forget(self, number: int) -> None:
-        """Stop watching a stream. Its entry can stay in the queue until its next check."""
+        """Stop watching a stream. The queue can keep the stream's entry until the next check."""
         self._touched.pop(number, None)
         self._watched.discard(number)
         if len(self._queue) > 2 * len(self._watched) + _QUEUE_SLACK:
@@ -124,7 +124,7 @@ class Expiry:
         return max(self._started_ms, self._touched.get(number, 0))
 
     def deadline(self, stream: Stream) -> int:
-        """Return the time at which the stream expires if nobody uses it before then."""
+        """Return the time at which the stream expires if it is not used before that time."""
         row = stream.row
         ends = [] if row.expires_at_ms is None else [row.expires_at_ms]
         if row.ttl_ms is not None:
@@ -152,15 +152,15 @@ class Expiry:
 
 
 # ---- producers -----------------------------------------------------------------------------------
-# This is off by default: then a producer's rows are kept as long as its stream. An expired producer
-# leaves a tombstone. A late retry is then refused because of the tombstone, not stored twice.
+# By default, producers do not expire, and their rows are kept as long as the stream. An expired
+# producer leaves a tombstone. Because of the tombstone, a late retry is refused, not stored twice.
 
 
 _CHECKS_PER_RESULT: Final = 10
 
 
 class IdleProducers:
-    """A queue of all streams' producers, sorted by the time of the next check for idleness."""
+    """A queue of the producers of all streams, sorted by the time of their next idle check."""
 
     def __init__(self, state: State, idle_ms: int) -> None:
         self.idle_ms: Final = idle_ms

@@ -72,7 +72,7 @@ class ReadTurns:
         self._is_due = False
 
     def begin(self, read: Callable[[], None]) -> None:
-        """Run `read` now, or queue it if other reads wait or the time of this turn is used up."""
+        """Run `read` now, or queue it if reads are waiting or the time of this turn is used up."""
         if self._waiting or self._seconds > _READING_SECONDS_MAX:
             self._waiting.append(read)
         else:

@@ -61,7 +61,7 @@ class AppendOptions(Struct, frozen=True, kw_only=True):
 
 
 def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_json: bool) -> None:
-    """Append each line of the input, wait until all lines are stored, and print how many were."""
+    """Append each line of the input. When all lines are stored, print how many lines were new."""
     _check(options)
     stream = client.stream(path)
     acks: list[BatchAck] = []

@@ -192,7 +192,7 @@ def run_command(
 
 @contextmanager
 def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
-    """Within the block, a SIGTERM, as sent by service managers, stops the runner cleanly."""
+    """Within the block, SIGTERM stops the runner cleanly. Service managers send SIGTERM."""
     # Only the main thread can set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -306,15 +306,15 @@ def _line(gauge: Gauge, rate: float) -> str:
 
 
 def _rows(gauge: Gauge) -> int:
-    """Return how many messages a processor has read, or, for a source, how many it has written."""
+    """Return how many messages a processor has read or, if it is a source, has written."""
     return gauge.read or gauge.written
 
 
 class _Rates:
     """The rate of each processor, in rows per second.
 
-    `measure` sets each rate to the rate since the last measurement. `whole` sets each rate to the
-    average over the whole run.
+    `measure` calculates the rates since the previous call of `measure`. `whole` calculates the
+    average rates of the whole run.
     """
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, or None if there is no such command.
 
-        Only the module of this command is imported, because that keeps the start fast.
+        Only the module of this command is imported, so that the program starts fast.
         """
         del ctx
         if cmd_name not in _COMMANDS:
@@ -60,7 +60,7 @@ class _Commands(click.Group):
         return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Run a command and exit. Errors that are not bugs are printed without a traceback."""
+        """Run a command and exit. An error is printed with a traceback only if it is a bug."""
         extra["standalone_mode"] = False  # click raises, and _exit_code_of chooses the exit code
         sys.exit(_exit_code_of(partial(super().main, *args, **extra)))
 

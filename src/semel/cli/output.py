@@ -110,7 +110,7 @@ def write_stdout(data: bytes) -> None:
     try:
         click.echo(data, nl=False)
     except BrokenPipeError:
-        # Without this, flushing the buffer at exit would raise the same error again.
+        # The flush at exit must write to /dev/null. Otherwise it would raise the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(0) from None
 
@@ -121,7 +121,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def report(sentence: str, facts: Mapping[str, object], *, is_json: bool) -> None:
-    """Print the result of a command: `sentence`, or, if `is_json`, `facts` as JSON."""
+    """Print the result of a command. Print `facts` as JSON if `is_json`, else print `sentence`."""
     if is_json:
         write_stdout(json_line(facts))
     else:
@@ -133,7 +133,7 @@ def print_facts(
 ) -> None:
     """Print names and values, one pair per line. Omit the pairs whose value is None.
 
-    If `is_json`, print JSON instead: `document`, or `facts` if `document` is None.
+    If `is_json`, print `document` as JSON instead. If `document` is None, print `facts` as JSON.
     """
     if is_json:
         write_stdout(json_line(facts if document is None else document))
@@ -156,8 +156,8 @@ def print_list(
 ) -> None:
     """Print a list as JSON, as a table, or as lines.
 
-    If `is_json`, print each document as a line of JSON. Otherwise, print a table of the rows on a
-    terminal, and only the first cell of each row to a file or a pipe.
+    If `is_json`, print each document as a line of JSON. Otherwise, print the rows as a table if
+    the output is a terminal, and print only the first cell of each row if it is not.
     """
     if is_json:
         write_stdout(b"".join(map(json_line, documents)))
@@ -188,7 +188,7 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 def printable(text: str) -> str:
     """Return the text with control characters escaped.
 
-    Otherwise, data that is printed could control the terminal.
+    Unescaped control characters in printed data could control the terminal.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

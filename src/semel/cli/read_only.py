@@ -19,7 +19,7 @@ from semel.model.errors import CorruptData
 
 
 def is_in_use(path: str) -> bool:
-    """Return True if a process holds the lock of the directory. This call keeps no lock."""
+    """Return True if a process holds the lock of the directory. The lock is not kept."""
     try:
         fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def _open(file: str, *, is_shared: bool) -> lmdb.Environment:
 def _open_filled_copy(file: str) -> lmdb.Environment:
     """Open a copy of the file. The copy is extended to the length that LMDB expects.
 
-    Without this, reading a page beyond the end of the file would kill the process.
+    If the file were too short, a read of a page beyond its end would kill the process.
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = os.path.join(folder, FILE_NAME)

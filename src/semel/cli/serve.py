@@ -283,7 +283,7 @@ def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
 
 
 def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Return the TLS context for a certificate and its key, or None without a certificate.
+    """Return the TLS context for a certificate and its key, or None if `cert` is None.
 
     Raises CommandRefused if the PEM files cannot be loaded.
     """

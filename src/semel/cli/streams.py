@@ -197,7 +197,7 @@ def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -
 
 
 def read_pages(client: Client, path: str, offset: str) -> Iterator[list[Message]]:
-    """Yield the messages from `offset` up to the current tail, as one list per response."""
+    """Yield the messages from `offset` to the current tail. Each response becomes one list."""
     reader = PageReader(client.stream(path).calls, offset, is_live=False)
     while (page := client.run(reader.next_page())) is not None:
         yield page
@@ -206,11 +206,11 @@ def read_pages(client: Client, path: str, offset: str) -> Iterator[list[Message]
 def live_pages(
     client: Client, path: str, offset: str, on_retry: OnRetry
 ) -> Iterator[list[Message]]:
-    """Yield the stored messages from `offset` on, then new messages as they arrive.
+    """Yield the stored messages, starting at `offset`, then new messages as they arrive.
 
-    Each response is one list. Only the first request has a deadline. Later requests are retried
-    without limit if the server is unreachable, and `on_retry` is called before each of these
-    retries.
+    Each list has the messages of one response. Only the first request has a deadline. Later
+    requests are retried without limit if the server is unreachable. `on_retry` is called before
+    each of these retries.
     """
 
     def on_retry_after_begin(error: ClientError, tries: int) -> None:

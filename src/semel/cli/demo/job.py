@@ -29,7 +29,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 def run_job(job: Job) -> None:
-    """Run four queries: enriched orders and totals, each with semel's sink and plain retries."""
+    """Write enriched orders and totals, once with semel's sink and once with plain retries."""
     import semel.spark
 
     spark = semel.spark.session(

@@ -92,20 +92,20 @@ class Plan(Struct, frozen=True):
 
     @property
     def batch_messages(self) -> int:
-        """Orders per request. There are about 800 requests."""
+        """The number of orders per request. A run sends about 800 requests."""
         return max(self.orders // 800, 1)
 
     @property
     def spark_rows(self) -> int:
-        """Orders per Spark batch before the driver is killed.
+        """The number of orders per Spark batch before the driver is killed.
 
-        The number is small, so that there are many batches and the kill interrupts one of them.
+        This number is small, so that there are many batches and the kill interrupts one of them.
         """
         return max(self.orders // 10, 1)
 
     @property
     def last_spark_rows(self) -> int:
-        """Orders per Spark batch after the driver was killed."""
+        """The number of orders per Spark batch after the driver was killed."""
         return max(self.orders // 4, 1)
 
     def input(self) -> list[Order]:
@@ -215,7 +215,7 @@ def judge_stream(
 ) -> StreamVerdict:
     """Compare the stored rows with the expected rows.
 
-    If `is_ordered`, the first copies of the rows must be sorted by their keys. Otherwise the order
+    If `is_ordered`, the rows must be sorted by key, apart from repeated rows. Otherwise the order
     is ignored. Pass False for rows that Spark shuffles, because Spark does not preserve the order.
     """
     by_key = {row.key: row for row in expected}
@@ -230,7 +230,7 @@ def judge_stream(
 
 
 def _count_misplaced(keys: Sequence[int]) -> int:
-    """Return how many keys come after a higher key. Repeated keys are counted only once."""
+    """Return how many keys come after a higher key. Only the first copy of a key is considered."""
     latest = -1
     misplaced = 0
     for key in dict.fromkeys(keys):
@@ -254,7 +254,7 @@ def prepare_directory(path: str, *, is_forced: bool) -> Path:
     """Create or empty a directory, mark it as created by a demo, and return its path.
 
     Raises CommandRefused if `path` is not a directory. Raises CommandRefused if the directory is
-    not empty and one of these applies: `is_forced` is not set, the directory contains files that no
+    not empty and one of these applies: `is_forced` is False, the directory contains files that no
     demo has created, or a process uses the directory.
     """
     if os.path.exists(path) and not os.path.isdir(path):

@@ -110,7 +110,7 @@ class Driver:
         self._process.stdin.close()
 
     def _last_error(self) -> str:
-        """Return the last error in the log. Java logs first, so the last error is Python's."""
+        """Return the last error in the log, which is Python's. Java logs its errors earlier."""
         lines = self._log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if _ERROR.match(line)]
         return f"{errors[-1] if errors else 'no error message'} (its log is {self._log})"
@@ -177,11 +177,11 @@ class Checkpoint:
 
 
 class MidBatch:
-    """Detects the moment to kill the driver: the queries are in the middle of a batch.
+    """Detects when the queries are in the middle of a batch, so that the driver can be killed.
 
     The queries in `exact` must be running a batch. The query `naive` must be running a batch and
-    must have written rows of that batch. After START_SECONDS_MAX, only the queries in `exact`
-    count. After twice that time, any moment is accepted.
+    must have written rows of that batch. After START_SECONDS_MAX, the query `naive` is
+    ignored. After twice that time, any moment is accepted.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Stalled(EngineError):
 
 
 class LaneResult(Struct, frozen=True):
-    """The result of a lane. `verdicts` maps the name of each stream to its verdict."""
+    """The result of one lane (a method of writing). `verdicts` maps stream names to verdicts."""
 
     name: str
     produced: Produced
@@ -269,7 +269,7 @@ class Watcher(Protocol):
 
 
 class DemoRun:
-    """One run of a plan in the directory `home`. Without `has_spark`, only the producers run."""
+    """One run of a plan in the directory `home`. Spark runs only if `has_spark` is True."""
 
     def __init__(self, home: Path, plan: Plan, watcher: Watcher, *, has_spark: bool) -> None:
         self._home = home
