@@ -57,7 +57,7 @@ def _owner(txn: Mapping[str, Any]) -> str:
 
 
 def _holds(txn: Mapping[str, Any]) -> str:
-    """Return each stream whose readers wait for the transaction, and the offset where they wait."""
+    """List the streams whose readers wait for the transaction, and the offset where they wait."""
     return ", ".join(
         f"{path} from {part['first_offset']}"
         for path, part in txn["streams"].items()

@@ -45,7 +45,7 @@ Every error has these attributes:
 - `code`: a stable identifier of the error, for programs.
 - `message`: a description of the error, for people.
 - `advice`: what to do next.
-- `applied`: "no" if the request had no effect, "unknown" if it perhaps had an effect.
+- `applied`: "no" if the request had no effect, "unknown" if it may have had an effect.
 
 The codes and the advice for the server's refusals are in `semel.wire.refusal_table`.
 """
@@ -321,7 +321,7 @@ class PartitionNotInTransaction(TransactionRefused):
 class BranchIncomplete(TransactionRefused):
     """The staged transaction is incomplete.
 
-    Either the numbers of staged messages differ from the caller's counts, or the transaction is not
+    Either the caller has counted a different number of staged messages, or the transaction is not
     prepared.
     """
 
@@ -348,7 +348,7 @@ class PositionConflict(PositionRefused):
     - "mover": `mover` has moved the position, and this client did not send an expected offset;
     - "pending": the same transaction already moves the position to a different offset;
     - "incarnation": the stream was deleted and created again;
-    - "deleted": the stream was deleted after the transaction named it.
+    - "deleted": the stream was deleted after the move was added to the transaction.
     """
 
     offset = Fact(str, "offset")  # where the position is now

@@ -242,7 +242,7 @@ def plain_messages(
 ) -> list[Message]:
     """Return the messages in a body that has the stream's own media type.
 
-    Such a body has no offsets for single messages. So only the first message gets an offset, and
+    Such a body has no offsets for individual messages. Only the first message gets an offset, and
     only the last message gets a next offset.
     """
     if not body:

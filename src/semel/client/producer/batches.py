@@ -105,7 +105,7 @@ class BatchAck(Struct, frozen=True):
 
 
 class FailedBatch(Struct, frozen=True):
-    """A batch that the producer has given up. It will not be sent again.
+    """A batch that the producer has abandoned. It will not be sent again.
 
     - `count`: the number of messages in the batch.
     - `values`: the messages as bytes.
@@ -133,10 +133,10 @@ class ProducerStats(Struct):
 
 
 class ProducerBatch:
-    """The messages that one append request sends, until they are stored or given up.
+    """The messages that one append request sends, until they are stored or abandoned.
 
-    `is_indeterminate` is True if the batch is perhaps stored, because no response shows the outcome
-    of an attempt. `first_unsettled` is the lowest sequence that was not yet confirmed when the
+    `is_indeterminate` is True if the batch may be stored, because no response shows the outcome of
+    an attempt. `first_unsettled` is the lowest sequence that was not yet confirmed when the
     batch was last sent.
     """
 
