@@ -139,7 +139,7 @@ def _end(client: Client, action: str, *, name: str, epoch: int | None, is_json: 
 
 @click.group("groups")
 def groups_command() -> None:
-    """Inspect the positions of groups, and move them by hand."""
+    """Inspect the positions of groups, or set them by hand."""
 
 
 @groups_command.command("show")

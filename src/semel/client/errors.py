@@ -28,7 +28,7 @@
     │   ├── PositionRefused      the position of `group` in `stream` cannot be moved
     │   │   ├── PositionConflict the position has moved since it was read; it is now at `offset`
     │   │   └── UnstableOffsets  a pending transaction can still move the position
-    │   ├── StreamInTransaction · OffsetUnstable    a pending transaction has messages there
+    │   ├── StreamInTransaction · OffsetUnstable   a pending transaction has messages in the stream
     │   ├── SinkRefused          CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used before with a different payload
     │   ├── NotSupported         the server is not semel and does not support this call
@@ -36,7 +36,7 @@
     │   │   └── DiskFull
     │   └── CorruptData          the stored data is corrupt
     ├── Unavailable              nothing was applied: the server is unreachable or overloaded
-    ├── Indeterminate            no response came; perhaps the request was applied
+    ├── Indeterminate            no response came; the request may have been applied
     ├── ProtocolError            the response does not follow the protocol
     └── ClientClosed             the client was used after `close()`
 
@@ -113,9 +113,9 @@ class Refused(ClientError):
 
 
 class Fact(Generic[T]):
-    """A descriptor that returns the fact `name` of an error.
+    """A descriptor that returns the value of `name` in an error's `facts`.
 
-    Returns `default` if the server did not send the fact, or sent a value of the wrong type.
+    Returns `default` if the server did not send the value, or sent a value of the wrong type.
     """
 
     def __init__(self, kind: type[T], name: str, default: T | None = None) -> None:

@@ -121,7 +121,7 @@ Reply = Response | Opened | NotSent | Lost
 class Exchanged(Struct, frozen=True):
     """The final response to a request.
 
-    `was_lost` is True if an earlier attempt got no response. Perhaps that attempt was applied.
+    `was_lost` is True if an earlier attempt got no response. That attempt may have been applied.
     """
 
     response: Response

@@ -34,7 +34,7 @@ _ACCEPT_GZIP: Final = (*_ACCEPT, ("Accept-Encoding", "gzip"))
 class Page(Struct, frozen=True):
     """The content of one response to a read.
 
-    `end` is the stream's tail at that time, or None if the server does not report it.
+    `end` is the stream's tail in that response, or None if the server does not report it.
     """
 
     messages: list[Message]
@@ -60,7 +60,7 @@ class PageReader:
     If `waits_at_end`, a live reader sends a long-poll at the tail of an open stream. The server
     responds when there are new messages, or when the long-poll times out.
 
-    At read_committed, the stable offset takes the place of the tail. Servers other than semel have
+    With read_committed, the reader uses the stable offset as the tail. Servers other than semel have
     no transactions. They ignore the isolation parameter in the first request, and later requests
     omit it.
     """

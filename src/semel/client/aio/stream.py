@@ -245,9 +245,9 @@ class AsyncStream:
 
         With a `group`, reading begins at the group's position, or at `offset` if the group was
         never moved in this stream. Reading does not move the position. `await message.commit()`
-        moves it to the offset after the message, and so does a transaction that commits after
-        `await txn.commit_message(message)`. If a pending transaction of another worker can still
-        move the position, reading begins when that transaction has ended, but after at most 5
+        moves it to the offset after the message. `await txn.commit_message(message)` makes the
+        transaction's commit do the same. If a pending transaction of another worker can still move
+        the position, reading first waits until that transaction has ended. It waits for at most 5
         seconds or half the `timeout`, whichever is less.
 
         If your transactions have a `producer_id`, pass the same id here. Then the server first

@@ -260,8 +260,8 @@ class AsyncSink:
         """Commit a version once. The messages of its prepared tasks become visible.
 
         `tokens` are the tokens of the tasks, in the order in which to store their messages. If the
-        version was committed before, return the first result, with `duplicate` set. New attempts of
-        its tasks then stay pending until the next version is committed, or until `abort`.
+        version was committed before, return the first result, with `duplicate` set. The tasks of
+        the repeated call stay pending until the next version is committed or `abort` is called.
 
         `query_id` is the query that the sink belongs to. The default is the sink's id. `input` is a
         digest of this version's input, and `previous` a digest of the previous version's input.

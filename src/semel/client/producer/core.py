@@ -1,4 +1,4 @@
-"""The idempotent producer as a pure object: no threads, no sockets, no clock.
+"""The idempotent producer as an object that uses no threads, no sockets and no clock.
 
 `append` adds a message. `next_to_send` returns the next batch to send. `on_response` processes a
 response. `acks` has the outcomes of the batches, in order. The time is passed as an argument, in
@@ -161,10 +161,10 @@ class ProducerCore:
     # ---- called by the owner ---------------------------------------------------------------------
 
     def resume(self, epoch: int | None, last_seq: int | None, cursor: str | None) -> None:
-        """Set the state that the server has stored for this producer. Call this before `append`.
+        """Record the state that the server has stored for this producer. Call this before `append`.
 
         A sparse producer skips messages up to `last_seq`, because they are already stored. A dense
-        producer starts again at sequence 0. It only reports `last_seq` and `cursor` to its owner.
+        producer starts again at sequence 0, but its owner can read `last_seq` and `cursor`.
         """
         self._identity.resume(epoch)
         self._set_past(last_seq, cursor)

@@ -326,7 +326,7 @@ class ProducerIdentity:
         self.is_established = False
 
     def resume(self, stored_epoch: int | None) -> None:
-        """Set the epoch that the server has stored. Call this before the first batch.
+        """Record the epoch that the server has stored. Call this before the first batch.
 
         None means that the server has stored nothing for this producer.
         """
