@@ -49,7 +49,7 @@ class LocalProcess:
         self.port = port  # the port the server listens on, also after a restart
         self._settings = {**_LIGHT, **settings}
         self._running: list[subprocess.Popen[bytes]] = []  # holds one process, or none
-        # The server's standard error, from its first start on.
+        # The server's standard error since its first start.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         # The finalizer also runs when this object is garbage-collected and when Python exits.
         self._finalizer = weakref.finalize(

@@ -1,6 +1,6 @@
 """The group positions that a client has read, and the conditions that it sends with its moves.
 
-A reader's messages may move a group only if no other reader has moved it in the meantime. The
+A reader's messages can move a group only if no other reader has moved it in the meantime. The
 client therefore sends an expected offset with each move. At first this is the position at which the
 reader began. Later it is the position to which the reader's own messages have moved the group. The
 server refuses the move if the group is at a different position.

@@ -60,9 +60,9 @@ class PageReader:
     If `waits_at_end`, a live reader sends a long-poll at the tail of an open stream. The server
     responds when there are new messages, or when the long-poll times out.
 
-    With read_committed, the reader uses the stable offset as the tail. Servers other than semel have
-    no transactions. They ignore the isolation parameter in the first request, and later requests
-    omit it.
+    With read_committed, the reader uses the stable offset as the tail. Servers other than semel
+    have no transactions. They ignore the isolation parameter in the first request, and the reader
+    omits it from later requests.
     """
 
     def __init__(

@@ -209,7 +209,7 @@ class ProducerCore:
     # ---- called by the sender --------------------------------------------------------------------
 
     def is_ready(self, now: float) -> bool:
-        """Return True if a batch can be sent now, as soon as there is a connection."""
+        """Return True if a batch could be sent now over an open connection."""
         wake_at = self.wake_at()
         is_ready = wake_at is not None and wake_at <= now
         self._is_idle = not (is_ready or self._is_full)

@@ -399,7 +399,7 @@ class ProducerIdentity:
         """Move to a higher epoch if an earlier instance has used this epoch and sequence 0.
 
         Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. In
-        that case an earlier instance stored its own batch, and this instance's is not stored.
+        that case the stored batch is an earlier instance's, and `batch` itself is not stored.
 
         The epoch does not change if this instance itself may have stored the batch. This can happen
         if an earlier attempt got no response, or if the epoch was unused and a proxy sent the
