@@ -329,7 +329,7 @@ class AsyncStream:
         )
 
     async def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Remove the stream's record of a producer. Its next sequence must be 0."""
+        """Remove the stream's record of a producer. The producer's sequences restart at 0."""
         await self.client.run(server_calls.forget_producer(self.calls, producer_id), timeout)
 
 
