@@ -57,7 +57,7 @@ def _owner(txn: Mapping[str, Any]) -> str:
 
 
 def _holds(txn: Mapping[str, Any]) -> str:
-    """Return each stream whose readers wait for the transaction, and the offset where they wait."""
+    """List the streams whose readers wait for the transaction, and the offset where they wait."""
     return ", ".join(
         f"{path} from {part['first_offset']}"
         for path, part in txn["streams"].items()
@@ -139,7 +139,7 @@ def _end(client: Client, action: str, *, name: str, epoch: int | None, is_json: 
 
 @click.group("groups")
 def groups_command() -> None:
-    """Inspect the positions of groups, and move them by hand."""
+    """Inspect the positions of groups, or set them by hand."""
 
 
 @groups_command.command("show")

@@ -66,7 +66,7 @@ class AsyncStop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """End the call. The response it waits for counts as lost, and nothing is sent again."""
+        """End the call. Its missing response counts as lost, and its request is not sent again."""
         self._event.set()
         self.watch(self._connection)
 
@@ -146,10 +146,9 @@ class AsyncDriver:
     ) -> T:
         """Run a flow and return its result. Raises what the flow raises.
 
-        After `timeout` seconds, or once `stop` is set, the flow's requests get no response, and its
-        pauses end immediately. A response also counts as lost if no byte arrives for
-        `silence_seconds`. This is needed because the connection reports no error if the server's
-        machine fails.
+        After `timeout` seconds, or once `stop` is set, the flow's requests fail and its pauses end
+        immediately. A request also fails if no byte of its response arrives for `silence_seconds`.
+        This is needed because the connection reports no error if the server's machine fails.
         """
         deadline = time.monotonic() + timeout
         stop = stop or AsyncStop()

@@ -87,7 +87,7 @@ _KNOWN_STREAMS_MAX: Final = 10_000
 class KnownStreams:
     """The streams to which a client's transactions and commits have written.
 
-    Their `StreamCalls` are kept because each of them caches the stream's media type.
+    The `StreamCalls` of each stream is kept, because it caches the stream's media type.
     """
 
     def __init__(self, site: ServerConfig) -> None:
@@ -268,7 +268,7 @@ def _message(value: Any, content_type: str) -> bytes:
 
 
 def _require_json(raw: bytes) -> None:
-    """Raise ValueError if `raw` is not JSON. The whole request would then be invalid."""
+    """Raise ValueError if `raw` is not JSON, because the server would refuse the whole request."""
     try:
         msgspec.json.decode(raw, type=Raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -279,7 +279,7 @@ def _require_json(raw: bytes) -> None:
 
 
 class TaskCalls:
-    """One attempt of a task. It is a staged transaction.
+    """One attempt at a task. It is a staged transaction.
 
     `chunks` is the number of successful appends. `messages` maps each stream to the number of
     messages in these appends.
@@ -324,7 +324,7 @@ class TaskCalls:
     def prepare(self) -> Flow[str]:
         """Prepare the transaction and return its token.
 
-        Raises Refused if the server's numbers of appends and messages differ from this client's.
+        Raises Refused if the server has counted a different number of appends or messages.
         """
         if not self.is_prepared:
             self._require_open()

@@ -28,7 +28,7 @@
     │   ├── PositionRefused      the position of `group` in `stream` cannot be moved
     │   │   ├── PositionConflict the position has moved since it was read; it is now at `offset`
     │   │   └── UnstableOffsets  a pending transaction can still move the position
-    │   ├── StreamInTransaction · OffsetUnstable    a pending transaction has messages there
+    │   ├── StreamInTransaction · OffsetUnstable   a pending transaction has messages in the stream
     │   ├── SinkRefused          CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used before with a different payload
     │   ├── NotSupported         the server is not semel and does not support this call
@@ -36,7 +36,7 @@
     │   │   └── DiskFull
     │   └── CorruptData          the stored data is corrupt
     ├── Unavailable              nothing was applied: the server is unreachable or overloaded
-    ├── Indeterminate            no response came; perhaps the request was applied
+    ├── Indeterminate            no response came; the request may have been applied
     ├── ProtocolError            the response does not follow the protocol
     └── ClientClosed             the client was used after `close()`
 
@@ -45,7 +45,7 @@ Every error has these attributes:
 - `code`: a stable identifier of the error, for programs.
 - `message`: a description of the error, for people.
 - `advice`: what to do next.
-- `applied`: "no" if the request had no effect, "unknown" if it perhaps had an effect.
+- `applied`: "no" if the request had no effect, "unknown" if it may have had an effect.
 
 The codes and the advice for the server's refusals are in `semel.wire.refusal_table`.
 """
@@ -113,9 +113,9 @@ class Refused(ClientError):
 
 
 class Fact(Generic[T]):
-    """A descriptor that returns the fact `name` of an error.
+    """A descriptor that returns the value of `name` in an error's `facts`.
 
-    Returns `default` if the server did not send the fact, or sent a value of the wrong type.
+    Returns `default` if the server did not send the value, or sent a value of the wrong type.
     """
 
     def __init__(self, kind: type[T], name: str, default: T | None = None) -> None:
@@ -321,7 +321,7 @@ class PartitionNotInTransaction(TransactionRefused):
 class BranchIncomplete(TransactionRefused):
     """The staged transaction is incomplete.
 
-    Either the numbers of staged messages differ from the caller's counts, or the transaction is not
+    Either the caller has counted a different number of staged messages, or the transaction is not
     prepared.
     """
 
@@ -348,7 +348,7 @@ class PositionConflict(PositionRefused):
     - "mover": `mover` has moved the position, and this client did not send an expected offset;
     - "pending": the same transaction already moves the position to a different offset;
     - "incarnation": the stream was deleted and created again;
-    - "deleted": the stream was deleted after the transaction named it.
+    - "deleted": the stream was deleted after the move was added to the transaction.
     """
 
     offset = Fact(str, "offset")  # where the position is now

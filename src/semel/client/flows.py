@@ -35,7 +35,7 @@ _TEMPORARY: Final = frozenset({429, 507})
 
 
 class RetrySafety(Enum):
-    """What happens if the server receives a request twice."""
+    """The effect of a request that the server receives twice."""
 
     READ = "changes nothing"
     REPEATABLE = "changes nothing the second time"
@@ -60,8 +60,8 @@ class Send(Struct, frozen=True):
 class Pause(Struct, frozen=True):
     """A step: wait about `seconds` seconds, but not less than `at_least` seconds.
 
-    The reply is False if the call must end before the end of the pause. Either the call's timeout
-    comes first, or the caller has stopped the call.
+    The reply is True after the whole pause. It is False if the pause would last beyond the call's
+    timeout, or if the caller has stopped the call.
     """
 
     seconds: float
@@ -121,7 +121,7 @@ Reply = Response | Opened | NotSent | Lost
 class Exchanged(Struct, frozen=True):
     """The final response to a request.
 
-    `was_lost` is True if an earlier attempt got no response. Perhaps that attempt was applied.
+    `was_lost` is True if an earlier attempt got no response. That attempt may have been applied.
     """
 
     response: Response
@@ -203,9 +203,9 @@ def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
 
 
 def _failure(reply: Response | NotSent | Lost) -> Failure | None:
-    """Return the error for a reply after which a retry can succeed, or None if the reply is final.
+    """Return the error of a failed attempt if a retry can succeed. Otherwise return None.
 
-    A refusal is final, except for status 408, and for 429 or 507 with a Retry-After header.
+    A refusal can be retried only if its status is 408, or 429 or 507 with a Retry-After header.
     """
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)
@@ -220,7 +220,7 @@ def _failure(reply: Response | NotSent | Lost) -> Failure | None:
 
 
 def _final_error(error: Failure, kind: RetrySafety, *, was_lost: bool) -> Failure:
-    """Return the error to raise after the last attempt, with the correct `applied`.
+    """Return the error to raise after the last attempt, with the correct value of `applied`.
 
     A read always gets an error with `applied` "no", because a read changes nothing. For any other
     request the error is Indeterminate if an earlier attempt was lost.

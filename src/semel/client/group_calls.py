@@ -204,7 +204,7 @@ def _target(site: ServerConfig, group: str, page: str = "offsets") -> str:
 class GroupCursor(Struct):
     """The position of one reader's group in one stream, as far as the reader knows it.
 
-    `unresolved` contains the tokens of this client's own transactions that are perhaps still
+    `unresolved` contains the tokens of this client's own transactions that may still be
     pending. The reader does not wait for these transactions. It waits at most `seconds_max` seconds
     for other transactions.
     """
@@ -253,9 +253,9 @@ class GroupCursor(Struct):
 
 
 def end_offset_of(message: Message) -> int:
-    """Return the ordinal of the offset after `message`.
+    """Return the offset after `message` as a number.
 
-    Raises ValueError if the message does not carry that offset.
+    Raises ValueError if the message does not contain that offset.
     """
     to = message.next_ordinal
     ordinal = parse_offset(to) if isinstance(to, str) else to

@@ -49,7 +49,7 @@ class LocalProcess:
         self.port = port  # the port the server listens on, also after a restart
         self._settings = {**_LIGHT, **settings}
         self._running: list[subprocess.Popen[bytes]] = []  # holds one process, or none
-        # The server's standard error, from its first start on.
+        # The server's standard error since its first start.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         # The finalizer also runs when this object is garbage-collected and when Python exits.
         self._finalizer = weakref.finalize(
@@ -169,8 +169,8 @@ def local(
     removed at the end. `timeout` is the client's timeout. `settings` are options of `semel serve`,
     as in `local(long_poll_timeout=1)`. Environment variables named SEMEL_* are ignored.
 
-    The server ends at the end of the `with` block, with `stop()`, or when this process ends, even
-    if this process is killed. Raises NotStarted if the server does not start.
+    The server stops at the end of the `with` block, when `stop()` is called, or when this process
+    ends or is killed. Raises NotStarted if the server does not start.
     """
     return LocalServer(LocalProcess(data, port, settings), timeout)
 

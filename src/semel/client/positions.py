@@ -1,9 +1,9 @@
 """The group positions that a client has read, and the conditions that it sends with its moves.
 
-A move past a reader's messages is safe only if its expected offset is the position that this reader
-knows. At first this is the position at which the reader began. Later it is the position to which
-the reader's own messages have moved the group. The group's position on the server can be different,
-because other readers can move the group too.
+A reader's messages can move a group only if no other reader has moved it in the meantime. The
+client therefore sends an expected offset with each move. At first this is the position at which the
+reader began. Later it is the position to which the reader's own messages have moved the group. The
+server refuses the move if the group is at a different position.
 
 Every message and every `next_offset` refers to its reader. For this reason the client finds the
 correct expected offset even if a different thread or task commits the message, and even if other
@@ -32,7 +32,7 @@ class KnownPosition:
 
     `version` is None if it is unknown, for example after a repeated commit. `incarnation` is None
     until a message was read. `possible_offsets` holds the targets of moves that got no response.
-    The position is perhaps at one of these offsets.
+    The group may be at one of these offsets.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class KnownPosition:
     def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
         """Return the move to send: (from, to, incarnation, version).
 
-        If the group was already moved, and `to` is not after the current offset, the move is a
-        repeat. For a repeat, `from` and `version` are those of the first known position. The server
-        then either recognises the repeated commit or refuses the move.
+        If the group has already been moved to `to` or beyond, this is a repeated move. A repeated
+        move has the `from` and the `version` of the first known position. The server then either
+        recognises the repeated commit or refuses the move.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -74,10 +74,10 @@ class _Moved(NamedTuple):
 class ReadPosition:
     """The offset at which one reader of a stream began, and the group positions that it has read.
 
-    If the reader has not read a group's position, the client assumes that the group was at the
-    reader's start. Then a move sends the start as the expected offset. The version is sent too in
-    two cases: the client itself has moved the group to the start, or the start is 0 and the client
-    has not moved the group.
+    If the reader has not read a group's position, the client assumes that the group was at `start`,
+    the offset at which the reader began. A move of the group then has `start` as its expected
+    offset. The move also has a version in two cases: the client itself has moved the group to
+    `start`, or `start` is 0 and the client has not moved the group.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ReadPosition:
         self._known[group] = position
 
     def known(self, group: str) -> KnownPosition:
-        """Return the position from which this reader's messages move the group."""
+        """Return the position that is expected when a message of this reader moves `group`."""
         position = self._known.get(group)
         if position is None:
             position = self._known[group] = KnownPosition(self.start, self._version(group))
@@ -203,7 +203,7 @@ class KnownPositions:
 
 
 def read_position_of(offset: object, path: str) -> ReadPosition | None:
-    """Return the current position of the reader that produced `offset`.
+    """Return the `ReadPosition` of the reader from which `offset` comes.
 
     Return None if the offset does not come from a reader of the stream `path`.
     """
@@ -214,7 +214,7 @@ def read_position_of(offset: object, path: str) -> ReadPosition | None:
 def _make_room(names: dict[Any, Any]) -> None:
     """Clear `names` if it has too many entries.
 
-    This does no harm to offsets that come from messages, because they refer to their readers.
+    Offsets that come from messages still work, because they refer to their readers.
     """
     if len(names) >= _NAMES_MAX:
         names.clear()
@@ -252,9 +252,9 @@ class MovePlanner:
         return {path: self._plan((group, path), move) for path, move in moves.items()}
 
     def plan_read(self, group: str, moves: Moves) -> tuple[Planned, Moves]:
-        """Split a group's moves into two: the planned moves, and the remaining moves unchanged.
+        """Plan the moves that have a condition or an offset that comes from a message.
 
-        A move is planned if it has a condition or if its offset comes from a message.
+        Return the planned moves, and the other moves unchanged.
         """
         read = {
             path: move
@@ -292,9 +292,9 @@ class MovePlanner:
     def _on(
         self, name: PositionName, pending: _Pending, position: KnownPosition | None, to: int
     ) -> tuple[Move, _Pending]:
-        """Return a move that extends a pending move to `to`.
+        """Return a move that continues from the target of a pending move to `to`.
 
-        The new target is never before the target of the pending move.
+        If `to` is before that target, the group stays at the target of the pending move.
         """
         to = max(to, pending.to)
         incarnation = (
@@ -323,7 +323,7 @@ class MovePlanner:
         self._pending.clear()
 
     def dropped(self) -> None:
-        """Record that the commit has moved nothing."""
+        """Record that the commit was not applied, so that no group was moved."""
         self._pending.clear()
 
 

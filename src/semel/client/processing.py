@@ -237,7 +237,7 @@ class ProducerPool:
         """Return the registration of `producer_id`.
 
         If `producer_id` is None, take the registration of an idle generated id. Return None if
-        there is no registration. Then the caller must register the producer first.
+        there is no registration. In that case the caller must register the producer.
         """
         if producer_id is not None:
             return self._named.get(producer_id)

@@ -34,7 +34,7 @@ _ACCEPT_GZIP: Final = (*_ACCEPT, ("Accept-Encoding", "gzip"))
 class Page(Struct, frozen=True):
     """The content of one response to a read.
 
-    `end` is the stream's tail at that time, or None if the server does not report it.
+    `end` is the stream's tail in that response, or None if the server does not report it.
     """
 
     messages: list[Message]
@@ -60,9 +60,9 @@ class PageReader:
     If `waits_at_end`, a live reader sends a long-poll at the tail of an open stream. The server
     responds when there are new messages, or when the long-poll times out.
 
-    At read_committed, the stable offset takes the place of the tail. Servers other than semel have
-    no transactions. They ignore the isolation parameter in the first request, and later requests
-    omit it.
+    With read_committed, the reader uses the stable offset as the tail. Servers other than semel
+    have no transactions. They ignore the isolation parameter in the first request, and the reader
+    omits it from later requests.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ def plain_messages(
 ) -> list[Message]:
     """Return the messages in a body that has the stream's own media type.
 
-    Such a body has no offsets for single messages. So only the first message gets an offset, and
+    Such a body has no offsets for individual messages. Only the first message gets an offset, and
     only the last message gets a next offset.
     """
     if not body:

@@ -28,8 +28,8 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
     There are three sources for the epoch:
 
     - The caller passes `epoch`.
-    - If `is_claiming`, the epoch is the stored epoch plus one. There is also a session, which
-      distinguishes two instances that use the same epoch.
+    - If `is_claiming`, the epoch is the stored epoch plus one. A session distinguishes two
+      instances that use the same epoch.
     - Otherwise the server assigns the epoch. Each new session gets the next epoch.
     """
 
@@ -87,13 +87,13 @@ class BatchAck(Struct, frozen=True):
     """The acknowledgement of a stored batch.
 
     - `count`: the number of messages in the batch.
-    - `seq`: the batch's sequence. In sparse mode, the sequence of its last message.
+    - `seq`: the batch's sequence, or the sequence of its last message in sparse mode.
     - `next_offset`: the offset after the batch, or None if the server did not report it. The offset
       of a duplicate is not reported if the server no longer retains it.
     - `duplicate`: True if an earlier attempt or an earlier instance stored the batch.
     - `cursor`: the cursor stored with the batch, or None.
-    - `offset`: the offset of the batch's first message. None if `next_offset` is None or if the
-      server is not semel, because only semel's offsets count messages.
+    - `offset`: the offset of the batch's first message. It is None if `next_offset` is None, or if
+      the server is not semel, because only semel's offsets count messages.
     """
 
     count: int
@@ -105,7 +105,7 @@ class BatchAck(Struct, frozen=True):
 
 
 class FailedBatch(Struct, frozen=True):
-    """A batch that the producer has given up. It will not be sent again.
+    """A batch that the producer has abandoned. It will not be sent again.
 
     - `count`: the number of messages in the batch.
     - `values`: the messages as bytes.
@@ -133,10 +133,10 @@ class ProducerStats(Struct):
 
 
 class ProducerBatch:
-    """The messages that one append request sends, until they are stored or given up.
+    """The messages that one append request sends, until they are stored or abandoned.
 
-    `is_indeterminate` is True if the batch is perhaps stored, because no response shows the outcome
-    of an attempt. `first_unsettled` is the lowest sequence that was not yet confirmed when the
+    `is_indeterminate` is True if the batch may be stored, because no response shows the outcome of
+    an attempt. `first_unsettled` is the lowest sequence that was not yet confirmed when the
     batch was last sent.
     """
 

@@ -1,4 +1,4 @@
-"""The idempotent producer as a pure object: no threads, no sockets, no clock.
+"""The idempotent producer as an object that uses no threads, no sockets and no clock.
 
 `append` adds a message. `next_to_send` returns the next batch to send. `on_response` processes a
 response. `acks` has the outcomes of the batches, in order. The time is passed as an argument, in
@@ -146,7 +146,7 @@ class ProducerCore:
 
     @property
     def pending_count(self) -> int:
-        """The number of messages that are neither stored nor given up.
+        """The number of messages that are neither stored nor abandoned.
 
         The messages are counted on each access. A separate counter could become wrong, because
         Ctrl-C can interrupt `append` after it adds a message and before it increases the counter.
@@ -161,10 +161,10 @@ class ProducerCore:
     # ---- called by the owner ---------------------------------------------------------------------
 
     def resume(self, epoch: int | None, last_seq: int | None, cursor: str | None) -> None:
-        """Set the state that the server has stored for this producer. Call this before `append`.
+        """Record the state that the server has stored for this producer. Call this before `append`.
 
         A sparse producer skips messages up to `last_seq`, because they are already stored. A dense
-        producer starts again at sequence 0. It only reports `last_seq` and `cursor` to its owner.
+        producer starts again at sequence 0, but its owner can read `last_seq` and `cursor`.
         """
         self._identity.resume(epoch)
         self._set_past(last_seq, cursor)
@@ -209,7 +209,7 @@ class ProducerCore:
     # ---- called by the sender --------------------------------------------------------------------
 
     def is_ready(self, now: float) -> bool:
-        """Return True if a batch can be sent now. To send it, the sender needs a connection."""
+        """Return True if a batch could be sent now over an open connection."""
         wake_at = self.wake_at()
         is_ready = wake_at is not None and wake_at <= now
         self._is_idle = not (is_ready or self._is_full)
@@ -375,9 +375,9 @@ class ProducerCore:
             self._fail(self._with_hint(error), batch)
 
     def _is_own_gap(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Return True if `error` is a sequence gap that a retry of earlier batches closes.
+        """Return True if `error` is a sequence gap that a retry of earlier batches will close.
 
-        The missing sequence then belongs to a batch that had no confirmation when `batch` was sent.
+        This is so if the missing sequence was not yet confirmed when `batch` was sent.
         """
         if not isinstance(error, SequenceGap):
             return False
@@ -389,7 +389,7 @@ class ProducerCore:
     def _can_send_again(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Prepare a refused batch to be sent again. Return False if that is not possible.
 
-        Either the messages that are already stored are removed, or the epoch is increased.
+        To prepare the batch, remove the messages that are already stored, or increase the epoch.
         """
         if isinstance(error, BatchOverlap):
             return self._remove_stored(batch, error.last_seq)
@@ -438,7 +438,7 @@ class ProducerCore:
         return Unavailable(message)
 
     def _fail(self, error: ClientError, refused: ProducerBatch | None = None) -> None:
-        """Fail the producer. Acknowledge or give up every batch.
+        """Fail the producer. Report every batch as stored or as failed.
 
         `refused` is the batch whose response caused the failure, if there is one.
         """
@@ -458,6 +458,6 @@ class ProducerCore:
 
 
 def _is_end(error: ClientError, refused: ProducerBatch) -> bool:
-    """Return True if the refused sequence is not stored, so that no later batch can be stored."""
+    """Return True if no later batch can be stored, because the refused sequence is missing."""
     is_definite = isinstance(error, Refused) and error.applied == NO
     return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)

@@ -218,10 +218,10 @@ _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 class BodyEncoder:
     """Encodes values as messages, and messages as request bodies, for one media type.
 
-    JSON messages are sent as a JSON array. To semel, several messages of any other type are sent in
-    semel's batch format, because it keeps the boundaries between messages. To other servers they
-    are sent concatenated, because every server accepts that. Messages with extras are always sent
-    in the batch format.
+    JSON messages are encoded as a JSON array. For messages of any other type, the body depends on
+    the server. Semel gets several messages in its batch format, which keeps the boundaries between
+    messages. Other servers get the messages concatenated, because every server accepts that.
+    Messages with extras are always encoded in the batch format.
     """
 
     def __init__(self, content_type: str, *, is_semel: bool) -> None:
@@ -326,7 +326,7 @@ class ProducerIdentity:
         self.is_established = False
 
     def resume(self, stored_epoch: int | None) -> None:
-        """Set the epoch that the server has stored. Call this before the first batch.
+        """Record the epoch that the server has stored. Call this before the first batch.
 
         None means that the server has stored nothing for this producer.
         """
@@ -387,9 +387,9 @@ class ProducerIdentity:
         This is done only if the producer was fenced or has expired. Return True if the epoch has
         changed.
 
-        The epoch does not change if an earlier attempt got no response. It is possible that this
-        attempt was stored with the old epoch before the instance was fenced. Then a copy with a new
-        epoch would be stored as a duplicate.
+        The epoch does not change if an earlier attempt to send the batch got no response. That
+        attempt may have been stored with the old epoch before the instance was fenced. If the batch
+        was sent again with a new epoch, it would be stored twice.
         """
         if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False
@@ -398,22 +398,21 @@ class ProducerIdentity:
     def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
         """Move to a higher epoch if an earlier instance has used this epoch and sequence 0.
 
-        Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. If
-        the stored batch came from an earlier instance, and this instance accepted the response, its
-        own messages would be lost.
+        Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. In
+        that case the stored batch is an earlier instance's, and `batch` itself is not stored.
 
-        The epoch does not change if the stored batch can be this instance's own. That is so if an
-        earlier attempt got no response, or if the epoch was unused and a proxy sent the request
-        twice. Then sending the batch with a new epoch would store it twice.
+        The epoch does not change if this instance itself may have stored the batch. This can happen
+        if an earlier attempt got no response, or if the epoch was unused and a proxy sent the
+        request twice. If such a batch was sent again with a new epoch, it would be stored twice.
         """
         is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Return True if a reported duplicate can be a batch of an earlier instance.
+        """Return True if an earlier instance may have stored the reported duplicate.
 
         This is possible only if the caller passed the epoch. An earlier instance with the same
-        epoch can have stored different messages with the same sequence. If the server does not
+        epoch may have stored different messages with the same sequence. If the server does not
         compare payloads, or can no longer compare them, it reports the new messages as duplicates.
         """
         if self._settings.epoch is None or self._is_sparse or self._is_ours:
@@ -424,7 +423,7 @@ class ProducerIdentity:
         return not batch.is_indeterminate
 
     def is_ambiguous(self, batch: ProducerBatch) -> bool:
-        """Return True if a duplicate of `batch` can be from this or from an earlier instance."""
+        """Return True if either this instance or an earlier one may have stored `batch`."""
         is_at_start = self._settings.is_claiming and not self.is_established
         return is_at_start and batch.is_indeterminate and not (self._is_unused or self._is_sparse)
 

@@ -50,8 +50,8 @@ class ProducerConnection(asyncio.Protocol):
     `on_responses` is called with the connection, the new responses and an error. The error is None
     while the connection is open. When the connection ends, the error says why.
 
-    `quiet_since` is the start of the present silence: the last time that bytes were received, or
-    that a request was sent while no earlier request was waiting for a response.
+    `quiet_since` is the time from which the wait for a response is measured. It is set when bytes
+    arrive, and when a request is sent while no other request waits for a response.
     """
 
     def __init__(self, on_responses: OnResponses) -> None:

@@ -114,7 +114,7 @@ class Producer(ProducerFacade):
     def close(self, timeout: float | None = None) -> None:
         """Wait until every message is stored, and then end the producer.
 
-        If some messages are not stored after `timeout` seconds, the producer gives them up and
+        If some messages are not stored after `timeout` seconds, the producer abandons them and
         fails with Indeterminate.
         """
         self._refuse_in_fork()
