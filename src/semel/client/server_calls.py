@@ -131,7 +131,7 @@ def list_transactions(
     """Return the pending transactions.
 
     `state` limits the list to transactions in that state. `stream` limits it to transactions that
-    can write to that stream or move a position in it. None means no limit.
+    can write to that stream or move a group's position in it. None means no limit.
     """
     transactions: list[Document] = []
     after: int | None = 0
@@ -155,7 +155,7 @@ def show_transaction(site: ServerConfig, name: str, epoch: int | None) -> Flow[D
 
 
 def end_transaction(site: ServerConfig, name: str, epoch: int, action: str) -> Flow[Document]:
-    """Commit, abort or fence a transaction as an operator, whoever owns it.
+    """Commit, abort or fence any owner's transaction as an operator.
 
     `action` is "commit", "abort" or "fence".
     """
@@ -251,7 +251,7 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
 
 
 def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Registration]:
-    """Register the next epoch of `producer_id`, or a new producer id if that is None.
+    """Register the next epoch of a producer. If `producer_id` is None, register a new id.
 
     A retry is harmless. It only increases the epoch once more, or registers one more id.
     """
