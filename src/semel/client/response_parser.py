@@ -48,14 +48,14 @@ class BodyPart(Struct, frozen=True):
 
 
 class BodyEnd(Struct, frozen=True):
-    """A streamed body has ended."""
+    """The event that follows the last part of a streamed body."""
 
 
 ParserEvent = Response | BodyPart | BodyEnd
 
 
 class ResponseCut(ProtocolError):
-    """The connection was closed in the middle of a response."""
+    """Raised if the connection was closed in the middle of a response."""
 
 
 class _Expected(Struct, frozen=True):

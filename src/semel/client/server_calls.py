@@ -67,7 +67,7 @@ def get(site: ServerConfig, target: str, kind: type[T]) -> Flow[T]:
 def post(site: ServerConfig, target: str, document: Any, kind: type[T], *statuses: int) -> Flow[T]:
     """Send a document and decode the response as `kind`.
 
-    If no response comes, the request is sent again. Therefore it must be safe to repeat.
+    If no response comes, the request is sent again. Therefore the request must be safe to repeat.
 
     Raises NotSupported if the server does not know the target, a Refused error if the server
     refuses the request, and ProtocolError if the status is not one of `statuses`.
@@ -81,7 +81,7 @@ def send(
 ) -> Flow[Exchanged]:
     """Send a document and return the response.
 
-    If no response comes, the request is sent again. Therefore it must be safe to repeat.
+    If no response comes, the request is sent again. Therefore the request must be safe to repeat.
 
     Raises NotSupported if the server does not know the target.
     """
@@ -183,7 +183,7 @@ def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
     """Remove everything that the server stores about a sink."""
     request = Request("DELETE", site.address.target(SINKS, app))
     exchange = yield from _exchange(site, request, RetrySafety.REPEATABLE)
-    # A 404 after an attempt without a response is accepted: that attempt has removed the sink.
+    # A 404 after an attempt without a response is a success: that attempt removed the sink.
     if not (exchange.was_lost and exchange.response.status == 404):
         exchange.expect(204)
 

@@ -29,7 +29,7 @@ class ServerConfig(Struct, frozen=True):
 
 
 class CreateResult(Struct, frozen=True):
-    """The result of creating a stream. `is_new` is True if this call created it."""
+    """The result of creating a stream. `is_new` is True if this call created the stream."""
 
     info: StreamInfo
     is_new: bool
@@ -163,7 +163,7 @@ class StreamCalls:
         return self.content_type
 
     def _require_semel(self, call: str) -> Flow[None]:
-        """Raise NotSupported if the server is not semel. Other servers could misread the call."""
+        """Raise NotSupported if the server is not semel. Others could misinterpret the call."""
         if not self.is_semel:
             yield from self.head()
         if not self.is_semel:
@@ -275,7 +275,7 @@ def _is_bare(error: errors.ClientError) -> bool:
 
 
 def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Refused:
-    """Return the error to raise for an append that was refused although its type is correct.
+    """Return the error to raise for a refused append whose media type is correct.
 
     A 409 without a code becomes StreamSeqConflict if the append has a Stream-Seq.
     """

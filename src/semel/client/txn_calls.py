@@ -187,7 +187,7 @@ class TransactionCalls:
         yield from self._add(group, self._moving.plan(group, moves))
 
     def add_message(self, message: Message) -> Flow[None]:
-        """Let the commit move the position of the message's group to after the message."""
+        """Make the commit also move the position of the message's group past the message."""
         cursor = cursor_of(message)
         planned = self._moving.plan_from(
             (cursor.group, cursor.path), cursor.position, end_offset_of(message)

@@ -313,7 +313,7 @@ class Receipt(Struct, frozen=True):
     `next_offset` is the tail of the stream after the append. It is None if the append is staged, or
     if the server no longer retains the offset. `duplicate` is True if an earlier request had stored
     the append. Then `next_offset` is the offset that the earlier request returned. `mismatch` is
-    True if the payload that is stored with the producer's sequence differs from this payload.
+    True if the stored payload with the same producer sequence differs from this append's payload.
     """
 
     next_offset: str | None

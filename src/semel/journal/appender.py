@@ -67,7 +67,7 @@ class SegmentPart:
     """The bytes of one write group that go into one segment.
 
     If the write group begins this segment, `ending` is the last frame of the previous segment. That
-    frame is written after the spare file was renamed to the name of this segment.
+    frame is written only after the spare file was renamed to this segment's name.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")

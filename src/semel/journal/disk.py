@@ -189,7 +189,7 @@ class RealDisk:
 
 
 def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) -> None:
-    """Write `data` to a new file, make it durable, and rename it from `temporary` to `name`.
+    """Write `data` to a new file, make the file durable, and rename it from `temporary` to `name`.
 
     Raises OSError or DiskFailed.
     """

@@ -173,8 +173,8 @@ class Index:
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset `end` is excluded. The first offset is yielded too, because the frame of a chunk
-        does not contain its own first offset. Raises CorruptRead if an offset in the range has no
+        The offset `end` is excluded. The first offset is yielded too, because a chunk's frame does
+        not contain the chunk's first offset. Raises CorruptRead if an offset in the range has no
         entry, because a stream has no gaps.
         """
         while offset < end:

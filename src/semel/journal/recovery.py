@@ -287,7 +287,7 @@ def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
     """Create the spare segment, and remove an old spare segment first.
 
     If the disk is full, remove the reserve file and try again. Raises DiskFailed if there is still
-    no room. If `is_new`, the error's message describes what a new directory needs.
+    no room. If `is_new` is True, the error message describes what a new directory needs.
     """
     for name in (SPARE_NAME, RESERVE_NAME):
         if name in disk.names():

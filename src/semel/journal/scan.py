@@ -117,7 +117,7 @@ def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
 def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> Iterator[Frame]:
     """Yield the intact frames of a segment that begin at byte `at` or later, but before `stop`.
 
-    Each frame is checked alone. The chain of checksums is not checked.
+    Each frame is checked separately. It need not contain the checksum of the previous frame.
     """
     at = data.find(MAGIC, at, stop)
     while at >= 0:

@@ -51,7 +51,7 @@ def unlink_segments(disk: Disk, firsts: list[int]) -> None:
 
 
 class Segments:
-    """All segments of a directory. Only a limited number of their files is open at a time."""
+    """All segments of a directory. The number of files that are open at once is limited."""
 
     def __init__(self, disk: Disk, seed: int, ends: dict[int, int]) -> None:
         self._disk = disk
