@@ -81,7 +81,7 @@ class SegmentPart:
 
 
 class WriteGroup:
-    """Frames that are written and synced together. `end` is the LSN after the last frame.
+    """Frames that are written together. `end` is the LSN after the last frame.
 
     If `is_synced` is False, the write group is a single watermark frame, and it is written without
     a sync.
