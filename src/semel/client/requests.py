@@ -126,7 +126,7 @@ class Request(Struct, frozen=True):
     """An HTTP request.
 
     If `body` is None, the Content-Length header is omitted. If `body` is empty, Content-Length is
-    0. If `is_streamed`, the body of the response is read in parts.
+    0. If `is_streamed` is True, the body of the response is read in parts.
     """
 
     method: str
@@ -144,7 +144,7 @@ def fixed_lines(address: Address, headers: Iterable[tuple[str, str]] = ()) -> by
 
 
 def render(request: Request, fixed: bytes) -> bytes:
-    """Encode a request as bytes. `fixed` is what `fixed_lines` returned."""
+    """Encode a request as bytes. `fixed` is the result of `fixed_lines`."""
     lines = [_line(name, value) for name, value in request.headers]
     if request.body is not None:
         lines.append(f"Content-Length: {len(request.body)}\r\n")
@@ -193,7 +193,7 @@ class ProducerHeaders(Struct, frozen=True):
 class TransactionHeaders(Struct, frozen=True):
     """The transaction that an append belongs to.
 
-    In a staged transaction, `seq` is the number of the chunk. Otherwise `seq` is None.
+    In a staged transaction, `seq` is the chunk number of the append. Otherwise `seq` is None.
     """
 
     transaction_id: str
@@ -233,7 +233,7 @@ class AppendHeaders(Struct, frozen=True):
 
     @property
     def is_tagged(self) -> bool:
-        """True if the server recognises a repeat of the append and returns the first result."""
+        """True if the server recognises a repeat of the append and returns the original result."""
         return (self.idempotency_key, self.tag, self.transaction) != (None, None, None)
 
     @property

@@ -1,9 +1,9 @@
-"""A parser for the HTTP/1.1 responses on one connection: bytes in, responses out. No sockets.
+"""A parser for the HTTP/1.1 responses on one connection. It uses no sockets.
 
 Call `expect` once for each request, in order, because the format of a response depends on its
 request. Call `feed` with the received bytes, in pieces of any size. Call `end` when the server has
-closed the connection. The parser raises ProtocolError if a response is ambiguous, so that other
-parsers could interpret it differently.
+closed the connection. The parser raises ProtocolError if a response is ambiguous, because
+different parsers could interpret such a response in different ways.
 """
 
 import re
@@ -32,7 +32,7 @@ class Response(Struct, frozen=True):
     """An HTTP response.
 
     Header names are in lower case. If a header is repeated, its values are joined by commas. If
-    `is_streamed`, `body` is empty here, and the content follows as BodyPart events.
+    `is_streamed` is True, `body` is empty, and the content follows as BodyPart events.
     """
 
     status: int
@@ -48,14 +48,14 @@ class BodyPart(Struct, frozen=True):
 
 
 class BodyEnd(Struct, frozen=True):
-    """A streamed body has ended."""
+    """The event that follows the last part of a streamed body."""
 
 
 ParserEvent = Response | BodyPart | BodyEnd
 
 
 class ResponseCut(ProtocolError):
-    """The connection was closed in the middle of a response."""
+    """Raised if the connection was closed in the middle of a response."""
 
 
 class _Expected(Struct, frozen=True):
@@ -75,14 +75,14 @@ class ResponseParser:
         self._head: Response | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
-        # How many bytes of the body or of the body chunk are missing. None means that the body ends
+        # The number of missing bytes of the body or body chunk. None means that the body ends
         # when the connection ends.
         self._rest: int | None = 0
         self._step = self._take_head
         self._events: list[ParserEvent] = []
 
     def expect(self, *, is_head: bool = False, is_streamed: bool = False) -> None:
-        """Tell the parser that a request is being sent, so that it expects the response."""
+        """Tell the parser to expect the response to a request that is being sent."""
         self._expected.append(_Expected(is_head, is_streamed))
 
     @property
@@ -111,10 +111,10 @@ class ResponseParser:
         return self._events
 
     def end(self) -> list[ParserEvent]:
-        """Return the events that the end of the connection completes.
+        """Handle the end of the connection, and return the events that it completes.
 
-        Raises ResponseCut if only a part of a response was received. Expected responses of which no
-        byte was received raise no error here, but `waiting_count` still counts them.
+        Raises ResponseCut if only a part of a response was received. If no byte of a response was
+        received, no error is raised, and `waiting_count` still counts that response.
         """
         self._events = []
         self.is_closing = True

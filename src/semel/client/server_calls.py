@@ -67,7 +67,7 @@ def get(site: ServerConfig, target: str, kind: type[T]) -> Flow[T]:
 def post(site: ServerConfig, target: str, document: Any, kind: type[T], *statuses: int) -> Flow[T]:
     """Send a document and decode the response as `kind`.
 
-    If no response comes, the request is sent again. Therefore it must be safe to repeat.
+    If no response comes, the request is sent again. Therefore the request must be safe to repeat.
 
     Raises NotSupported if the server does not know the target, a Refused error if the server
     refuses the request, and ProtocolError if the status is not one of `statuses`.
@@ -81,7 +81,7 @@ def send(
 ) -> Flow[Exchanged]:
     """Send a document and return the response.
 
-    If no response comes, the request is sent again. Therefore it must be safe to repeat.
+    If no response comes, the request is sent again. Therefore the request must be safe to repeat.
 
     Raises NotSupported if the server does not know the target.
     """
@@ -131,7 +131,7 @@ def list_transactions(
     """Return the pending transactions.
 
     `state` limits the list to transactions in that state. `stream` limits it to transactions that
-    can write to that stream or move a position in it. None means no limit.
+    can write to that stream or move a group's position in it. None means no limit.
     """
     transactions: list[Document] = []
     after: int | None = 0
@@ -155,7 +155,7 @@ def show_transaction(site: ServerConfig, name: str, epoch: int | None) -> Flow[D
 
 
 def end_transaction(site: ServerConfig, name: str, epoch: int, action: str) -> Flow[Document]:
-    """Commit, abort or fence a transaction as an operator, whoever owns it.
+    """Commit, abort or fence any owner's transaction as an operator.
 
     `action` is "commit", "abort" or "fence".
     """
@@ -183,7 +183,7 @@ def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
     """Remove everything that the server stores about a sink."""
     request = Request("DELETE", site.address.target(SINKS, app))
     exchange = yield from _exchange(site, request, RetrySafety.REPEATABLE)
-    # A 404 after an attempt without a response is accepted: that attempt has removed the sink.
+    # A 404 after an attempt without a response is a success: that attempt removed the sink.
     if not (exchange.was_lost and exchange.response.status == 404):
         exchange.expect(204)
 
@@ -251,7 +251,7 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
 
 
 def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Registration]:
-    """Register the next epoch of `producer_id`, or a new producer id if that is None.
+    """Register the next epoch of a producer. If `producer_id` is None, register a new id.
 
     A retry is harmless. It only increases the epoch once more, or registers one more id.
     """

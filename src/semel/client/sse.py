@@ -107,7 +107,7 @@ def live_reader(
     """Return a live reader. `live` is "auto", "long-poll" or "sse".
 
     "auto" means long-poll, because long-poll responses have the offset and the time of each
-    message. Raises ValueError if `live` is none of the three.
+    message. Raises ValueError if `live` has any other value.
     """
     if live in ("auto", "long-poll"):
         return PageReader(calls, offset, is_live=True, isolation=isolation)
@@ -132,7 +132,7 @@ class SseReader(PageReader):
         self._failures = 0
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the next messages, or an empty list. Return None at the end of the stream."""
+        """Return the next messages, or None at the end of the stream. The list can be empty."""
         yield from self.begin()
         if self._is_over:
             yield from self.hang_up()

@@ -1,4 +1,4 @@
-"""Flows for the calls on a stream. They build requests and interpret responses. No sockets."""
+"""Flows for the calls on a stream. They build requests and interpret responses without sockets."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -29,7 +29,7 @@ class ServerConfig(Struct, frozen=True):
 
 
 class CreateResult(Struct, frozen=True):
-    """The result of creating a stream. `is_new` is True if this call created it."""
+    """The result of creating a stream. `is_new` is True if this call created the stream."""
 
     info: StreamInfo
     is_new: bool
@@ -43,7 +43,7 @@ class StreamCalls:
         self.path = path
         self.target = site.address.stream_target(path)
         self.content_type: str | None = None
-        # Both are False until a response shows whether the server is semel.
+        # These two flags are False until a response shows whether the server is semel.
         self.is_semel = False
         self.is_foreign = False
 
@@ -121,7 +121,7 @@ class StreamCalls:
     def append(
         self, values: Sequence[Any], conditions: AppendHeaders, extras: Extras = NO_EXTRAS
     ) -> Flow[Receipt]:
-        """Append messages. Either all of them are stored or none.
+        """Append messages. Either all of the messages are stored, or none of them.
 
         Raises NotSupported if the call uses a feature that only semel has, and the server is not
         semel.
@@ -163,7 +163,7 @@ class StreamCalls:
         return self.content_type
 
     def _require_semel(self, call: str) -> Flow[None]:
-        """Raise NotSupported if the server is not semel. Other servers could misread the call."""
+        """Raise NotSupported if the server is not semel. Others could misinterpret the call."""
         if not self.is_semel:
             yield from self.head()
         if not self.is_semel:
@@ -268,14 +268,14 @@ def _read_at(headers: Mapping[str, str]) -> datetime | None:
 
 
 def _is_bare(error: errors.ClientError) -> bool:
-    """Return True if the error is a 409 without a code. Servers other than semel send these."""
+    """Return True if the error is a 409 without a code. Only servers other than semel send it."""
     return (
         type(error) is errors.Refused and error.status == 409 and error.code == errors.Refused.code
     )
 
 
 def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Refused:
-    """Return the error to raise for an append that was refused although its type is correct.
+    """Return the error to raise for a refused append whose media type is correct.
 
     A 409 without a code becomes StreamSeqConflict if the append has a Stream-Seq.
     """
@@ -287,7 +287,7 @@ def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Re
 def _bodiless(exchange: Exchanged, path: str) -> errors.ClientError:
     """Return the error for a refused HEAD request.
 
-    A response to HEAD has no body and so no message. The message is added here.
+    A response to HEAD has no body. Therefore this function adds the error message.
     """
     error = exchange.error()
     if isinstance(error, errors.StreamNotFound):

@@ -54,7 +54,7 @@ class Stop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """End the call. The response that it waits for counts as lost, and nothing is resent."""
+        """End the call. Its response counts as lost, and its request is not sent again."""
         self._event.set()
         with self._lock:
             if self._socket is not None:
@@ -85,7 +85,7 @@ class SyncConnection(PooledConnection):
         self._pid = os.getpid()
 
     def is_usable(self) -> bool:
-        """Return True if the connection is open and no bytes have come since the last response.
+        """Return True if the connection is open and no bytes have arrived since the last response.
 
         Return False in a forked process, because such a process must not use the connections of its
         parent.
@@ -312,7 +312,7 @@ class Tail(Iterator[Message]):
     def offset(self) -> str:
         """The offset after all messages that were fetched so far.
 
-        The iterator has perhaps not returned all of these messages yet.
+        The iterator may not have returned all of these messages yet.
         """
         return self._reader.offset
 

@@ -1,4 +1,4 @@
-"""The parts that both flow drivers share: transport, pool of idle connections, random numbers."""
+"""The parts that both flow drivers share: connection settings, the pool, and random numbers."""
 
 import os
 import ssl
@@ -35,7 +35,7 @@ IDLE_SECONDS_MAX: Final[Mapping[RetrySafety, float]] = {
 
 
 class ClientDefault(Enum):
-    """The type of CLIENT_DEFAULT. This value means that a call uses the client's `timeout`."""
+    """The type of CLIENT_DEFAULT. CLIENT_DEFAULT makes a call use the client's `timeout`."""
 
     CLIENT_DEFAULT = "the client's timeout"
 
@@ -102,7 +102,7 @@ def transport_to(
 
 
 def connect_error(transport: Transport, error: OSError) -> NotSent:
-    """Return what a flow receives if the attempt to connect failed with `error`.
+    """Return the result that a flow receives if connecting to the server failed with `error`.
 
     The failure is permanent if the server's certificate is not trusted.
     """
@@ -147,15 +147,15 @@ class PooledConnection(ABC):
     def take(self, data: bytes) -> None:
         """Parse received bytes. Empty `data` means that the server has closed the connection.
 
-        If the connection was closed, OSError or ResponseCut is raised, unless the end of the
-        connection completes a response.
+        If `data` is empty, OSError or ResponseCut is raised, unless the end of the connection
+        completes a response.
         """
         self.events.extend(self.parser.feed(data) if data else self.parser.end())
         if not data and not self.events:
             raise ConnectionResetError("the server closed the connection")
 
     def failure(self, error: Exception, url: str, *, is_sent: bool) -> NotSent | Lost:
-        """Return what a flow receives for a request that got no response because of `error`.
+        """Return the result that a flow receives if a request got no response because of `error`.
 
         Return Lost if the whole request was sent, and otherwise NotSent.
         """
@@ -180,7 +180,7 @@ class ConnectionPool(Generic[C]):
     def take(self, safety: RetrySafety) -> C | None:
         """Return an idle connection that is still open, or None if there is none.
 
-        The server is perhaps about to close a connection that was idle for a long time. So a
+        The server may be about to close a connection that has been idle for a long time. So a
         request that must not be sent twice gets only a connection that was used recently. Raises
         ClientClosed if the pool is closed.
         """

@@ -95,7 +95,7 @@ class TransactionCalls:
         self.epoch = 0
         self.result: CommitResult | None = None
         self._producer = Registration("", 0)
-        # The next sequence for each path. A staged transaction has only one, under the path "".
+        # The next sequence for each path. A staged transaction uses only the path "".
         self._next: dict[str, int] = {}
         self._is_indeterminate = False  # an append got no response
         self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted yet
@@ -180,14 +180,14 @@ class TransactionCalls:
         return receipt
 
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
-        """Add a group's moves to the commit.
+        """Add moves of a group's positions to the transaction. The commit applies the moves.
 
-        A move that is only an offset starts at the position that this client knows.
+        If a move is only an offset, the client sends the last position that it knows as the start.
         """
         yield from self._add(group, self._moving.plan(group, moves))
 
     def add_message(self, message: Message) -> Flow[None]:
-        """Add a move to the commit: the message's group moves to the offset after the message."""
+        """Make the commit also move the position of the message's group past the message."""
         cursor = cursor_of(message)
         planned = self._moving.plan_from(
             (cursor.group, cursor.path), cursor.position, end_offset_of(message)
@@ -274,7 +274,7 @@ class TransactionCalls:
         return self._ours(_sent(site, request, self.id, action))
 
     def _ours(self, flow: Flow[T]) -> Flow[T]:
-        """Run `flow`. If the server refuses it because the transaction has ended, record the end.
+        """Run `flow`. If the server refuses it because the transaction has ended, update `state`.
 
         If a newer instance fenced the producer, TransactionFenced replaces the server's error.
         """
@@ -316,9 +316,9 @@ class TransactionCalls:
 
 
 def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
-    """Return the status of the transaction that `token` names.
+    """Return the status of the transaction with this token.
 
-    `token` can also be a transaction id. Then it names the newest transaction with that id.
+    `token` can also be a transaction id. Then the newest transaction with that id is used.
     """
     with suppress(ValueError, errors.UnknownTransaction):
         return (yield from _status(site, *parse_token(token)))

@@ -90,7 +90,7 @@ _COLUMNS_BYTES: Final = 32
 class Extras(Struct, frozen=True):
     """The keys, headers and timestamps of an append's messages, as three columns.
 
-    Each column has one element per message. It can be None if no message has a value for it.
+    Each column has one element per message. A column can be None if no message has a value in it.
     """
 
     keys: Sequence[bytes | None] | None = None
@@ -102,7 +102,7 @@ class Extras(Struct, frozen=True):
 
 
 class Extra(Struct, frozen=True):
-    """The key, headers and time of one message. In an append they take at most `size` bytes."""
+    """The key, headers and time of one message. They add at most `size` bytes to an append."""
 
     key: bytes | None
     headers: Sequence[Header]
@@ -111,7 +111,7 @@ class Extra(Struct, frozen=True):
 
 
 def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | None:
-    """Return the extras of one message, or None if it has none.
+    """Return the extras of one message, or None if the message has no extras.
 
     Raises ValueError or TypeError for an invalid value.
     """
@@ -187,8 +187,8 @@ NOW: Final = "now"
 # The types of values that are encoded already. This is a tuple for `isinstance`, because a union
 # would be built again for every message.
 PREENCODED: Final = (bytes, bytearray, memoryview)
-# A function that moves a group to the offset after a message. With AsyncClient, it returns an
-# awaitable.
+# A function that moves a group's position to the offset after a message. With AsyncClient, the
+# function returns an awaitable.
 OnCommit = Callable[["Message"], Any]
 _decode_json: Final = msgspec.json.Decoder().decode
 
@@ -274,10 +274,10 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         return None if time_ms is None else to_datetime(time_ms)
 
     def commit(self) -> Any:
-        """Move the group for which the message was read to the offset after the message.
+        """Move the position of the message's group to the offset after the message.
 
         With AsyncClient, await the result. Raises PositionConflict if a different client has moved
-        the group. Raises ValueError if the message was not read for a group.
+        the position. Raises ValueError if the message was not read for a group.
         """
         if self.on_commit is None:
             raise ValueError("only a message that tail(group=...) returned can be committed")
@@ -313,7 +313,7 @@ class Receipt(Struct, frozen=True):
     `next_offset` is the tail of the stream after the append. It is None if the append is staged, or
     if the server no longer retains the offset. `duplicate` is True if an earlier request had stored
     the append. Then `next_offset` is the offset that the earlier request returned. `mismatch` is
-    True if the payload that is stored with the producer's sequence differs from this payload.
+    True if the stored payload with the same producer sequence differs from this append's payload.
     """
 
     next_offset: str | None
@@ -355,7 +355,7 @@ _encode_json: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
 
 
 def encode(value: Any, content_type: str) -> bytes:
-    """Encode a value as one message. Bytes are returned as they are.
+    """Encode a value as one message. Bytes are returned unchanged.
 
     Raises TypeError if a stream of this content type cannot store the value.
     """
@@ -441,7 +441,7 @@ def offset_of(offset: Offset | None) -> str:
 
 
 def targets_of(moves: Moves) -> dict[str, Target]:
-    """Return a group's moves in the form that a request contains. The keys are paths."""
+    """Convert a group's moves to the form that requests use. The keys are stream paths."""
     return {path: _target_of(move) for path, move in moves.items()}
 
 

@@ -1,1 +1,1 @@
-"""How data is stored on disk: frames, segments, the index, the checkpoint, and recovery."""
+"""The storage of data on disk: frames, segments, the index, the checkpoint, and recovery."""

@@ -66,8 +66,8 @@ def _room_bytes(segment_bytes: int) -> int:
 class SegmentPart:
     """The bytes of one write group that go into one segment.
 
-    If the write group begins this segment, `ending` is the last frame of the previous segment. It
-    is written only after the spare file was renamed to the new segment's name.
+    If the write group begins this segment, `ending` is the last frame of the previous segment. That
+    frame is written only after the spare file was renamed to this segment's name.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -81,7 +81,7 @@ class SegmentPart:
 
 
 class WriteGroup:
-    """Frames that become durable together, up to the LSN `end`.
+    """Frames that are written together. `end` is the LSN after the last frame.
 
     If `is_synced` is False, the write group is a single watermark frame, and it is written without
     a sync.
@@ -124,8 +124,8 @@ class Appender:
     def offer_spare(self, segment: int, capacity: int) -> None:
         """Store the size of the spare segment, or 0 if there is none.
 
-        The writer had this spare segment while it was writing to `segment`. If a later segment has
-        begun since then, the spare segment was used for it, and the size 0 is stored.
+        `segment` is the segment that the writer was using when it reported the spare segment. If a
+        later segment has begun, it took that spare segment, so the size 0 is stored.
         """
         self._spare_bytes = capacity if segment == self.segment else 0
 
@@ -141,7 +141,7 @@ class Appender:
 
     @property
     def has_facts(self) -> bool:
-        """True if the open write group contains an event, so that replies must wait for it."""
+        """True if the open write group contains an event. Then replies must wait for the group."""
         return self._group.is_synced
 
     def _fits(self, length: int) -> bool:
@@ -153,7 +153,7 @@ class Appender:
         return self.position + first + length + _CLOSING_BYTES <= self.segment + self._capacity
 
     def has_room(self, length: int) -> bool:
-        """Return True if a frame can be added now, to this segment or to the spare segment."""
+        """Return True if this segment has room for a frame, or if there is a spare segment."""
         return self._spare_bytes > 0 or self._fits(length)
 
     def add(

@@ -143,7 +143,7 @@ def _put_table(
 
 
 def _slices(names: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the names in short lists. Sorting one long list would stall the event loop."""
+    """Yield the names in short lists, because sorting a long list stalls the event loop."""
     names = iter(names)
     while names_slice := list(islice(names, _SORT_MAX)):
         yield names_slice
@@ -160,7 +160,7 @@ def drop_removed(cut: Cut) -> None:
 
 
 def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
-    """Remove the rows of the streams or transactions with these numbers. `owner` says which."""
+    """Remove the rows of the streams (OF_STREAM) or transactions (OF_TXN) with these numbers."""
     names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
         for name in names:
@@ -181,7 +181,7 @@ def _put_index(writer: StoreWriter, cut: Cut, counts: Counter[int]) -> None:
 
 
 def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: Counter[int]) -> None:
-    """Remove a stream's index blocks that are outside `kept`, the range of offsets to keep."""
+    """Remove a stream's index blocks that contain no offset of the range `kept`."""
     start, end = kept
     removed = []
     for key, value in writer.scan("index", block_key(stream, 0)):

@@ -15,7 +15,7 @@ from semel.model.checksum import crc32c
 from semel.model.errors import CorruptData, DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
-# The error numbers that report a full disk or an exhausted quota. Nothing is broken in these cases.
+# The error numbers that report a full disk or an exhausted quota. The disk itself is not broken.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # The error numbers that report too many open files.
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -32,7 +32,7 @@ class File(Protocol):
         """Make all written bytes durable."""
 
     def read(self, position: int, size: int) -> bytes:
-        """Return `size` bytes from `position` on, or fewer bytes if the file ends before that."""
+        """Return `size` bytes starting at `position`, or fewer if the file ends earlier."""
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
@@ -149,7 +149,7 @@ class RealDisk:
         self._lock_fd = fd
 
     def is_there(self) -> bool:
-        """Return True if the lock file that this process has open was not deleted."""
+        """Return True if the lock file that this process opened still exists."""
         return os.fstat(self._lock_fd).st_nlink > 0
 
     def names(self) -> list[str]:
@@ -189,7 +189,7 @@ class RealDisk:
 
 
 def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) -> None:
-    """Write `data` to a new file, make it durable, and rename it from `temporary` to `name`.
+    """Write `data` to a new file, make the file durable, and rename it from `temporary` to `name`.
 
     Raises OSError or DiskFailed.
     """

@@ -10,13 +10,13 @@
     16      4     length of the meta
     20      4     checksum of the previous frame
     24      8     LSN: the frame's own position in the journal
-    32      8     durable watermark at the time when the frame was made
+    32      8     durable watermark when the frame was encoded
     40      8     time, ms since 1970
     48            meta (msgpack), then the sections, then zeros up to a multiple of 8
 
-A section begins with 32 bytes: stream, base offset, message count, payload length, length of the
-message lengths and extras together, and flags. After them come the message lengths, the extras and
-the payload. The details are in `docs/reference/format.md`.
+A section begins with 32 bytes: stream, base offset, message count, payload length, size of the list
+of message lengths plus the extras, and flags. Then follow the list of message lengths, the extras
+and the payload. The details are in `docs/reference/format.md`.
 """
 
 from struct import Struct as Layout

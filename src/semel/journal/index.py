@@ -110,7 +110,7 @@ class Index:
         self._sealing: dict[int, IndexBlock] = {}
 
     def add(self, stream: int, base: int, count: int, lsn: int, segment: int) -> None:
-        """Add an entry for `count` messages, from offset `base` on, in the frame at `lsn`.
+        """Add an entry for the `count` messages that start at offset `base`, in the frame at `lsn`.
 
         `segment` is the first LSN of the segment that contains the frame.
         """
@@ -146,7 +146,7 @@ class Index:
             self.add(section.stream, section.base, 1, lsn, segment)
 
     def forget(self, stream: int) -> None:
-        """Drop a removed stream's blocks from memory."""
+        """Drop the blocks of a removed stream from memory."""
         self._fresh.pop(stream, None)
 
     def cut(self) -> dict[int, IndexBlock]:
@@ -162,7 +162,7 @@ class Index:
         self._sealing = {}
 
     def undo_cut(self) -> None:
-        """Put the blocks of the last cut back, because the checkpoint was not made."""
+        """Restore the blocks of the last cut, because the checkpoint was not made."""
         for stream, newest in self._fresh.items():
             oldest = newest
             while oldest.older is not None:
@@ -173,8 +173,8 @@ class Index:
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset `end` is excluded. The first offset is yielded too, because the frame of a chunk
-        does not contain its own first offset. Raises CorruptRead if an offset in the range has no
+        The offset `end` is excluded. The first offset is yielded too, because a chunk's frame does
+        not contain the chunk's first offset. Raises CorruptRead if an offset in the range has no
         entry, because a stream has no gaps.
         """
         while offset < end:

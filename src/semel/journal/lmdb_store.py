@@ -125,8 +125,8 @@ def as_store_errors(error: lmdb.Error) -> Exception:
 def fill_to_length(env: lmdb.Environment, path: str) -> None:
     """Extend the file with zeros to the length that LMDB expects.
 
-    LMDB accesses its pages through a memory map, and the process crashes if it reads a page that
-    the file does not have. Even an intact file can lack pages at its end, if a transaction
+    LMDB accesses its pages through a memory map, and the process crashes if it reads a page after
+    the end of the file. Even an intact file can lack pages at its end, if a transaction
     allocated them and freed them again. Zeros in such pages do no harm. If a page with content is
     missing, LMDB reports the zeros as damage.
     """

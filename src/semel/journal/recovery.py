@@ -107,8 +107,8 @@ def recover(
 ) -> Recovered:
     """Recover a locked data directory. A new directory gets the identity `fresh_identity`.
 
-    `progress` is called with two numbers: the segments replayed so far, and the segments to replay
-    in total. Raises CorruptData or DiskFailed.
+    `progress` is called with the number of segments replayed so far, and the total number of
+    segments to replay. Raises CorruptData or DiskFailed.
     """
     try:
         identity = _identity(disk, fresh_identity, segment_bytes)
@@ -192,7 +192,7 @@ def _recover(
 def _classify_files(
     firsts: list[int], position: CheckpointPosition
 ) -> tuple[dict[int, int], list[int]]:
-    """Return the segments to keep, with their ends, and a list of the unneeded segments.
+    """Return the end of each segment to keep, and a list of the segments to remove.
 
     Raises CorruptData if a segment is missing.
     """
@@ -230,7 +230,7 @@ def _replay_tail(
     seed: int,
     progress: Callable[[int, int], None] | None,
 ) -> bytes:
-    """Replay the segments from the checkpoint on. Return the bytes of the last segment."""
+    """Replay the frames after the checkpoint. Return the bytes of the last segment."""
     data = b""
     for index, first in enumerate(tail):
         file = segments.file(first)
@@ -287,7 +287,7 @@ def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
     """Create the spare segment, and remove an old spare segment first.
 
     If the disk is full, remove the reserve file and try again. Raises DiskFailed if there is still
-    no room. If `is_new`, the error's message describes what a new directory needs.
+    no room. If `is_new` is True, the error message describes what a new directory needs.
     """
     for name in (SPARE_NAME, RESERVE_NAME):
         if name in disk.names():

@@ -4,9 +4,9 @@ A crash can leave the last write group in any form: truncated, with holes, or wi
 after a lost frame. That write group was never acknowledged. It is a torn tail, and recovery
 truncates it.
 
-Every frame contains the durable watermark at the time when the frame was encoded. If a bad frame is
-below the watermark of a later frame, the bad frame was durable, and it may have been acknowledged.
-That is corruption, and nothing is truncated.
+Every frame contains the durable watermark that was valid when the frame was encoded. If a bad frame
+is below the watermark of a later frame, the bad frame was durable, and it may have been
+acknowledged. That is corruption, and nothing is truncated.
 """
 
 from collections.abc import Iterator
@@ -44,12 +44,12 @@ class TornTail(Exception):
 def frames_of(
     data: bytes, segment: int, *, start: int, previous_crc: int, seed: int
 ) -> Iterator[Frame]:
-    """Yield the frames of one segment, from the LSN `start` on.
+    """Yield the frames of one segment, starting at the LSN `start`.
 
     Each frame must contain the checksum of the previous frame. `previous_crc` is the checksum of
-    the frame before `start`. Raises TornTail where this chain of checksums ends. An old frame that
-    an earlier recovery truncated does not continue the chain, so it is never returned. Raises
-    CorruptData for an intact frame of an unknown version.
+    the frame before `start`. Raises TornTail at the first frame that is damaged or contains a
+    different checksum. Old frames that an earlier recovery truncated contain different checksums,
+    so they are never returned. Raises CorruptData for an intact frame of an unknown version.
     """
     lsn = start
     while True:
@@ -117,7 +117,7 @@ def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
 def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> Iterator[Frame]:
     """Yield the intact frames of a segment that begin at byte `at` or later, but before `stop`.
 
-    Each frame is checked alone. The chain of checksums is not checked.
+    Each frame is checked separately. It need not contain the checksum of the previous frame.
     """
     at = data.find(MAGIC, at, stop)
     while at >= 0:
@@ -155,9 +155,9 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
     """Check that every chunk committed by the decision frame `decided` exists.
 
-    `decided` itself is not replayed yet. Chunks from the LSN `replayed_from` on have been replayed.
-    Earlier chunks are only listed in the checkpoint, so this function reads their frames. Raises
-    CorruptData or DiskFailed.
+    This check runs before `decided` is replayed. Replay has already read the chunks at or after the
+    LSN `replayed_from`. The checkpoint only lists the earlier chunks, so this function reads them.
+    Raises CorruptData or DiskFailed.
     """
     staged = {
         chunk

@@ -14,13 +14,13 @@ from semel.model.errors import CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import KIB, OPEN_SEGMENTS_MAX
 
 SPARE_NAME: Final = "next.tmp"
-# Used as the end of the last segment, because its real end is not known yet.
+# This value is used as the end of the last segment, because its real end is not known yet.
 OPEN_END: Final = 1 << 63
 _SUFFIX: Final = ".seg"
 _DIGITS: Final = 20
 # The number of bytes that are read first to get a frame. Only a larger frame needs a second read.
 _FIRST_READ_BYTES: Final = 8 * KIB
-# The number of bytes that are read together when frames are read one after another.
+# The size of one read from the file when the caller reads frames in order.
 _WINDOW_BYTES: Final = 256 * KIB
 
 
@@ -51,7 +51,7 @@ def unlink_segments(disk: Disk, firsts: list[int]) -> None:
 
 
 class Segments:
-    """All segments of a directory. Only a limited number of their files is open at a time."""
+    """All segments of a directory. The number of files that are open at once is limited."""
 
     def __init__(self, disk: Disk, seed: int, ends: dict[int, int]) -> None:
         self._disk = disk
@@ -120,8 +120,8 @@ class Segments:
     def read_frame(self, lsn: int) -> Frame:
         """Return the durable frame at an LSN.
 
-        If frames are read one after another, several of them are served from one larger read of the
-        file. Raises CorruptRead if the frame is missing or damaged. Raises ReadFailed if the file
+        If the caller reads frames in order, one larger read of the file gets several frames at
+        once. Raises CorruptRead if the frame is missing or damaged. Raises ReadFailed if the file
         cannot be read.
         """
         window, start = self._window

@@ -37,7 +37,7 @@ class StoreReader(Protocol):
         """Return the value of a key, or None if the key does not exist."""
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys and values of a table in the order of keys, from `start` on."""
+        """Yield the keys and values of a table in the order of keys, starting at `start`."""
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Return the row with the greatest key that is <= `key`, or None if there is no such row.
@@ -58,7 +58,7 @@ class StoreWriter(StoreReader, Protocol):
     def commit(self) -> None:
         """Make all changes durable together.
 
-        Raises StoreFull if the store has no room. Then nothing was changed. Also raises OSError.
+        If the store has no room, StoreFull is raised and nothing is changed. Also raises OSError.
         """
 
     def abort(self) -> None:

@@ -110,7 +110,7 @@ class TxnHistory:
         self._sealing = TxnHistoryCut({}, {})
 
     def undo_cut(self) -> None:
-        """Put the rows of the last cut back, because the checkpoint was not made."""
+        """Restore the rows of the last cut, because the checkpoint was not made."""
         older, newer = self._sealing, self._fresh
         for epochs in newer.outcomes.values():
             for row in epochs.values():
@@ -137,8 +137,8 @@ class TxnHistory:
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
         """Return the newest outcome with this transaction id for which `is_kept` returns True.
 
-        The newest row with an id may have expired while an older row with a different owner has
-        not. Therefore all rows are tried, beginning with the newest.
+        The newest row with an id can expire earlier than an older row with a different owner.
+        Therefore all rows are tried, beginning with the newest.
 
         In the store, the rows are ordered by epoch. Among the retained rows, the newest has the
         highest epoch, because a new transaction always gets a higher epoch than all retained
@@ -186,7 +186,7 @@ def _add_range(ranges: list[Range], first: int, end: int) -> None:
 
 
 def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
-    """Add an outcome as the newest of its id. Remove an older outcome with the same epoch."""
+    """Add an outcome as the newest. Remove an older outcome with the same id and epoch."""
     epochs = outcomes.setdefault(row.outcome.id, {})
     epochs.pop(row.outcome.epoch, None)
     epochs[row.outcome.epoch] = row
@@ -292,7 +292,7 @@ def _drop_of_sink(tables: TableWriter, app: str, outcomes_from: int) -> None:
 
 
 def _drop_expired(tables: TableWriter, before_ms: int) -> None:
-    """Remove the outcomes that ended at or before `before_ms`, beginning with the oldest.
+    """Remove the outcomes of transactions that ended at or before `before_ms`, oldest first.
 
     The table `outcome_order` lists the outcomes in the order of time.
     """
@@ -309,7 +309,7 @@ def _drop_expired(tables: TableWriter, before_ms: int) -> None:
 
 
 def prune_aborted(tables: TableWriter, stream: int, kept: tuple[int, int]) -> None:
-    """Remove a stream's aborted ranges that are outside `kept`, the range of offsets to keep."""
+    """Remove a stream's aborted ranges that contain no offset of the range `kept`."""
     start, end = kept
     removed = []
     for key, sealed in tables.writer.scan("aborted", PAIR_KEY.encode((stream, 0))):

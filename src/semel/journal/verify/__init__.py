@@ -4,8 +4,8 @@ Verification changes nothing in the directory.
 
 Recovery reads only the data that it needs, and it stops at the first error. Verification reads
 everything and continues after an error, so that the report lists all errors. It needs memory for
-one segment, for the rows of the streams, and for 16 bytes per row of the index. The memory does not
-grow with the size of the messages.
+one segment, for the rows of the streams, and 16 bytes for each row of the index. The memory does
+not grow with the size of the messages.
 """
 
 import struct

@@ -21,9 +21,9 @@ class Finding(Struct, frozen=True):
 
 
 class Report(Struct):
-    """The amounts of data that were read, and the findings up to a limit.
+    """The amount of data that was read, and a limited number of findings.
 
-    `omitted_count` is the number of findings that the limit excludes. `is_sound` is True if no
+    `omitted_count` is the number of findings beyond the limit. `is_sound` is True if no
     damage was found.
     """
 

@@ -49,7 +49,7 @@ from semel.machine.txn.draft import CHUNK_BYTES, lsns_of
 from semel.model.commands import TXN_STAGED
 
 _PROGRESS_ROWS: Final = 4_096
-# The state tables whose rows refer to each other. It is not enough to check each row alone.
+# The state tables whose rows refer to each other. The references must be checked too.
 _CHECKED_TOGETHER: Final = frozenset(
     {"streams", "tails", "transactions", "txn_streams", "parts", "positions"}
 )
@@ -57,7 +57,7 @@ _NO_TXN: Final = "belongs to a transaction that does not exist"
 
 
 class StoredCheckpoint:
-    """The part of the checkpoint whose checksums match."""
+    """The rows of the checkpoint whose checksums match."""
 
     def __init__(self) -> None:
         self.position = CheckpointPosition(0, 0, ())
@@ -243,7 +243,7 @@ class RowCheck:
         return max(own, start), min(end, stream.tail.tail)
 
     def _check_rows_of(self, stream: Stream, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check that a stream's index blocks cover all offsets that are kept, without a gap."""
+        """Check that a stream's index blocks cover every offset to keep exactly once."""
         retained, end = self._kept(stream)
         expected: int | None = None
         is_first = True
@@ -296,8 +296,8 @@ class RowCheck:
     def _check_segments(self) -> None:
         """Check the list of segments in the checkpoint.
 
-        Every segment into which index rows point must be listed. For each segment, the number of
-        these rows must equal the number that the checkpoint contains.
+        Every segment into which index rows point must be listed. The checkpoint also stores the
+        number of these rows for each segment. That number must be correct.
         """
         counted = {
             int.from_bytes(key, "big"): BLOCK_COUNT.unpack(value)[0]
@@ -344,9 +344,9 @@ class RowCheck:
             self._check_stream("txn_streams", key, number)
 
     def _check_positions(self) -> None:
-        """Check the positions, and the versions of positions that transactions require.
+        """Check the positions, and the position versions that transactions require.
 
-        A transaction must not require a higher version than the position has.
+        The version that a transaction requires must be at most the stored version.
         """
         versions: dict[bytes, int] = {}
         for key, row in self._decoded("positions", PositionRow):
@@ -367,7 +367,7 @@ class RowCheck:
     def _check_parts(self) -> None:
         """Check the chunk blocks of all transactions.
 
-        The blocks of a transaction must have no gap, and segments must exist for its chunks.
+        A transaction's block numbers must have no gap. Each chunk must be in an existing segment.
         """
         spans = self._stored.position.segments
         firsts = [first for first, _ in spans]
