@@ -170,7 +170,7 @@ def headers_of(extras: bytes, count: int) -> list[list[Header]]:
 
 
 def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
-    """Return the extras of the messages from index `start` up to `end`, which is excluded.
+    """Return the extras of the messages from index `start` up to, but not including, `end`.
 
     `extras` must be the valid extras of all `count` messages.
     """
