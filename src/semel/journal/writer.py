@@ -2,7 +2,7 @@
 
 The writer also allocates the spare segment and the reserve. Only one thread at a time runs this
 code. An error while a write group is written ends the process, because the state has already
-changed, and because nobody knows what is on disk after a failed sync.
+changed, and because the content of the disk is unknown after a failed sync.
 """
 
 import contextlib

@@ -61,7 +61,7 @@ class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
 class PositionsNamed(Struct, frozen=True, gc=False, array_like=True):
     """A transaction names positions that its commit will move.
 
-    If the transaction has already named a position, the event changes its target offset.
+    If the transaction has already named a position, the event changes the target offset.
     """
 
     txn: int

@@ -420,8 +420,8 @@ class SinkTag(Struct, frozen=True, gc=False):
 class Commit(Struct, frozen=True):
     """A one-shot commit: appends, moves of positions and listed transactions, all or nothing.
 
-    `expects` contains the tail that a stream must have, as (path, tail). `digest` is the digest of
-    the request. A request that repeats a sequence with a different digest is not a retry.
+    `expects` contains pairs (path, tail). The stream at the path must have that tail. `digest` is
+    the digest of the request. A repeated sequence with a different digest is not a retry.
     """
 
     now_ms: int

@@ -66,7 +66,7 @@ _encode_headers: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Columns(NamedTuple):
-    """The bytes of each column. A column that the block does not have is empty."""
+    """The bytes of each column. A column that is missing from the block is empty."""
 
     timestamps: memoryview
     key_lengths: memoryview

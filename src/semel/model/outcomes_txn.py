@@ -112,7 +112,7 @@ BY_DELETION: Final = "deleted"  # the stream was deleted after the transaction n
 
 
 class UnknownTransaction(Refusal, frozen=True, gc=False):
-    """There is no transaction with this id and epoch, or its outcome has expired."""
+    """The transaction with this id and epoch never began, or it ended and its outcome expired."""
 
     code = "INVALID_TXN_ID"
 
