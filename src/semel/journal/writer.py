@@ -1,8 +1,8 @@
-"""The part of the journal that writes to the disk: write groups and segments.
+"""The journal's writer. It writes each write group to a segment on disk.
 
 The writer also allocates the spare segment and the reserve. Only one thread at a time runs this
 code. An error while a write group is written ends the process, because the state has already
-changed, and because nobody knows what is on disk after a failed sync.
+changed, and because the content of the disk is unknown after a failed sync.
 """
 
 import contextlib
@@ -22,8 +22,9 @@ RESERVE_NAME: Final = "reserve.tmp"
 class Room(Struct, frozen=True):
     """The writer's report about free space.
 
-    `segment` is the segment to which the writer was writing at that time. `spare_bytes` is the size
-    of the spare segment, or 0 if there is none. If `is_full` is True, the journal must not grow.
+    `segment` is the segment that the writer was using when it made the report. `spare_bytes` is the
+    size of the spare segment, or 0 if there is none. If `is_full` is True, the journal must not
+    grow.
     """
 
     segment: int
@@ -47,8 +48,7 @@ class JournalWriter:
     def prepare(self) -> Room:
         """Remove files left from an earlier run, then allocate the spare segment and the reserve.
 
-        Raises DiskFailed. A full disk does not raise an error. It is reported in the returned
-        `Room`.
+        Raises DiskFailed. A full disk is not an error. The returned `Room` reports it.
         """
         try:
             names = self._disk.names()
@@ -145,9 +145,9 @@ class JournalWriter:
     def _roll(self, part: SegmentPart) -> None:
         """Begin the next segment.
 
-        The spare file gets the new segment's name only after the frames so far are durable. Then
-        the last frame of the old segment is written. If the new file is missing later, this frame
-        shows that it existed.
+        The spare file gets the new segment's name only after all earlier frames are durable. Then
+        the last frame of the old segment is written. If the new file is lost later, that frame
+        proves that the file existed.
         """
         self._sync()
         first_lsn = part.segment

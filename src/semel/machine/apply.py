@@ -1,4 +1,4 @@
-"""`apply`: the only function that changes the state, both live and in recovery.
+"""`apply` is the only function that changes the state, both in normal operation and in recovery.
 
 Besides the state, `apply` reads only the frame: the event, the sections, the time and the LSN.
 Therefore a replay of the journal produces the same state.
@@ -79,10 +79,10 @@ from semel.model.errors import InvariantBroken, invariant
 
 
 def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> Effects:
-    """Apply the frame at `lsn` to the state. Return the changed streams and rows for the journal.
+    """Apply the frame at `lsn` to the state.
 
-    Raises InvariantBroken if the frame contradicts the state. The cause is a bug or a damaged
-    journal.
+    Return the streams that changed, and the rows that the journal must store. Raises
+    InvariantBroken if a bug or a damaged journal makes the frame contradict the state.
     """
     if time_ms < state.time_ms:  # not `invariant()`, which would cost a call per append
         raise InvariantBroken("the frame has an earlier time than the previous frame")

@@ -1,6 +1,6 @@
-"""The checks of an append that concern the stream or the body.
+"""The checks of an append's stream, body and idempotency key.
 
-The comment at a check gives the check's row in the table in `docs/reference/machine.md`.
+The comment at a check names the check's row in the table in `docs/reference/machine.md`.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ _BAD_BODY: Final = -1  # no stored digest has this value
 
 
 def is_close_only(command: Append) -> bool:
-    """Return True if the command has no body. Then it only closes the stream."""
+    """Return True if the command has no body and therefore only closes the stream."""
     return command.batch is None and command.body_error is None
 
 
@@ -53,16 +53,16 @@ def digest_of_append(stream: Stream, command: Append) -> int:
 
 
 def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction:
-    """Return a refusal that names the oldest of the transactions `txn_numbers`."""
+    """Return a refusal that names the oldest transaction in `txn_numbers`."""
     return StreamInTransaction(state.by_txn[min(txn_numbers)].row.id)
 
 
 def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
     """Return a refusal if the state of the stream does not allow the append, otherwise None.
 
-    An append is refused if the stream is closed, or if the content type of the append is different
-    from that of the stream. A close is refused while a pending transaction has messages in the
-    stream.
+    An append is refused if the stream is closed, or if the append and the stream have different
+    media types. While a pending transaction has messages in the stream, an append that closes the
+    stream is refused.
     """
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
@@ -151,7 +151,7 @@ def digest_of_chunk(section: Section) -> int:
 def check_key(
     state: State, stream: Stream, key: str, *, digest: int, now_ms: int
 ) -> Outcome | None:
-    """Return the outcome of an append that uses a retained idempotency key again.
+    """Return the outcome of an append that reuses a retained idempotency key.
 
     Return None if the key is not retained. In that case, the append is new.
     """
@@ -169,9 +169,9 @@ def is_key_expired(state: State, row: KeyRow, time_ms: int) -> bool:
 
 
 def store_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
-    """Store an idempotency key, and drop the oldest keys that have expired or exceed the limit.
+    """Store an idempotency key. Drop the oldest keys if they have expired or there are too many.
 
-    Only `apply` calls this function, because it changes the state.
+    This function changes the state, so only `apply` may call it.
     """
     if stream.keys is None:
         stream.keys = {}

@@ -4,7 +4,7 @@ The outcome of a claim reports the last append that the previous instance stored
 instance must be fenced first. Otherwise a delayed request from the previous instance could be
 stored after the response to the claim, and the new instance would store the same messages again.
 
-The comment at a check gives the check's row in the table in `docs/reference/machine.md`.
+The comment at a check names the check's row in the table in `docs/reference/machine.md`.
 """
 
 from semel.machine.checks import holding_txn
@@ -56,7 +56,7 @@ from semel.model.outcomes import (
 
 
 def decide_claim(state: State, stream: Stream, command: ClaimProducer) -> Decision:
-    """Decide a claim. It fences the previous instance and reports the last stored append."""
+    """Decide a claim. A claim fences the previous instance and reports the last stored append."""
     if stream.tail.dedup_from is None:
         return Decision(DedupOff())
     registered = state.registry.get(command.producer_id)
@@ -83,7 +83,7 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
 
 
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
-    """Decide a repeated claim of the same session.
+    """Decide a claim that repeats an earlier claim by the same session.
 
     A dense producer's claim is refused if the session has already stored messages.
     """
@@ -115,7 +115,7 @@ def _decide_new(
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
     """Return the highest producer epoch among the producer's pending transactions.
 
-    Return -1 if it has none. A claim must use a higher epoch, so that it aborts all of them.
+    Return -1 if there are none. A claim uses a higher epoch, which aborts these transactions.
     """
     numbers = state.owned.get((True, producer_id), ())
     owners = (state.by_txn[number].row.owner for number in numbers)
@@ -125,8 +125,8 @@ def _epoch_of_transactions(state: State, producer_id: str) -> int:
 def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
     """Return the outcome of a claim.
 
-    It contains the last sequence, the offset after the last append, and the cursor, as far as they
-    are stored.
+    The outcome contains the last sequence, the offset after the last append, and the cursor. A
+    value that is not stored is None.
     """
     if row is None:
         return Claimed(producer_id, epoch)
@@ -158,7 +158,7 @@ def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -
 
 
 def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
-    """Return the row of a producer that has stored nothing."""
+    """Return the row of a producer that has not appended any messages yet."""
     return ProducerRow(
         mode=mode,
         epoch=epoch,

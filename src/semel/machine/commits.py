@@ -3,7 +3,7 @@
 A one-shot commit contains appends, moves and listed transactions. Either all of them are applied,
 or none of them.
 
-The comment at a check gives the check's row in the table in `docs/reference/transactions.md`.
+The comment at a check names the check's row in the table in `docs/reference/transactions.md`.
 """
 
 from semel.machine.checks import check_body
@@ -163,7 +163,7 @@ def _find_listed(state: State, command: Commit, named: ListedTxn) -> Txn | Outco
 def _find_staged(
     state: State, txn: Txn | TxnOutcome | Outcome, sink: SinkTag, named: ListedTxn
 ) -> Txn | Outcome:
-    """Return `txn` if it is a prepared transaction that the sink can commit, or a refusal."""
+    """Return `txn` if it is prepared and the sink can commit it, otherwise a refusal."""
     if not isinstance(txn, Txn):
         return BranchMissing(named.id)  # s6
     owner = txn.row.owner
@@ -265,7 +265,7 @@ def _mover_of(command: Commit) -> OwnerKey:
 def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
     """Return the numbers of all transactions that the one-shot commit ends.
 
-    The holds of these transactions do not prevent the commit from moving positions.
+    The commit can move positions even if these transactions hold them.
     """
     ending = {txn.row.number for txn in listed}
     if command.sink is not None:

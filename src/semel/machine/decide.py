@@ -1,4 +1,4 @@
-"""`decide`: it returns the decision on a command. It does not change the state."""
+"""`decide` returns the decision on a command. It does not change the state."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -115,7 +115,7 @@ def decide(state: State, command: EngineCommand) -> Decision:
 
 
 def validate_and_decide(state: State, command: EngineCommand) -> Decision:
-    """Return the decision on a command after a check of its fields.
+    """Check the fields of a command, and return the decision on the command.
 
     If a field is invalid, the outcome is InvalidRequest.
     """

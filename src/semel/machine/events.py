@@ -1,6 +1,6 @@
 """Events, sections and decisions.
 
-An event is the meta of one frame. The messages are in the sections of the same frame. `apply` reads
+An event is stored in one frame. The messages are in the sections of the same frame. `apply` reads
 only the frame and the state, so an event must contain everything that the state needs from the
 command.
 """
@@ -61,7 +61,7 @@ class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
 class PositionsNamed(Struct, frozen=True, gc=False, array_like=True):
     """A transaction names positions that its commit will move.
 
-    If the transaction has already named a position, the event changes its target offset.
+    If the transaction has already named a position, the event changes the target offset.
     """
 
     txn: int
@@ -107,7 +107,7 @@ class Decided(Struct, frozen=True, gc=False, array_like=True):
     """Transactions end, their chunks get offsets, and positions move, all in one frame.
 
     `extents` contains the packed extents of the chunks (see `txn/draft.py`), in the order of
-    `ended`. The messages of a one-shot commit are in the sections before the control records.
+    `ended`. In the sections, the messages of a one-shot commit come before the control records.
     """
 
     ended: tuple[Ended, ...] = ()
@@ -332,7 +332,7 @@ Event = (
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """The outcome of a command, and the event to make durable before the outcome is returned.
+    """The outcome of a command, and the event that must be durable before the outcome is sent.
 
     The event is None if nothing changes. If `grows` is True, the event is refused on a full disk.
     If `grows` is False, the event is accepted even on a full disk, and it can use the reserve.

@@ -123,9 +123,9 @@ def _name(
 def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
     """Return a refusal if the transaction cannot be prepared or committed (A10, A14).
 
-    It cannot be prepared or committed if a position that it names was moved, is held by a prepared
-    transaction, or was in a stream that was deleted. The holds of transactions in `ending` are
-    ignored, because the same decision ends these transactions.
+    This is the case if a position that the transaction names was moved, is held by a prepared
+    transaction, or was in a stream that was deleted. Positions held by a transaction in `ending`
+    count as free, because the same decision ends that transaction.
     """
     for group, path in txn.row.lost:
         return PositionConflict(group, path, 0, reason=BY_DELETION)
@@ -151,7 +151,7 @@ def refuse_held(
 ) -> Refusal | None:
     """Return a refusal if a prepared transaction holds the position (A6, A15), otherwise None.
 
-    The holds of transactions in `ending` are ignored.
+    A position held by a transaction in `ending` counts as free.
     """
     number = stream.holds.get(group) if stream.holds else None
     if number is None or number in ending:
@@ -251,8 +251,8 @@ class _Room:
     ) -> Refusal | None:
         """Return a refusal if the position cannot be moved, otherwise None.
 
-        If `is_named` is True, the transaction has already named the position, and its group is not
-        counted again.
+        If `is_named` is True, the transaction has already named the position, so the position's
+        group is not counted again.
         """
         if position.to > tail:
             return StreamRefused(position.path, OffsetBeyondTail(tail))
@@ -359,8 +359,8 @@ def move_positions(
     """Apply moves. Each move is a group, a stream number and an offset.
 
     `mover` is None for a move outside a transaction. Such a move does not change the stored mover.
-    The reason: an operator can move a position to skip a message. If this move cleared the mover,
-    every worker that sends no expected offset could move the position afterwards.
+    For example, an operator moves a position to skip a message. If that move cleared the mover, any
+    worker that does not send an expected offset could then move the position.
     """
     for group, number, offset in moves:
         stream = state.by_number[number]

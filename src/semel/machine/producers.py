@@ -1,4 +1,4 @@
-"""Duplicate detection: is an append new, a repeat, or from a fenced instance?
+"""Duplicate detection finds out whether an append is new, a repeat, or from a fenced instance.
 
 The functions follow the tables in `docs/reference/machine.md`. A letter or number in a comment
 refers to a row of these tables. Nothing here changes the state.
@@ -87,7 +87,7 @@ def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt 
     used outside transactions. `zero` is the packed receipt of sequence 0, or empty.
 
     The sequences in the ring are usually consecutive, so the receipt's index can be calculated. If
-    transactions have used sequences in between, the ring must be searched.
+    some sequences are missing because transactions have used them, the ring must be searched.
     """
     if seq > last_seq:
         return None
@@ -115,7 +115,7 @@ def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None
 
 
 def push_after_first(ring: bytes, packed: bytes, limit: int) -> bytes:
-    """Return the ring with a new receipt added, but never drop the first receipt.
+    """Return the ring with a new receipt added. The first receipt is always kept.
 
     If the ring would have more than `limit` receipts, the second receipt is dropped.
     """
@@ -151,10 +151,11 @@ FIRST_EPOCH: Final = 1
 class SequenceCheck(Struct, frozen=True, gc=False):
     """The result of checking the identity and the sequence of an append.
 
-    `at_once` is set if the append is a repeat, or if its identity is refused (checks 7 and 8). Then
-    all later checks are skipped. `later` is set if the sequence is refused (check 11). A refusal by
-    the checks of the stream takes precedence over `later`. If `at_once` and `later` are both None,
-    the sequence is new, and the append is stored with `epoch` if no other check refuses it.
+    `at_once` is set if the append is a repeat, or if its identity is refused (checks 7 and 8). The
+    remaining checks are then skipped. `later` is set if the sequence is refused (check 11). If a
+    check of the stream also refuses the append, that refusal is returned instead of `later`. If
+    `at_once` and `later` are both None, the append is new. It is stored with `epoch` if no other
+    check refuses it.
     """
 
     epoch: int = 0
@@ -189,7 +190,7 @@ def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) 
 
 
 def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
-    """Return True in the common case: the append has the next sequence and the same epoch."""
+    """Return True in the common case: the append has the next sequence and the epoch of `row`."""
     return (
         tag.first_seq == row.last_seq + 1
         and tag.epoch == row.epoch
@@ -202,17 +203,14 @@ def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
 
 
 def latest_seq(row: ProducerRow) -> int:
-    """Return the sequence that a producer used last in a stream.
-
-    Appends inside and outside transactions count.
-    """
+    """Return the sequence of a producer's last append, inside or outside transactions."""
     return row.last_seq if row.latest_seq < 0 else row.latest_seq
 
 
 def highest_seq(row: ProducerRow) -> int:
     """Return the highest sequence that a producer has used in a stream.
 
-    Appends inside and outside transactions count.
+    Sequences that were used inside transactions are included.
     """
     return max(row.last_seq, row.latest_seq)
 
@@ -340,8 +338,8 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 def _begins_bare(tag: ProducerTag) -> bool:
     """Return True if the append has sequence 0 and is bare (it has no epoch and no session).
 
-    Even directly after a claim, such an append is a repeat or a restart. It cannot come from the
-    instance that made the claim, because that instance would send its session.
+    Such an append is a repeat or comes from a restarted producer, even directly after a claim. The
+    instance that made the claim sends its session, so its appends are not bare.
     """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 

@@ -99,7 +99,7 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
     """The receipt of an append with an idempotency key.
 
-    The stream's keys are numbered with `number`, in the order in which they were used.
+    `number` is the key's number in the stream. Keys are numbered in the order of their use.
     """
 
     number: int
@@ -114,7 +114,7 @@ class RegistryRow(Row, frozen=True, gc=False, array_like=True):
 
     `commit_seq` is the sequence of the producer's last one-shot commit at this epoch. `results`
     contains the packed results of the newest one-shot commits, and `digests` contains the digests
-    of their requests. `decided` is the number of the producer's ended transactions. `txn_epoch` is
+    of their requests. `decided` counts the producer's transactions that have ended. `txn_epoch` is
     the highest transaction epoch among these transactions.
     """
 
@@ -262,7 +262,7 @@ class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class AbortedRow(Struct, frozen=True, gc=False):
-    """An aborted range of a stream, from `first` up to `next`."""
+    """An aborted range of a stream, from `first` up to, but not including, `next`."""
 
     stream: int
     first: int
@@ -341,7 +341,7 @@ class Table(Struct, frozen=True):
 
 
 def tables_of(holder: type) -> Mapping[str, Table]:
-    """Return the tables that a class declares with its annotated fields, in field order."""
+    """Return the tables that the annotated fields of a class declare, in the order of fields."""
     hints = get_type_hints(holder, include_extras=True)
     return {
         name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated

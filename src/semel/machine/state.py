@@ -181,7 +181,7 @@ def _load_sink(state: "State", app: str, row: SinkRow) -> None:
 
 
 class Dirty(Struct, eq=False):
-    """The rows changed since the last checkpoint, with one field per table.
+    """The rows that have changed since the last checkpoint. There is one field for each table.
 
     The value None means that the row was removed. Every field with an `Annotated` type declares a
     table of the checkpoint (see `rows.py`). To add a table, add a field.
@@ -227,7 +227,7 @@ class Dirty(Struct, eq=False):
     decided: set[int] = set()
 
     def absorb(self, older: "Dirty") -> None:
-        """Add the changes of an abandoned checkpoint, `older`. Newer changes take precedence."""
+        """Add the changes in `older` after its checkpoint failed. Newer changes take precedence."""
         for name in self.__struct_fields__:  # dicts and sets both have `|`
             setattr(self, name, getattr(older, name) | getattr(self, name))
 
@@ -238,10 +238,10 @@ STATE_TABLES: Final = tables_of(Dirty)
 class State:
     """The state of the engine, computed by applying every frame of the journal in order.
 
-    `live_producers` is the number of producers in all streams, without tombstones.
+    `live_producers` is the number of producers in all streams, not counting tombstones.
     `named[group][stream]` is the set of pending transactions that name this position.
-    `forgotten_sink_cutoffs` maps each forgotten sink to the lowest number of an outcome that is
-    still valid. A checkpoint does not contain this mapping, because it removes the older outcomes.
+    `forgotten_sink_cutoffs` maps each forgotten sink to a number. The sink's outcomes below that
+    number are invalid. The mapping is not stored, because a checkpoint removes these outcomes.
     """
 
     __slots__ = (
@@ -294,7 +294,7 @@ class State:
         return now_ms if now_ms > self.time_ms else self.time_ms
 
     def take_dirty(self) -> Dirty:
-        """Return the rows changed since the last call, and reset `dirty` to empty."""
+        """Return the rows that have changed since the last call, and reset `dirty` to empty."""
         dirty, self.dirty = self.dirty, Dirty()
         return dirty
 
@@ -451,8 +451,8 @@ def add_named_position(state: State, txn_number: int, named: NamedPosition) -> N
 def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
     """Record that a transaction no longer names or holds a position.
 
-    If the transaction held the position, the oldest other prepared transaction that names the
-    position holds it now.
+    If the transaction held the position and other prepared transactions name it, the oldest of
+    these transactions holds the position from now on.
     """
     streams = state.named[named.group]
     others = streams[named.stream]

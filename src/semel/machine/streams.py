@@ -184,9 +184,9 @@ def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | 
 
 
 def _units_at(source: Stream, stored: StoredAppend | None, anchor: int) -> int:
-    """Return the number of units from `anchor` to the end of the source's append at `anchor`.
+    """Return the number of units from `anchor` to the end of the append that contains `anchor`.
 
-    Return 0 if `stored` is None, or if it is for a different stream or offset.
+    Return 0 if `stored` is None or describes a different stream or offset.
     """
     if stored is None or (stored.stream, stored.offset) != (source.row.number, anchor):
         return 0
@@ -309,8 +309,8 @@ OFFSET_MAX: Final = 1 << 63
 def retained_range(state: State, stream: Stream, starts: dict[int, int]) -> tuple[int, int]:
     """Return the range (start, end) of offsets that a stream or any of its forks still needs.
 
-    `starts` is a cache, keyed by stream number, of the results of `retained_from`. It is valid
-    until the state changes.
+    `starts` caches the results of `retained_from` for each stream number. The cache is valid until
+    the state changes.
     """
     start = retained_from(state, stream, starts)
     if not stream.tail.is_deleted:
@@ -342,9 +342,9 @@ def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) ->
     """Return True if a stream has expired. `touched_ms` is the time of its last use.
 
     An expiry date is compared with `now_ms`, the time of the clock. The end of a TTL is compared
-    with `time_ms`, the time of the journal. The time of the journal never goes back, even after the
-    clock jumped far ahead and was corrected. If expiry dates were compared with the time of the
-    journal, such a jump would expire streams before their date.
+    with `time_ms`, the time of the journal, which never goes back. If the clock jumps ahead and is
+    then corrected, the time of the journal stays ahead. Expiry dates are not compared with the time
+    of the journal, because after such a jump, streams would expire before their dates.
     """
     row = stream.row
     if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:

@@ -10,8 +10,8 @@ __all__ = ["crc32c", "digest_of"]
 def digest_of(payload: bytes, extras: bytes = b"") -> int:
     """Return the 64-bit digest of a payload and its extras.
 
-    The upper half is a CRC32C and the lower half a CRC32. The two use different polynomials, so
-    together they miss a difference about as rarely as a 64-bit CRC. The digest detects a producer's
+    The upper half is a CRC32C and the lower half is a CRC32. They use different polynomials, so the
+    digest misses a difference about as rarely as a 64-bit CRC. The digest detects a producer's
     mistakes. It does not protect against an attacker.
     """
     if extras:

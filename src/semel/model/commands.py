@@ -1,7 +1,7 @@
 """The commands of the engine.
 
 A command contains everything that its decision needs: the time, random ids, and lookups from the
-journal. Deciding a command is therefore a pure function.
+journal. The function that decides a command is therefore a pure function.
 """
 
 from typing import Final
@@ -40,7 +40,7 @@ class PositionResult(Struct, frozen=True, gc=False, array_like=True):
 
 
 class TxnResult(Struct, frozen=True, array_like=True):
-    """The result of a commit. It is retained to return the same result to a repeated commit.
+    """The result of a commit. It is retained so that a repeated commit gets the same result.
 
     `deleted` are the paths of streams that were deleted before the commit.
     """
@@ -86,8 +86,8 @@ class ProducerTag(Struct, frozen=True, gc=False):
     """The producer of an append, and the append's sequence.
 
     A dense producer numbers its appends 0, 1, 2, ..., and `first_seq` equals `last_seq`. A sparse
-    producer chooses growing numbers, and one append can cover a range of them. An append with
-    neither epoch nor session is bare. If a bare append repeats a sequence, only the digest of its
+    producer chooses increasing numbers, and one append can cover a range of them. An append that
+    has no epoch and no session is bare. If a bare append repeats a sequence, only the digest of its
     payload shows whether the producer has retried the append or was restarted.
     """
 
@@ -157,7 +157,7 @@ class StoredAppend(Struct, frozen=True, gc=False):
 
 
 class ForkRequest(Struct, frozen=True, gc=False):
-    """Where to fork the stream `source`: `sub_offset` units after `offset`.
+    """A request to fork the stream `source`. The fork begins `sub_offset` units after `offset`.
 
     If `offset` is None, the source's stable offset is used. `stored` is looked up in the journal.
     """
@@ -420,8 +420,8 @@ class SinkTag(Struct, frozen=True, gc=False):
 class Commit(Struct, frozen=True):
     """A one-shot commit: appends, moves of positions and listed transactions, all or nothing.
 
-    `expects` are pairs (path, tail): each stream must have that tail. `digest` is the digest of the
-    request. If a producer repeats a sequence with a different digest, that is not a retry.
+    `expects` contains pairs (path, tail). The stream at the path must have that tail. `digest` is
+    the digest of the request. A repeated sequence with a different digest is not a retry.
     """
 
     now_ms: int
@@ -472,7 +472,7 @@ class RebindSink(Struct, frozen=True, gc=False):
 
 
 class ForgetSink(Struct, frozen=True, gc=False):
-    """Drop what is stored about a sink."""
+    """Drop the stored row of a sink."""
 
     now_ms: int
     app: str

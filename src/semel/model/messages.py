@@ -66,7 +66,7 @@ _encode_headers: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Columns(NamedTuple):
-    """The bytes of each column. A column that the block does not have is empty."""
+    """The bytes of each column. A column that is missing from the block is empty."""
 
     timestamps: memoryview
     key_lengths: memoryview
@@ -170,7 +170,7 @@ def headers_of(extras: bytes, count: int) -> list[list[Header]]:
 
 
 def slice_extras(extras: bytes, count: int, start: int, end: int) -> bytes:
-    """Return the extras of the messages from index `start` up to `end`, which is excluded.
+    """Return the extras of the messages from index `start` up to, but not including, `end`.
 
     `extras` must be the valid extras of all `count` messages.
     """

@@ -36,7 +36,7 @@ class Created(Outcome, frozen=True, gc=False):
 
 
 class Appended(Outcome, frozen=True, gc=False):
-    """The batch is stored from `first_offset` up to `next_offset`.
+    """The batch is stored from `first_offset` up to, but not including, `next_offset`.
 
     The two offsets are equal if the command only closed the stream.
 
@@ -53,7 +53,7 @@ class Appended(Outcome, frozen=True, gc=False):
 
 
 class Duplicate(Outcome, frozen=True, gc=False):
-    """The batch was already stored, from `first_offset` up to `next_offset`.
+    """The batch was already stored, from `first_offset` up to, but not including, `next_offset`.
 
     The offsets are None if the receipt is no longer retained. `seq` is the producer's highest
     accepted sequence, not the sequence of the request. `is_mismatch` is True if the payload of the
@@ -105,9 +105,9 @@ class Registered(Outcome, frozen=True, gc=False):
 class Claimed(Outcome, frozen=True, gc=False):
     """The session now writes under `epoch`; older instances of the producer are fenced.
 
-    The other fields are what the stream stores for the producer. `last_seq` is the last sequence
-    that any instance appended, `last_offset` is the offset after that append, and `cursor` is the
-    last cursor. A field is None if there is no such value or it is no longer retained.
+    The other fields show what the stream stores for the producer. `last_seq` is the sequence of the
+    last append by any instance, `last_offset` is the offset after that append, and `cursor` is the
+    last cursor. A field is None if its value does not exist or is no longer retained.
     """
 
     producer_id: str
@@ -160,7 +160,7 @@ class StreamClosed(Refusal, frozen=True, gc=False):
 
 
 class ConfigConflict(Refusal, frozen=True, gc=False):
-    """The stream exists with a different configuration. `field` is the first difference."""
+    """The stream exists with a different configuration. `field` is the first field that differs."""
 
     code = "config_conflict"
     field: str
@@ -276,9 +276,9 @@ class ProducerStateExpired(Refusal, frozen=True, gc=False):
 class UnknownProducer(Refusal, frozen=True, gc=False):
     """The producer does not exist.
 
-    For a command that forgets or expires a producer, the stream has no row for the producer. For
-    any other command, the id consists of digits only. Only the server assigns such ids, and it
-    never assigned this id.
+    A command that forgets or expires a producer is refused if the stream has no row for the
+    producer. Any other command is refused if the producer id consists of digits only and the server
+    never assigned it. Only the server assigns such ids.
     """
 
     code = "UNKNOWN_PRODUCER_ID"
@@ -291,7 +291,7 @@ class DedupOff(Refusal, frozen=True, gc=False):
 
 
 class ModeConflict(Refusal, frozen=True, gc=False):
-    """The producer already writes to this stream in a different mode, `mode`."""
+    """The producer writes to this stream in the mode `mode`, but the request has the other mode."""
 
     code = "producer_mode_conflict"
     mode: str
@@ -312,7 +312,7 @@ class EpochExhausted(Refusal, frozen=True, gc=False):
 
 
 class SequenceGap(Refusal, frozen=True, gc=False):
-    """The next sequence is `expected`, not `received`. The appends in between are missing."""
+    """The next sequence must be `expected`, but the request has the sequence `received`."""
 
     code = "producer_seq_conflict"
     expected: int
@@ -337,9 +337,9 @@ class BatchOverlap(Refusal, frozen=True, gc=False):
 
 
 class RestartAmbiguous(Refusal, frozen=True, gc=False):
-    """A bare append repeats a sequence with a different payload, so it is not a retry.
+    """A bare append repeats a sequence, but its payload does not match a retained receipt.
 
-    The producer has probably restarted. It must send a session or an epoch.
+    The producer may have restarted. It must send a session or an epoch.
     """
 
     code = "producer_restart_ambiguous"

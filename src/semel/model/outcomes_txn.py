@@ -18,7 +18,7 @@ class Begun(Outcome, frozen=True, gc=False):
 
 
 class ExtendDone(Outcome, frozen=True, gc=False):
-    """The streams or positions are added.
+    """The streams or positions have been added to the transaction.
 
     `count` is the total number of streams or positions that the transaction now has.
     """
@@ -67,7 +67,7 @@ class CommitDone(Outcome, frozen=True):
 
 
 class AbortDone(Outcome, frozen=True, gc=False):
-    """The transaction is aborted. Its messages and moves will never become visible."""
+    """The transaction is aborted. Its messages stay invisible, and its positions are not moved."""
 
     id: str
     epoch: int
@@ -86,7 +86,7 @@ class PositionsSet(Outcome, frozen=True):
 class Pinned(Outcome, frozen=True):
     """The step is pinned.
 
-    If `is_new` is False, the step was already pinned, and the other fields are the stored step.
+    If `is_new` is False, the step was already pinned, and the other fields are copied from it.
     """
 
     number: int
@@ -112,7 +112,7 @@ BY_DELETION: Final = "deleted"  # the stream was deleted after the transaction n
 
 
 class UnknownTransaction(Refusal, frozen=True, gc=False):
-    """There is no transaction with this id and epoch, or it has ended and its outcome expired."""
+    """The transaction with this id and epoch never began, or it ended and its outcome expired."""
 
     code = "INVALID_TXN_ID"
 
@@ -245,7 +245,7 @@ class UnstableOffsets(Refusal, frozen=True, gc=False):
 
 
 class AppBound(Refusal, frozen=True, gc=False):
-    """The sink belongs to a different query, `query_id`."""
+    """The sink is bound to the query `query_id`, but the request names a different query."""
 
     code = "app_bound"
     query_id: str
@@ -254,7 +254,7 @@ class AppBound(Refusal, frozen=True, gc=False):
 class CheckpointDiverged(Refusal, frozen=True, gc=False):
     """The sink has committed this version, or the previous version, with a different input.
 
-    A version before the last one is also refused if there are no digests to compare.
+    A version before the last version is also refused if there are no digests to compare.
     """
 
     code = "checkpoint_diverged"

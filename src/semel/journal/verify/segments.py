@@ -46,7 +46,7 @@ _NOWHERE: Final = 2**64 - 1
 
 
 class _Sections:
-    """The sections of one segment, stored as columns. They are sorted by position."""
+    """The sections of one segment, stored as columns and sorted by position."""
 
     def __init__(self) -> None:
         self.positions = array("I")
@@ -138,9 +138,9 @@ class SegmentCheck:
     def _end_of(self, first: int, following: int, listed: dict[int, int], size: int) -> int:
         """Return the LSN at which a segment must end, or OPEN_END if that is unknown.
 
-        `listed` contains the ends that the checkpoint states. If it has no end for this segment,
-        the segment must end at `following`, the first LSN of the next segment. The end is unknown
-        if no segment follows, or if a segment in between could be missing.
+        `listed` maps the first LSN of a segment to the end that the checkpoint stores for it. A
+        segment without a stored end must end at `following`, where the next segment begins. The end
+        is unknown if there is no next segment, or if a segment before the next one may be missing.
         """
         if listed.get(first, OPEN_END) != OPEN_END:
             return listed[first]
@@ -254,7 +254,7 @@ class SegmentCheck:
     def _is_truncated(self, data: bytes, first: int, end: int) -> bool:
         """Return True if the segment's file is truncated.
 
-        Also report the file if its length is wrong, or if its first frame does not start a segment.
+        Report the file if its length is wrong or if its first frame is not a SegmentStarted frame.
         """
         name, size = segment_name(first), len(data)
         allocated = size
@@ -279,8 +279,8 @@ class SegmentCheck:
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
         """Return True if the journal can end at the LSN of `tear`.
 
-        It can end there if nothing proves that any bytes after this LSN were durable. In that case,
-        report these bytes as a torn tail.
+        Return False if any bytes after this LSN are known to have been durable. Otherwise, report
+        the bytes after this LSN as a torn tail.
         """
         is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:
@@ -359,7 +359,7 @@ class SegmentCheck:
     def _follow(self, frame: Frame, name: str, at: int) -> None:
         """Check that the frame's offsets continue at the tail of each stream.
 
-        The tails come from the checkpoint and from the earlier frames after the checkpoint.
+        The first tails are those in the checkpoint. Each frame that is checked moves the tails.
         """
         if isinstance(frame.record, StreamCreated):
             row = frame.record.row
@@ -376,7 +376,7 @@ class SegmentCheck:
             self._tails[number] = base + count
 
     def _check_placed(self, frame: Frame, first: int) -> None:
-        """If the frame is a decision frame, check that all chunks that it commits exist."""
+        """If the frame is a decision frame, check that all the chunks it commits exist."""
         if not isinstance(frame.record, Decided):
             return
         for lsn, stream, _, count in extents_of(frame.record.extents):

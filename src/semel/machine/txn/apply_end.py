@@ -64,7 +64,7 @@ def end_transactions(
     extents: Iterator[Extent],
     time_ms: int,
 ) -> Effects:
-    """End the transactions in `ended` and append their control records, `controls`.
+    """End the transactions in `ended`, and append the control records in `controls`.
 
     `extents` yields the extents of the committed chunks, in the order of `ended`. The caller must
     already have moved the tails of the streams past these chunks.
@@ -214,7 +214,7 @@ def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
 
 
 def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRow:
-    """Store that a producer is registered at `epoch`, and return its row.
+    """Register a producer at `epoch`, and return its row in the registry.
 
     If the epoch is new, the sequences of the producer's one-shot commits start from 0 again.
     """

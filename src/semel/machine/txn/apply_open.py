@@ -215,10 +215,10 @@ def leave_all_streams(state: State, stream: Stream) -> None:
     """Remove a deleted or expired stream from every group and transaction.
 
     If a transaction has named a position in the stream, the position is recorded as lost. If the
-    transaction is not prepared yet, its prepare and its commit will be refused, because another
-    worker could have processed the same messages and committed first. Only the stored position
-    would show that, and the stored position is removed with the stream. A prepared transaction can
-    still commit, because it held the position and no other worker could move it.
+    transaction is not prepared yet, it can no longer be prepared or committed. The reason is that
+    another worker may have committed the same messages first, and the stored position, which would
+    show that, is removed with the stream. A prepared transaction can still be committed, because it
+    held the position, so no other worker could move the position.
     """
     number, path = stream.row.number, stream.row.path
     for txn_number in sorted(stream.txns or ()):

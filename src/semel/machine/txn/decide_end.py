@@ -66,7 +66,7 @@ def _is_complete(state: State, txn: Txn, command: Prepare) -> bool:
 
 
 def chunks_of(txn: Txn) -> int:
-    """Return the number of the transaction's chunks, without chunks for deleted streams."""
+    """Return the number of the transaction's chunks, not counting chunks for deleted streams."""
     return sum(row.chunks for row in txn.streams.values())
 
 

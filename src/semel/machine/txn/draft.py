@@ -1,4 +1,4 @@
-"""Drafts of frames that change several streams, and the results of commits.
+"""This module builds frames that change several streams, and computes the results of commits.
 
 Only this module assigns offsets to chunks and control records.
 """

@@ -62,7 +62,7 @@ def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
 
 
 def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusal | None:
-    """Refuse a producer that does not own `txn`, or a different instance of its owner.
+    """Refuse a producer that is not the owner of `txn` or is a different instance of the owner.
 
     A call without a producer id is not refused.
     """
@@ -97,9 +97,9 @@ def find_open(state: State, call: TxnCall) -> Txn | Outcome:
 def expired_epoch(state: State, owner: Owner) -> int:
     """Return the highest transaction epoch among the producer's ended transactions.
 
-    A new transaction must have a higher epoch. If its id has no stored outcome, an outcome with
-    that id may have been dropped to make room, and a late call could still use the dropped
-    outcome's epoch.
+    A new transaction must have a higher epoch, even if no outcome is stored for its id. An earlier
+    transaction may have had the same id, and its outcome may have been dropped to make room. A late
+    call could still use the epoch of that earlier transaction.
 
     Return 0 if the producer never had more than OUTCOMES_PER_PRODUCER_MAX outcomes, because in that
     case no outcome was dropped. Also return 0 for a sink.

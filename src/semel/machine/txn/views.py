@@ -226,7 +226,7 @@ def _position_view(stream: Stream, group: str) -> PositionView | None:
 def _pending_view(
     state: State, stream: Stream, group: str, exempt: str | None
 ) -> PendingView | None:
-    """Return the move that the transaction holding the position will make.
+    """Return the move by the transaction that holds the group's position in the stream.
 
     If no transaction holds the position, return the oldest pending move, or None if there is none.
     The transaction with the id `exempt` is ignored.
