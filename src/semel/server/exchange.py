@@ -182,7 +182,7 @@ class ConnectionOutput:
 
     @property
     def is_unread(self) -> bool:
-        """True if some sent bytes are perhaps still unread. `is_stalled` updates this."""
+        """True if the client may not have read all sent bytes. `is_stalled` updates this value."""
         return self._sent_bytes != self._delivered_bytes
 
     def is_stalled(self, now: float) -> bool:
