@@ -1,8 +1,8 @@
-"""This module calls a processor's function and returns its outputs. The module does no I/O.
+"""This module calls a processor's function and returns `(stream, message)` pairs.
 
-Every engine uses this module. If the call for an input message succeeds, all its outputs are
-returned. If the call fails, one message for the error stream is returned instead. There is never a
-mix of both, even if the function fails only sometimes. A failed call never loses an input message.
+Every engine uses this module, which does no I/O. If the call for an input message succeeds, all
+outputs are returned. If it fails, one message for the error stream is returned instead, so that the
+input message is not lost. There is never a mix, even if a repeated call has a different result.
 """
 
 import json
@@ -196,7 +196,7 @@ def _output(path: str, value: Any) -> Output:
 
 
 def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a pair (stream, output) for each output in a function's result. Skip None.
+    """Yield a pair (stream, output) for each output in a function's result, except None.
 
     A function with several outputs must return None or a dict from bindings to outputs. Raises
     TypeError if `result` is anything else, and KeyError if a binding in it is not declared.
@@ -362,7 +362,7 @@ def _printable(text: str) -> str:
 
 
 def arrow_batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
-    """Return an Arrow batch. Each message becomes a row, and each key in the messages a column.
+    """Return an Arrow batch. Each message becomes a row, and each key becomes a column.
 
     Raises TypeError if a message is not a JSON object. Arrow raises an error if the values of a
     column have no common type.

@@ -112,8 +112,8 @@ class Work(Struct, frozen=True):
 class ProcessorRun(Struct, frozen=True, kw_only=True):
     """The run of one processor, with everything that its loop needs.
 
-    `stop` ends the loop after the current step. `cut` is set some seconds
-    after `stop`, and ends the requests that still wait for a response of the server.
+    `stop` ends the loop after the current step. `cut` is set some seconds after
+    `stop`. It ends the requests that are still waiting for the server.
 
     If `is_draining` is True, the loop ends when it has processed all messages and `is_ending()`
     returns True, which means that no processor of the graph will write to the inputs again.

@@ -136,7 +136,7 @@ def _move(
     If the hash was already stored, another driver has moved the rows, and this call moves nothing.
     In both cases, this call deletes the step's rows from the staging table.
 
-    Raises RuntimeError if rows are not in the staging table. The error rolls back the caller's
+    Raises RuntimeError if the staging table lacks some rows. The error rolls back the caller's
     transaction.
     """
     processor = f"{delivery.graph}/{delivery.processor}"

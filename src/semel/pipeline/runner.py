@@ -310,7 +310,7 @@ def run(
 
 
 def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Create missing streams. Return a mapping from the paths of other streams to their tails.
+    """Create missing streams. Return a mapping from the paths of streams to their tails.
 
     The mapping has the streams that already existed and that no processor of the graph writes to.
 

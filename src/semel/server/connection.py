@@ -277,7 +277,7 @@ class ServerConnection(asyncio.Protocol):
             raise HttpRefused(503, "overloaded", "too many bodies wait to be stored")
 
     def _is_overfull(self) -> bool:
-        """Return True if the next request must wait. Return False while a body is received."""
+        """Return True if the next request must wait. Return False while a body is arriving."""
         if self._body is not None:
             return False
         return (

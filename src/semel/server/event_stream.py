@@ -49,7 +49,7 @@ class EventStream(LiveRead):
         self.group: FanoutGroup | None = None
 
     def take(self, outcome: Outcome) -> None:
-        """Write the result of a read as an event. Then read on, or wait at the tail, or end."""
+        """Write the result of a read as an event. Then read again, wait at the tail, or end."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):

@@ -70,7 +70,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
     @property
     def sweep_seconds(self) -> float:
-        """The interval of deadline checks: a quarter of the shortest timeout, at most 1 second."""
+        """The time between deadline checks: a quarter of the shortest timeout, at most 1 second."""
         shortest = min(
             self.header_seconds,
             self.body_seconds,

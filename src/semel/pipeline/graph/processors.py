@@ -195,8 +195,8 @@ def takes_cursor(function: Callable[..., Any]) -> bool:
 def takes_binding(function: Callable[..., Any]) -> bool:
     """Return True if the second parameter of a function is named `binding`.
 
-    If such a function belongs to a processor with alternatives, the binding of the message
-    is passed to each call, too.
+    If such a function belongs to a processor with alternatives, the binding of the message is
+    also passed to each call.
     """
     return [parameter.name for parameter in parameters_of(function)][1:2] == [BINDING]
 

@@ -81,7 +81,7 @@ class LocalEngine:
         return StepOutput(appends, read=read, written=written)
 
     def query(self, running: ProcessorRun) -> Loop:
-        """Raise AssertionError. Never called, because `complaints` refuses stateful processors."""
+        """Raise AssertionError, because `complaints` has already refused stateful processors."""
         raise AssertionError(running.processor.id)
 
     def close(self) -> None:

@@ -298,8 +298,8 @@ class Inputs:
     def _is_exhausted(self, *, is_ending: bool) -> bool:
         """Return True if no further step is possible.
 
-        A step of a join needs messages from every input. Any other step needs messages from
-        at least one input.
+        A step of a join needs messages from every input. Any other step needs messages from at
+        least one input.
         """
         empty = [
             not feed.has_ready and (feed.is_over or (is_ending and feed.is_at_end))

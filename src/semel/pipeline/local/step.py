@@ -11,9 +11,9 @@ All state of the loop is stored on the server, so nothing is lost if the process
     3. The executor runs the step.
     4. One commit appends the outputs and a trace record, and moves the group's positions.
 
-An at-most-once processor makes two commits for each step. The first commit moves the
-positions and appends a trace record before the step is run. The second commit appends the outputs
-and a second trace record. A step is never repeated after the group's positions were moved.
+An at-most-once processor makes two commits for each step. The first commit moves the positions
+and appends a trace record before the step is run. The second commit appends the outputs and a
+second trace record. A step is never repeated after the group's positions were moved.
 """
 
 import time
@@ -112,7 +112,7 @@ class StepLoop:
 
         Otherwise the step was committed, or it cannot be repeated. A step cannot be repeated if the
         graph has different inputs now, if an input was deleted and created again, or if a user
-        moved the group's positions. In all these cases, the next step starts at the current ones.
+        moved the group's positions. The next step then starts at the current positions.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts

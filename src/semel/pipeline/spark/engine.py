@@ -166,8 +166,8 @@ class SparkEngine:
     def _deliver(self, work: Work, kind: FunctionKind) -> StepOutput:
         """Call the function of a sink processor on the driver.
 
-        The function is passed messages or an Arrow batch if its parameter is annotated with one of
-        these types. Otherwise it is passed DataFrames.
+        The annotation of its first parameter selects messages, an Arrow batch or DataFrames as the
+        input. Without an annotation, the input is DataFrames.
         """
         if kind in _ON_DRIVER:
             try:

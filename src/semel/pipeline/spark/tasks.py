@@ -184,7 +184,7 @@ class EvaluateTask(Struct, frozen=True):
     target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process a part and yield a row with the outcome. The input row is the part's number."""
+        """Process one part and yield its outcome. The only input row has the part's number."""
         for number in _numbers(batches):
             yield _outcome_batch(self._outcome(number))
 
