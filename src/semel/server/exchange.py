@@ -165,7 +165,7 @@ class ConnectionOutput:
         self.uncount()
 
     def _count(self, size: int) -> None:
-        """If the transport's buffer is not empty, count its size, or `size` if larger, as unread."""
+        """If the transport's buffer has bytes, count them, or `size` if larger, as unread."""
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if unread and more > 0:
