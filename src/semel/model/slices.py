@@ -1,4 +1,4 @@
-"""Slices: messages of one append, as readers get them from the journal or from a response."""
+"""A slice contains messages of one append, as read from the journal or from a response."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from semel.model.messages import Header, headers_of, keys_of, split_messages, ti
 
 
 class SliceProducer(Struct, frozen=True, gc=False):
-    """The producer of a slice. The sequences are those of the whole append, not of the slice."""
+    """The producer that made the append. The sequences are those of the whole append."""
 
     id: str
     epoch: int
@@ -17,7 +17,7 @@ class SliceProducer(Struct, frozen=True, gc=False):
 
 
 class Slice(Struct, frozen=True, gc=False):
-    """All messages of one append, or only its messages in a range of offsets.
+    """The messages of one append: all of them, or only those in a range of offsets.
 
     `payload` contains the messages, with commas between them if `is_joined` is True. `lengths`
     contains the length of each message as a u32, but is empty if there is only one message.
@@ -53,7 +53,7 @@ class Slice(Struct, frozen=True, gc=False):
         return headers_of(self.extras, self.count)
 
     def timestamps(self) -> list[int]:
-        """Return each message's own timestamp, or the time it was stored if it has none."""
+        """Return the timestamp of each message or, if it has none, the time of its append."""
         if not self.extras:
             return [self.time_ms] * self.count
         own = timestamps_of(self.extras, self.count)

@@ -84,14 +84,14 @@ def is_name(text: str, bytes_max: int) -> bool:
 
 
 def is_number(number: int) -> bool:
-    """Return True if `number` is from 0 to NUMBER_MAX. JSON parsers read such numbers exactly."""
+    """Return True if `number` is in 0..NUMBER_MAX. JSON parsers read all these integers exactly."""
     return 0 <= number <= NUMBER_MAX
 
 
 def is_batch(batch: Batch) -> bool:
-    """Return True if the batch has a valid number of messages and a valid `lengths`.
+    """Return True if the batch's number of messages and its field `lengths` are valid.
 
-    `lengths` must be empty for one message. For several, it must have a u32 for each message.
+    For a batch of one message, `lengths` must be empty. Otherwise it must have one u32 per message.
     """
     if batch.count == 1:
         return not batch.lengths
@@ -101,7 +101,7 @@ def is_batch(batch: Batch) -> bool:
 def _first_invalid(*checks: tuple[str, bool]) -> str | None:
     """Return the name of the first field that is not valid, or None if all are valid.
 
-    Each of `checks` is a pair: the name of a field, and True if the field is valid.
+    Each check is a pair of a field's name and a bool. The bool is True if the field is valid.
     """
     return next((field for field, is_valid in checks if not is_valid), None)
 
@@ -350,8 +350,8 @@ def _is_fork(fork: ForkRequest) -> bool:
 def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
     """Return True if the lengths of the messages add up to the length of the payload.
 
-    The batch must have several messages. With `is_joined` (in a JSON stream), the commas between
-    the messages are counted too.
+    The batch must have at least two messages. If `is_joined` is True, as it is in a JSON stream,
+    the commas between the messages are counted too.
     """
     commas = batch.count - 1 if is_joined else 0
     return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)

@@ -5,7 +5,7 @@ application is the processor, and the version is the number of the step. A repea
 recognised by its number.
 
 If the server's data is deleted, the steps start at 1 again, and a new step can have the number of
-an old one. To detect that, this module also stores a number made from the step's hash. That
+an old one. To detect that, this module also stores a number derived from the step's hash. That
 number is the version of a second application id.
 """
 

@@ -1,8 +1,8 @@
-"""Calls a processor's function with messages and returns `(stream, message)` pairs. No I/O.
+"""This module calls a processor's function and returns `(stream, message)` pairs.
 
-Every engine uses this module. An input message leads either to all its outputs or to one message
-for the error stream, but never to both. This holds even if the function fails only sometimes. No
-input message is lost because a call failed.
+Every engine uses this module, which does no I/O. If the call for an input message succeeds, all
+outputs are returned. If it fails, one message for the error stream is returned instead, so that the
+input message is not lost. There is never a mix, even if a repeated call has a different result.
 """
 
 import json
@@ -73,7 +73,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
-    """Return what is needed to call a processor's function in the step whose hash is `hash`."""
+    """Return the Evaluation of a processor for one of its steps. `hash` is the hash of the step."""
     return Evaluation(
         graph=graph.id,
         processor=processor.id,
@@ -93,10 +93,10 @@ def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
 
 
 def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> list[Call]:
-    """Return the calls to make. `inputs` has a sequence of messages for each input.
+    """Return the function calls to make. `inputs` has one sequence of messages per input.
 
-    For a join, the i-th call has the i-th message of every input. Otherwise each call has one
-    message.
+    For a join, the i-th call takes the i-th message of every input. Otherwise there is one call for
+    each message.
     """
     if is_join:
         return list(zip(*inputs, strict=True))
@@ -196,7 +196,7 @@ def _output(path: str, value: Any) -> Output:
 
 
 def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a pair (stream, output) for each output in a function's result. None is no output.
+    """Yield a pair (stream, output) for each output in a function's result, except None.
 
     A function with several outputs must return None or a dict from bindings to outputs. Raises
     TypeError if `result` is anything else, and KeyError if a binding in it is not declared.
@@ -234,7 +234,7 @@ DecodedCall = tuple[Call, dict[str, Any]]
 
 
 def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Yield an error message for each call with undecodable input, then all other outputs."""
+    """Yield an error message for each call whose input is not decodable, then all other outputs."""
     decoded: list[DecodedCall] = []
     for call in calls:
         try:
@@ -362,7 +362,7 @@ def _printable(text: str) -> str:
 
 
 def arrow_batch_of(messages: Sequence[Any]) -> "pa.RecordBatch":
-    """Return an Arrow batch with one row per message and one column for each name in a message.
+    """Return an Arrow batch. Each message becomes a row, and each key becomes a column.
 
     Raises TypeError if a message is not a JSON object. Arrow raises an error if the values of a
     column have no common type.

@@ -112,13 +112,13 @@ class Work(Struct, frozen=True):
 class ProcessorRun(Struct, frozen=True, kw_only=True):
     """The run of one processor, with everything that its loop needs.
 
-    `stop` ends the loop after the current step. `cut` also ends requests that are waiting for a
-    server that does not respond.
+    `stop` ends the loop after the current step. `cut` is set some seconds after
+    `stop`. It ends the requests that are still waiting for the server.
 
     If `is_draining` is True, the loop ends when it has processed all messages and `is_ending()`
     returns True, which means that no processor of the graph will write to the inputs again.
 
-    `at_boundary(processor, boundary)` is called at each boundary of a step. Tests use it.
+    `at_boundary(processor, boundary)` is called after each stage of the loop. Tests use it.
     """
 
     client: Client
@@ -149,7 +149,7 @@ class Loop(Protocol):
     """The loop of one processor."""
 
     def run(self) -> None:
-        """Run the processor until no more input can come or a stop is requested."""
+        """Run the processor until no more input can arrive or a stop is requested."""
 
 
 class Committer(ABC):
@@ -187,8 +187,8 @@ class Committer(ABC):
         """Commit all arguments together, exactly once, and return the result.
 
         `step` is None for a commit that has only a trace record. `record` is appended after
-        `appends`. An at-most-once step has two commits: the first for its moves, the second for its
-        output.
+        `appends`. An at-most-once step has two commits. The first commit moves the positions, and
+        the second commit appends the output.
         """
         streams: dict[str, Sequence[Any]] = dict(appends)
         if record is not None:
@@ -223,9 +223,9 @@ class Executor(Protocol):
     step_messages_max: int
 
     def complaints(self, graph: Graph) -> Sequence[str]:
-        """Return the reasons why the engine cannot run `graph`. Return no reasons if it can.
+        """Return the reasons why the engine cannot run `graph`, or an empty sequence if it can.
 
-        This is called before anything is started.
+        This method is called before any processor is started.
         """
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:

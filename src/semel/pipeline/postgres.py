@@ -134,9 +134,9 @@ def _move(
     """Store the hash and move the rows. Return False if the hash was already stored.
 
     If the hash was already stored, another driver has moved the rows, and this call moves nothing.
-    Whether or not it moves rows, it deletes the step's rows from the staging table.
+    In both cases, this call deletes the step's rows from the staging table.
 
-    Raises RuntimeError if rows are missing in the staging table. The error rolls back the caller's
+    Raises RuntimeError if the staging table lacks some rows. The error rolls back the caller's
     transaction.
     """
     processor = f"{delivery.graph}/{delivery.processor}"

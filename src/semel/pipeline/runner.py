@@ -46,8 +46,8 @@ class SourceLoop:
     """Runs the generator of one source until the generator ends.
 
     A producer appends the generator's messages exactly once and in order. If the generator function
-    has a parameter for a cursor, the next run gets the last stored cursor. Otherwise the next run
-    starts from the beginning.
+    has a parameter `cursor`, the last stored cursor is passed to the next run. Otherwise the next
+    run starts from the beginning.
     """
 
     def __init__(self, running: ProcessorRun) -> None:
@@ -222,7 +222,7 @@ class Runner:
             return self._changed.wait_for(lambda: self.is_over, timeout)
 
     def stop(self) -> None:
-        """Request all processors to end, and return immediately. `wait` waits for their end."""
+        """Ask all processors to end, and return immediately. `wait` waits until they have ended."""
         for running in self._runs:
             running.stop.set()
         if self._cut_timer is None:
@@ -310,9 +310,9 @@ def run(
 
 
 def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Create missing streams. Return the tails of streams that no processor of the graph writes to.
+    """Create missing streams. Return a mapping from the paths of streams to their tails.
 
-    The result maps the path of each such stream, if it existed before, to its tail.
+    The mapping has the streams that already existed and that no processor of the graph writes to.
 
     Raises GraphError if an input stream is missing, or if an existing stream cannot be used. In
     that case no stream was created.

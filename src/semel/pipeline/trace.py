@@ -35,7 +35,7 @@ Offsets = dict[str, list[str]]
 
 
 class Outputs(Struct, frozen=True):
-    """The outputs of step `number`. `offsets` maps a stream to its offset range [first, next)."""
+    """The outputs of one step. `offsets` maps each stream to the outputs' range [first, next)."""
 
     number: int
     offsets: Offsets
@@ -47,7 +47,7 @@ class TracedStep(Struct, frozen=True, kw_only=True):
     `ranges` has the stream, the incarnation, the first and the next offset of each range. `outcome`
     is DONE, TAKEN or PINNED. `read` is the number of messages that were read. `written` is the
     number of messages that were written to each stream. `outputs` maps each output stream to the
-    range [first, next) of the step's offsets there. It is None if the offsets are unknown.
+    range [first, next) of the outputs' offsets, or is None if the offsets are unknown.
     """
 
     processor: str

@@ -20,7 +20,7 @@ class Range(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step in the form in which the server stores it. `ranges` are sorted by stream."""
+    """A step, as the server stores it. `ranges` are sorted by stream."""
 
     number: int
     ranges: tuple[Range, ...]
@@ -28,10 +28,10 @@ class Step(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """The identity of a step, which the function of a sink gets as an argument.
+    """The identity of a step, which is passed to the function of a sink.
 
-    A retry of the step has the same identity, and no other step has that identity. `number` grows
-    by one with each step of the processor.
+    A retry of the step has the same identity, and no other step has that identity. `number`
+    increases by one with each step of the processor.
     """
 
     graph: str

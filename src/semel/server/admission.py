@@ -57,7 +57,7 @@ class UnreadHolder(Protocol):
 
     @property
     def unread_since(self) -> float:
-        """The event loop's time when the budget began to count bytes for this connection."""
+        """The event loop's time at which the budget began to count bytes for this connection."""
 
     def abort(self) -> None:
         """Close the connection immediately, without completing any response."""

@@ -123,7 +123,7 @@ class ServerConnection(asyncio.Protocol):
             self._buffer = data
 
     def eof_received(self) -> bool:
-        """Return True, which keeps the transport open, if owed responses can still be written."""
+        """Return True, to keep the transport open, if owed responses can still be written."""
         waiting = self._waiting
         can_half_close = self._transport.can_write_eof()  # TLS cannot do that
         if not waiting or waiting[0].phase is ExchangePhase.STREAMING or not can_half_close:
@@ -174,7 +174,7 @@ class ServerConnection(asyncio.Protocol):
             self._end_output()
 
     def _consume(self, data: bytes) -> int:
-        """Handle every complete request in `data`. Return the position of the first byte left."""
+        """Handle the requests in `data`. Return the position of the first unhandled byte."""
         position = 0
         while position < len(data) and self._phase <= _BODY:
             if (self._waiting or self.output.is_blocked) and self._is_overfull():
@@ -277,7 +277,7 @@ class ServerConnection(asyncio.Protocol):
             raise HttpRefused(503, "overloaded", "too many bodies wait to be stored")
 
     def _is_overfull(self) -> bool:
-        """Return True if no new request is accepted now. A request that has begun is completed."""
+        """Return True if the next request must wait. Return False while a body is arriving."""
         if self._body is not None:
             return False
         return (
@@ -322,7 +322,7 @@ class ServerConnection(asyncio.Protocol):
         self._loop.call_soon(callback)
 
     def complete(self, exchange: Exchange, data: bytes) -> bool:
-        """Send the last bytes of a response. Before its turn, send nothing and return False."""
+        """Send a response's last bytes, or return False if an earlier response is incomplete."""
         waiting = self._waiting
         if not waiting or waiting[0] is not exchange:
             return False

@@ -49,7 +49,7 @@ class EventStream(LiveRead):
         self.group: FanoutGroup | None = None
 
     def take(self, outcome: Outcome) -> None:
-        """Write the result of a read as an event. Then read on, or wait at the tail, or end."""
+        """Write the result of a read as an event. Then read again, wait at the tail, or end."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
@@ -130,7 +130,7 @@ class EventStream(LiveRead):
         return begun
 
     def finish(self) -> None:
-        """End the response. A response begins after the first read. Before that, do nothing."""
+        """End the response. Do nothing before the first read, because no response has begun yet."""
         if not self._is_over and self._begun is not None:
             self._end()
             self._begun[0].end()
@@ -161,7 +161,7 @@ def control_of(
 
 
 class FanoutGroup:
-    """The event streams that wait at the tail of one stream with the same isolation.
+    """A group of event streams with the same isolation that wait at the tail of one stream.
 
     While the group has members, it either waits for messages (`_waiting`) or reads
     (`_is_reading`), but never both.

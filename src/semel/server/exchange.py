@@ -129,7 +129,7 @@ class ConnectionOutput:
         self.unread_since = 0.0
 
     def emit(self, data: bytes) -> None:
-        """Send bytes. Must be called only by the exchange whose turn it is."""
+        """Send bytes. Only the exchange whose turn it is may call this method."""
         size = len(data)
         self._sent_bytes += size
         held = self.held
@@ -165,7 +165,7 @@ class ConnectionOutput:
         self.uncount()
 
     def _count(self, size: int) -> None:
-        """Count a write of `size` bytes as unread if bytes are still in the transport's buffer."""
+        """If the transport's buffer has bytes, count them, or `size` if larger, as unread."""
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if unread and more > 0:
@@ -182,7 +182,7 @@ class ConnectionOutput:
 
     @property
     def is_unread(self) -> bool:
-        """True if some sent bytes are perhaps still unread. `is_stalled` updates this."""
+        """True from a write until `is_stalled` finds that the client has read all sent bytes."""
         return self._sent_bytes != self._delivered_bytes
 
     def is_stalled(self, now: float) -> bool:
@@ -393,7 +393,7 @@ class Exchange(Struct, eq=False, gc=False):
             self._held += (data,)
 
     def take_turn(self) -> None:
-        """Send the held bytes. Called when all earlier responses have been sent."""
+        """Send the held bytes, because all earlier responses have been sent."""
         held, self._held = self._held, ()
         for data in held:
             self._line.output.emit(data)
@@ -401,7 +401,7 @@ class Exchange(Struct, eq=False, gc=False):
             self.drained()
 
     def drained(self) -> None:
-        """Call the callbacks set with `on_drain`. Called when the stream is no longer blocked."""
+        """Call the callbacks set with `on_drain`, because the stream is no longer blocked."""
         callbacks, self._drained = self._drained, ()
         for callback in callbacks:
             _guarded(callback)

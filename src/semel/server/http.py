@@ -34,8 +34,8 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 class Head(Struct, gc=False, eq=False):
     """A parsed request head. Requests with the same head share one instance (see `HeadCache`).
 
-    After the first append with this head, `plan` has what the handler has parsed from the headers.
-    Later requests with the same head use the plan, and their headers need not be parsed again.
+    The handler of the first append with this head parses the headers and stores the result in
+    `plan`. Later requests with the same head use `plan` and do not parse the headers again.
     """
 
     method: str

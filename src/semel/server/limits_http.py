@@ -1,4 +1,4 @@
-"""The limits on one HTTP connection, and on all connections (see `docs/reference/limits.md`)."""
+"""The limits on each HTTP connection and on all together (see `docs/reference/limits.md`)."""
 
 import resource
 from math import inf
@@ -57,7 +57,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
         """Return how many seconds a connection is allowed to stay in a phase.
 
         The result is infinite for phases in which the connection waits for the server. It is also
-        infinite for the phases of a body, because `PartialBody.is_late` checks those.
+        infinite while a body is received, because `PartialBody.is_late` checks that deadline.
         """
         seconds = {
             ConnectionPhase.FRESH: self.header_seconds,
@@ -70,7 +70,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
     @property
     def sweep_seconds(self) -> float:
-        """The seconds between checks of deadlines: a quarter of the shortest timeout, at most 1."""
+        """The time between deadline checks: a quarter of the shortest timeout, at most 1 second."""
         shortest = min(
             self.header_seconds,
             self.body_seconds,

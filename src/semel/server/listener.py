@@ -20,7 +20,7 @@ from semel.server.request_head import HeadCache
 
 
 class ConnectionSet:
-    """All connections of a listener, and what the connections share.
+    """All connections of a listener, and the state that the connections share.
 
     `held_bytes` is the total size of all request bodies whose responses are not sent yet.
     """
@@ -112,7 +112,7 @@ class Listener:
         unread: UnreadBudget | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
-        """Start to accept connections at the bound address. `handler` gets their requests."""
+        """Start to accept connections at the bound address. `handler` handles their requests."""
         limits = limits or HttpLimits()
         registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits))
         self._registry = registry
@@ -181,7 +181,7 @@ class Acceptor:
         self._is_open = False
 
     async def bind(self, host: str, port: int) -> None:
-        """Bind the address, so that no other process can. Until `open`, connections are refused."""
+        """Bind the address, to reserve it. Until `open` is called, connections are refused."""
         self._loop = asyncio.get_running_loop()
         addresses = await self._loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -250,7 +250,7 @@ class Acceptor:
     async def shut(self) -> None:
         """Stop accepting. Wait until pending connections are set up or cancelled.
 
-        With TLS, pending connections are cancelled, because a handshake can take long. Without TLS,
+        With TLS, pending connections are cancelled, because a handshake can be slow. Without TLS,
         a connection is set up on the next turn of the event loop. If its task were cancelled before
         that, uvloop would never call `connection_lost`.
         """

@@ -1,7 +1,7 @@
 """A graph of processors and the streams between them, declared in Python or as data.
 
-Nothing runs here. As data, a graph consists of dicts, lists and strings that JSON or TOML can
-represent. A function is then a string `module:name`, and the function is imported from the module.
+This module does not run graphs. A graph that is declared as data consists of dicts, lists and
+strings that JSON or TOML can represent. A string `module:name` names a function to import.
 """
 
 from collections import Counter
@@ -65,7 +65,7 @@ class Graph:
 
         A source is a generator function. The messages that it yields are appended to the stream
         `out`. If the function has a parameter `cursor`, it must yield pairs (cursor, message). The
-        cursor is stored with the message, and the next run gets the last stored cursor.
+        cursor is stored with the message. The last stored cursor is passed to the next run.
         """
         return self._adder(id, Role.SOURCE, out=out)
 
@@ -85,8 +85,8 @@ class Graph:
         """Return a decorator that adds a processor that transforms messages.
 
         For the inputs, set `in_` or `alts`. `in_` is one stream, or {binding: stream} for a join.
-        The i-th call of a join gets the i-th message of each stream. `alts` are several streams.
-        Each call gets one message from any one of these streams.
+        The i-th call of a join gets the i-th message of each stream. With `alts`, the processor
+        reads several streams, and each call gets one message from one of these streams.
 
         `out` is one stream, or {binding: stream} for several outputs. With several outputs, the
         function returns {binding: message}. A message that is None is not written.
@@ -202,7 +202,7 @@ class Graph:
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> Self:
-        """Return the graph that the data in `described` describe.
+        """Return the graph that `described` describes.
 
         The `fn` of each processor is a function or a string `module:name`. Raises GraphError if the
         data do not describe a graph, or if a function cannot be imported.
@@ -355,7 +355,7 @@ def _processor(graph: str, described: Mapping[str, Any]) -> Processor:
 
 
 def _role(described: Mapping[str, Any]) -> Role:
-    """Return the role that follows from the declared streams.
+    """Return the role of a processor, which depends on the declared streams.
 
     A processor without inputs is a source. A processor without outputs is a sink.
     """

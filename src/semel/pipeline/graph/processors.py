@@ -91,12 +91,12 @@ class Processor(Struct, frozen=True):
 
     @property
     def is_alternatives(self) -> bool:
-        """True if the processor has alternatives: a call gets one message from any input."""
+        """True if the inputs are alternatives: each call gets one message from one input."""
         return bool(self.alts.streams)
 
     @property
     def is_join(self) -> bool:
-        """True if the processor is a join: a call gets one message from every input."""
+        """True if the processor is a join: each call gets one message from every input."""
         return bool(self.in_.streams) and not self.in_.is_one
 
 
@@ -195,8 +195,8 @@ def takes_cursor(function: Callable[..., Any]) -> bool:
 def takes_binding(function: Callable[..., Any]) -> bool:
     """Return True if the second parameter of a function is named `binding`.
 
-    If such a function belongs to a processor with alternatives, each call also gets the binding of
-    its message.
+    If such a function belongs to a processor with alternatives, the binding of the message is
+    also passed to each call.
     """
     return [parameter.name for parameter in parameters_of(function)][1:2] == [BINDING]
 

@@ -218,7 +218,7 @@ def _placed(graph: "Graph") -> dict[Node, _Box]:
     """Return a box for each node.
 
     The level of a processor determines its column. A stream is in a column after all its writers.
-    If it has no writers, the stream is in the column before one of its readers.
+    A stream without writers is in the column before the reader that was declared first.
     """
     columns: dict[int, list[tuple[Node, Role | None]]] = {}
     depth = levels(graph)

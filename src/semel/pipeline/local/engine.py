@@ -81,7 +81,7 @@ class LocalEngine:
         return StepOutput(appends, read=read, written=written)
 
     def query(self, running: ProcessorRun) -> Loop:
-        """Raise AssertionError. Never called, because `complaints` refuses stateful processors."""
+        """Raise AssertionError, because `complaints` has already refused stateful processors."""
         raise AssertionError(running.processor.id)
 
     def close(self) -> None:
@@ -195,10 +195,10 @@ def _is_large(appends: Appends) -> bool:
 
 
 def _has_single_surrogate(appends: Appends) -> bool:
-    """Return True if a message contains the escape of a surrogate.
+    """Return True if a message contains an escaped surrogate.
 
     The JSON document of a commit cannot represent an unpaired surrogate. To keep the search simple,
-    the result is also True if all surrogates are in pairs.
+    paired surrogates also make the result True.
     """
     return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
 

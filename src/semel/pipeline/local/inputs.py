@@ -1,4 +1,4 @@
-"""The inputs of a processor: read messages ahead, wait for messages, and plan the next step."""
+"""The inputs of a processor. They read messages ahead, wait for messages, and plan steps."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -20,8 +20,8 @@ from semel.pipeline.values import Range
 class Feed:
     """Reads the messages of one stream, starting at a position, into `ready`.
 
-    The feed reads no message at or after the offset `limit`. If `waits_at_end` is True, a fetch at
-    the tail waits for a new message, for at most about half a minute.
+    The feed reads only messages before the offset `limit`. If `waits_at_end` is True, a fetch at
+    the tail waits up to about half a minute for a new message.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Feed:
 
     @property
     def lag(self) -> int:
-        """The number of offsets from the position to the tail that the last response gave."""
+        """The number of offsets between the position and the tail, as of the last response."""
         return max((self._reader.tail or 0) - self.position, 0)
 
     def fetch(self) -> None:
@@ -126,7 +126,7 @@ class Feed:
 
 
 class EndFeed(Feed):
-    """Reads the end of a stream: its stable offset, but at most `limit`.
+    """Reads where a stream ends. The end is the stable offset or `limit`, whichever is smaller.
 
     This feed returns no messages. It is used for engines that read the messages themselves.
     """
@@ -138,17 +138,17 @@ class EndFeed(Feed):
 
     @property
     def has_ready(self) -> bool:
-        """True if the stream's end, as last read, is after the position."""
+        """True if the last known end of the stream is after the position."""
         return self._end > self.position
 
     @property
     def is_at_end(self) -> bool:
-        """True if the position has reached the stream's end, as last read."""
+        """True if the position has reached the last known end of the stream."""
         return not self.has_ready
 
     @property
     def lag(self) -> int:
-        """The number of offsets from the position to the stream's end, as last read."""
+        """The number of offsets between the position and the last known end of the stream."""
         return max(self._end - self.position, 0)
 
     def fetch(self) -> None:
@@ -170,15 +170,15 @@ class EndFeed(Feed):
     def _read_head(self) -> int:
         """Return the ordinal of the first message that can be read.
 
-        A step that starts at position 0 counts offsets from this ordinal, because there is nothing
-        to read before it.
+        A step that starts at position 0 counts offsets from this ordinal, because no earlier
+        message can be read.
         """
         reader = self._reader_at(0)
         page = self._client.run_until_stopped(reader.next_page(), self._stop, silence=None)
         return _ordinal(page[0].ordinal) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Return an empty list, and a range for a step, with at most `count` readable offsets."""
+        """Return an empty list, and the next step's range of at most `count` readable offsets."""
         start = self.position or self._first or 0
         to = self._taken = max(min(self._end, start + count), self.position)
         return [], Range(self.path, self.incarnation, self.position, to)
@@ -238,9 +238,9 @@ class Inputs:
 
     @property
     def lag(self) -> int:
-        """The number of offsets in all inputs that are not processed yet.
+        """The number of unprocessed offsets, summed over all inputs.
 
-        It is computed from the last response for each input.
+        The number is computed from the last response for each input.
         """
         return sum(feed.lag for feed in self.feeds)
 
@@ -265,8 +265,8 @@ class Inputs:
     def wait(self, on_idle: Callable[[], None]) -> bool:
         """Wait until there are messages for a step, and return True.
 
-        Return False if a stop is requested or if no more messages can come. `on_idle` is called
-        before each read from an input that has reached its end.
+        Return False if a stop is requested or if no more messages can arrive. `on_idle` is called
+        before each read from an input whose end was reached by the last read.
         """
         pause = _PAUSE_SECONDS_MIN
         while not self._running.stop.is_set:
@@ -298,8 +298,8 @@ class Inputs:
     def _is_exhausted(self, *, is_ending: bool) -> bool:
         """Return True if no further step is possible.
 
-        A step of a join needs messages from every input. Any other step needs messages from one
-        input.
+        A step of a join needs messages from every input. Any other step needs messages from at
+        least one input.
         """
         empty = [
             not feed.has_ready and (feed.is_over or (is_ending and feed.is_at_end))

@@ -11,9 +11,9 @@ All state of the loop is stored on the server, so nothing is lost if the process
     3. The executor runs the step.
     4. One commit appends the outputs and a trace record, and moves the group's positions.
 
-An at-most-once processor makes two commits for each step. The first commit, before 3, moves the
-positions and appends a trace record. The second commit, in 4, appends only the outputs and a second
-trace record. A step is never repeated after the group's positions were moved.
+An at-most-once processor makes two commits for each step. The first commit moves the positions
+and appends a trace record before the step is run. The second commit appends the outputs and a
+second trace record. A step is never repeated after the group's positions were moved.
 """
 
 import time
@@ -65,7 +65,7 @@ class StepLoop:
         self._number = 0
 
     def run(self) -> None:
-        """Run steps until no more input can come, or until a stop is requested.
+        """Run steps until no more input can arrive, or until a stop is requested.
 
         Raises ProcessorStopped if the processor cannot continue.
         """
@@ -108,11 +108,11 @@ class StepLoop:
         return step if is_uncommitted else None
 
     def _is_uncommitted(self, step: Step) -> bool:
-        """Return True if the current position of every input is where this step starts.
+        """Return True if this step starts at the current position of every input.
 
         Otherwise the step was committed, or it cannot be repeated. A step cannot be repeated if the
         graph has different inputs now, if an input was deleted and created again, or if a user
-        moved the group. In all these cases the next step starts at the current positions.
+        moved the group's positions. The next step then starts at the current positions.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts
@@ -247,7 +247,7 @@ class StepLoop:
         self.trace_outputs()
 
     def trace_outputs(self) -> None:
-        """Append the offsets of the last step's outputs to the trace, if no record has them yet."""
+        """Append the offsets of the last step's outputs to the trace, unless the trace has them."""
         if self._before is None:
             return
         record = trace.offsets_record(self._processor.id, self._before)

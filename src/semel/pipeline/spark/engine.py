@@ -1,4 +1,4 @@
-"""The Spark engine. A step is a batch job that reads, calls the function and stages outputs."""
+"""The Spark engine. A step is a batch job that reads messages and stages the function's outputs."""
 
 import inspect
 import sys
@@ -65,7 +65,7 @@ class SparkEngine:
 
     If a Spark session exists already, the engine uses that session, and `close` does not stop it.
     `checkpoints` is the directory for the Spark checkpoints of stateful processors. A step is split
-    into tasks, so that each task has about `task_messages_min` messages or more.
+    into tasks of at least about `task_messages_min` messages each.
     """
 
     reads_ahead = False
@@ -166,8 +166,8 @@ class SparkEngine:
     def _deliver(self, work: Work, kind: FunctionKind) -> StepOutput:
         """Call the function of a sink processor on the driver.
 
-        The function gets messages or an Arrow batch if the type of its parameter says so. Otherwise
-        it gets DataFrames.
+        The annotation of its first parameter selects messages, an Arrow batch or DataFrames as the
+        input. Without an annotation, the input is DataFrames.
         """
         if kind in _ON_DRIVER:
             try:
@@ -287,9 +287,9 @@ def unsendable(function: Callable[..., Any]) -> str | None:
 def _is_importable(module: ModuleType) -> bool:
     """Return True if the module need not be registered with cloudpickle.
 
-    Python's own modules, semel and installed packages need not, because workers can import them.
-    `__main__` and modules that are not in `sys.modules` need not, because cloudpickle sends the
-    code of their functions even without a registration.
+    Workers can import Python's own modules, semel and installed packages. For functions in
+    `__main__`, or in modules that are not in `sys.modules`, cloudpickle sends the code even without
+    a registration.
     """
     name, file = module.__name__, getattr(module, "__file__", None)
     if name == "__main__" or name not in sys.modules:

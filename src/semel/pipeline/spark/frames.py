@@ -66,7 +66,7 @@ def union(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def offset_count(work: Work) -> int:
-    """Return how many offsets the ranges of the step contain. No messages are read."""
+    """Return how many offsets the ranges of the step contain, without reading any message."""
     return sum(r.to - r.start for r in work.step.ranges)
 
 

@@ -39,9 +39,9 @@ FRAME_NAMES = tuple(FRAME.names)
 def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield the committed messages of a range in pages, with the columns of the Spark source.
 
-    Raises DataLossError if messages of the range are missing. But if `is_open` is true, or if the
-    range starts at 0, trimmed messages do not count as missing. Then the read starts at the first
-    message that still exists.
+    Raises DataLossError if messages of the range are missing. Trimmed messages count as missing,
+    unless `is_open` is true or the range starts at 0. In those two cases the read starts at the
+    first message that still exists.
     """
     if part.start >= part.to:
         return iter(())
@@ -82,9 +82,9 @@ def _source(url: str, stream: str) -> tuple[SourceOptions, Columns]:
 class InputPart(Struct, frozen=True):
     """The input of one task.
 
-    `ranges` maps a binding to a range of that input. For a join it has a range of every input,
-    otherwise a range of only one input. If `is_open` is true, trimmed messages do not count as
-    missing. It is true if the range of the whole step starts at offset 0, but not for a join.
+    `ranges` maps bindings to ranges. A part from `split_parts` has a range of one input. A part
+    from `split_join_parts` has a range of every input. If `is_open` is true, trimmed messages do
+    not count as missing. `split_parts` sets `is_open` if the step's range starts at offset 0.
     """
 
     ranges: Mapping[str, Range]
@@ -96,7 +96,7 @@ def split_parts(
 ) -> list[InputPart]:
     """Split ranges into about `tasks` parts, or into fewer parts if the ranges are short.
 
-    A part has about `messages_min` offsets or more, and a range of only one input. Therefore, if
+    Each part is a range of one input, with at least about `messages_min` offsets. Therefore, if
     there are several inputs, there can be a few more parts than `tasks`. The parts are sorted by
     binding, in the order of `inputs`. The parts of one binding are sorted by offset.
     """

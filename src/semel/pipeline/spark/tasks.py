@@ -59,7 +59,7 @@ RowFailed: Final = type(ERROR, (Exception,), {"__module__": "builtins"})
 
 
 def tagged(outputs: Iterable[Output]) -> pa.RecordBatch:
-    """Return the outputs as one Arrow batch of tagged rows: a stream and a message each."""
+    """Return the outputs as one Arrow batch. Each row has a stream and a message."""
     pairs = list(outputs)
     columns = [[stream for stream, _ in pairs], [raw for _, raw in pairs]]
     return pa.record_batch(columns, schema=TAGGED)
@@ -91,7 +91,7 @@ class Tagger(Struct, frozen=True):
         return None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of `batches` as tagged rows: a stream and a message each.
+        """Convert the rows of `batches`. Each row that is yielded has a stream and a message.
 
         Raises MessageFailed if a row has an error and the processor has no error stream.
         """
@@ -184,7 +184,7 @@ class EvaluateTask(Struct, frozen=True):
     target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the part whose number is in the only input row. Yield a row with the outcome."""
+        """Process one part and yield its outcome. The only input row has the part's number."""
         for number in _numbers(batches):
             yield _outcome_batch(self._outcome(number))
 
@@ -221,9 +221,9 @@ class ReadTask(Struct, frozen=True):
     url: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the part whose number is in the only input row.
+        """Yield the messages of one part. The only input row has the part's number.
 
-        The batches have the columns of `FRAME`.
+        The batches that are yielded have the columns of `FRAME`.
         """
         for number in _numbers(batches):
             part = self.parts[number]
@@ -265,7 +265,7 @@ def staged(
     """Stage the rows that `rows` yields in a transaction, prepare it, and return the outcome.
 
     `number` is the number of the task. `read` counts the messages that were read from each stream.
-    The counts grow while `rows` yields, so they are added up at the end.
+    The counts increase while the rows are staged, so they are added up at the end.
 
     Raises ClientError if a request fails. Spark then retries the task.
     """
@@ -313,7 +313,7 @@ _WORKER_LOST: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure
 
 
 def numbered(spark: SparkSession, count: int) -> DataFrame:
-    """Return a DataFrame with `count` partitions. Each has one row with the number of a part."""
+    """Return a DataFrame with `count` partitions. Each partition has one row: a part's number."""
     return spark.range(0, count, 1, max(count, 1))
 
 
