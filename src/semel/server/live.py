@@ -31,7 +31,7 @@ class Live:
         self.is_draining = False
 
     def drain(self) -> None:
-        """Complete the response of every live read. Clients then read again from a new server."""
+        """Complete the response of every live read. The clients then reconnect to a new server."""
         self.is_draining = True
         for reader in list(self.readers):
             reader.finish()
@@ -48,10 +48,10 @@ class Live:
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:
     """Return the pending transaction that a reader at `read_committed` waits for, or None.
 
-    That transaction is the one whose first message is at the stable offset. The engine's state is
-    ahead of the disk. Therefore the transaction is returned only if its first message is durable.
-    None is returned as soon as the transaction has ended in the state, even if its end is not
-    durable yet.
+    The first message of that transaction is at the stable offset. The engine's state is ahead of
+    the disk. Therefore this function returns the transaction only if its first message is durable.
+    If the engine's state says that the transaction has ended, this function returns None, even
+    before the commit or abort is durable.
     """
     stable = done.tail.stable
     if isolation != READ_COMMITTED or not stable <= done.next_offset < done.tail.tail:
@@ -66,7 +66,7 @@ def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None
 def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
     """Return the facts about a stream that a response needs.
 
-    They are copied from `done.row` and `done.tail`, whose classes `semel.wire` must not import.
+    The facts are copied, because `semel.wire` must not import the classes of `row` and `tail`.
     """
     row, tail = done.row, done.tail
     return StreamFacts(
@@ -83,7 +83,7 @@ def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
 
 
 class LiveRead(ABC):
-    """A long-poll or an event stream. It reads and waits for new messages until it is over."""
+    """A long-poll or an event stream. It reads and waits for messages until the response ends."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class LiveRead(ABC):
 
 
 class LongPoll(LiveRead):
-    """A live read that responds when there are messages, or empty after `long_poll_seconds`."""
+    """A live read that sends new messages, or an empty response after `long_poll_seconds`."""
 
     _last: ReadDone | None = None  # the result of the last read; it had no messages
     _waiting: Waiting | None = None

@@ -4,7 +4,7 @@ There are three small state machines. Each has a table that maps a phase and an 
 phase. If the table does not list an event for the current phase, there is a bug, and
 `PhaseTable.next` raises InvariantBroken.
 
-- `CONNECTION`: which part of a request the connection is reading, or how far its close has come.
+- `CONNECTION`: which part of a request is being read, or how much of the connection is closed.
 - `INPUT`: whether the transport delivers more bytes (back-pressure). `INPUT` changes independently
   of `CONNECTION`, because a connection can be paused before, between and after the parts of a
   request.
@@ -26,7 +26,7 @@ EventT = TypeVar("EventT", bound=IntEnum)
 
 
 class PhaseTable(Generic[PhaseT, EventT]):
-    """The legal transitions. `rows` maps a phase, and then an event, to the next phase."""
+    """The legal transitions. `rows[phase][event]` is the phase that follows `phase`."""
 
     __slots__ = ("rows",)
 
@@ -44,8 +44,8 @@ class PhaseTable(Generic[PhaseT, EventT]):
 class ConnectionPhase(IntEnum):
     """The phase of a connection.
 
-    The phases up to BODY say which part of a request is being read. The later phases say how far
-    the connection has been closed.
+    From FRESH to BODY, the connection reads requests. From FINISHING to CLOSED, the connection
+    is being closed step by step.
     """
 
     FRESH = auto()  # no request has been received yet
@@ -77,7 +77,7 @@ class ConnectionEvent(IntEnum):
 
 
 class InputPhase(IntEnum):
-    """Whether the transport is allowed to deliver bytes."""
+    """Says whether the transport is allowed to deliver bytes."""
 
     RUNNING = auto()
     PAUSED = auto()  # too many responses are owed, or the client does not read

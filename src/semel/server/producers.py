@@ -67,9 +67,9 @@ class ProducersResource(Resource):
     def asks_for_id(self, request: Request, path: str) -> bool:
         """Return True if a POST to `path` asks for a producer id and is not an append.
 
-        That is so if all these conditions hold: the path ends in `/producer`, the body is empty,
-        there is no header Stream-Closed, no stream has this path, and the path without
-        `/producer` is the path of a stream that is not deleted.
+        The request asks for an id if all these conditions hold: the path ends in `/producer`, the
+        body is empty, there is no header Stream-Closed, no stream has this path, and the path
+        without `/producer` is the path of a stream that is not deleted.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:
@@ -80,7 +80,7 @@ class ProducersResource(Resource):
         return stream is not None and not stream.tail.is_deleted
 
     def assign(self, responder: Responder) -> None:
-        """Register a random producer id, with epoch 1 because the older dialect expects it."""
+        """Register a random producer id with epoch 1, as clients of the older dialect expect."""
         command = Register(self.now_ms, self.fresh_id(), calls.FIRST_EPOCH_X)
         self.submit(command, responder, calls.assigned_response)
 

@@ -1,8 +1,8 @@
 """The strict parser of request heads.
 
-A head that two parsers could understand differently is refused. The grammar is that of RFC 9112,
-without the deviations that RFC 9112 only tolerates. Lines end with CRLF. Header lines are not
-folded. One space separates the parts of the request line. A body has exactly one length.
+A head that two parsers could understand differently is refused. RFC 9112 allows servers to accept
+some deviations from its grammar, but this parser is strict: lines must end with CRLF, header lines
+must not be folded, and exactly one space must separate the parts of the request line.
 
 Clients send most header lines again and again, so parsed lines are cached. `HeadCache` also caches
 complete heads.
@@ -296,7 +296,7 @@ class HeadCache:
         self._once: set[int] = set()  # hashes of heads that have occurred before
 
     def read(self, raw: bytes) -> tuple[Request, int]:
-        """Return the request without its body, and the length of the body, or CHUNKED.
+        """Return the request without its body, and either the length of the body or CHUNKED.
 
         `raw` is the request head without its last two line ends. Raises HttpRefused if the head is
         malformed, or if the head or the body is too large.
@@ -324,7 +324,7 @@ class HeadCache:
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:
-        """Return True if `rest`, a head without Content-Length and Producer-Seq, came before."""
+        """Return True if an earlier head was equal to `rest` after the same lines were stripped."""
         digest = hash(rest)
         if digest in self._once:
             return True
@@ -334,9 +334,9 @@ class HeadCache:
         return False
 
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
-        """Return True if `head` can be cached without the lines Content-Length and Producer-Seq.
+        """Return True if `head` can be cached after Content-Length and Producer-Seq are stripped.
 
-        `length` and `seq` are the values of these lines, or empty if the line was not stripped.
+        `length` and `seq` are the values of these lines. A value is empty if its line was kept.
         """
         headers = head.headers
         return (
@@ -357,8 +357,8 @@ class HeadCache:
 def _split_special(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
     """Strip a header line from `raw`. Return the rest of `raw`, and the digits in that line.
 
-    `lines` are two spellings of the start of the line. Return `raw` and no digits if there is no
-    such line, or if its value is not a number of at most _DIGITS_MAX digits.
+    `lines` are two spellings of the start of the line. If there is no such line, or if its value
+    is not a number of at most _DIGITS_MAX digits, return all of `raw` and an empty value.
     """
     before, line, after = raw.partition(lines[0])
     if not line:

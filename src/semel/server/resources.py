@@ -109,7 +109,7 @@ class Resource:
 
 
 def valid(value: T | Problem) -> T:
-    """Return the value that a parser returned. Raises MalformedRequest if it is a problem."""
+    """Return the result of a parser. Raises MalformedRequest if the result is a Problem."""
     if isinstance(value, Problem):
         raise MalformedRequest(value)
     return value
@@ -121,7 +121,7 @@ def reads(handler: Route) -> dict[str, Route]:
 
 
 class TransactionsResource(Resource):
-    """The handlers that begin, list and show transactions, and one for each action in ACTIONS."""
+    """The handlers that begin, list and show transactions, and that perform one of ACTIONS."""
 
     def routes(self) -> Routes:
         return {
@@ -161,9 +161,9 @@ class TransactionsResource(Resource):
 def _transaction_response(
     view: TxnView | None, ended: TxnOutcome | Outcome | None, epoch: int | None, now_ms: int
 ) -> Response:
-    """Respond with the pending transaction `view`, unless it is None or has a different epoch.
+    """Return the response that shows one transaction.
 
-    Otherwise respond with `ended`: a stored outcome, a refusal, or None if there is no outcome.
+    `view` is the pending transaction. It is shown if its epoch matches. Otherwise `ended` is shown.
     """
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, pending_transaction(view, now_ms))
@@ -230,7 +230,7 @@ class CommitsResource(Resource):
 
 
 class GroupsResource(Resource):
-    """The handlers that show and move a group's positions, and show and pin its step."""
+    """The handlers that show and change a group's positions, and that show and pin its step."""
 
     def routes(self) -> Routes:
         return {

@@ -2,7 +2,7 @@
 
 A query that reads and writes semel streams writes each result exactly once.
 
-Importing this package does not import Spark. Its public names are imported on first use.
+Importing this package does not import Spark. The public names are imported on first use.
 """
 
 from importlib import import_module

@@ -39,7 +39,7 @@ class Secret(str):
 
 
 class SparkOptionError(ValueError):
-    """Raised if an option is missing, unknown or invalid. The message says what to write."""
+    """Raised if an option is missing, unknown or invalid. The message says how to correct it."""
 
 
 def read_path(name: str, text: str) -> str:
@@ -122,7 +122,7 @@ class StartOffsets(Struct, frozen=True):
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return True if `default`, or the ordinal of any of `streams`, means the tail."""
+        """Return True if `default`, or the ordinal of one of `streams`, is -1 (the tail)."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
@@ -284,9 +284,9 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
 class _OptionReader:
     """Looks up and parses the options of one read or write.
 
-    The case of option names is ignored. `verb` is "read" or "write". `allowed` are the options of
-    that verb, and `others` are the options of the other verb. Raises SparkOptionError for an option
-    that is not in `allowed`, unless Spark itself adds the option.
+    The case of option names is ignored. `verb` is "read" or "write". For a read, `allowed` lists
+    the options of reads, and `others` lists the options of writes. For a write, it is the other way
+    round. Raises SparkOptionError if the user sets an option that is not in `allowed`.
     """
 
     def __init__(

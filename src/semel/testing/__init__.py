@@ -5,7 +5,7 @@
 - Network faults: `FaultProxy` injects the faults that its `FaultPlan` chooses.
 - Checkers: `check_history` checks a `History` of appends and reads. `check_transactions` checks a
   `TransactionHistory`.
-- Storage faults: `VirtualDisk` simulates losses of power and failing operations. `VirtualStore`
+- Storage faults: `VirtualDisk` simulates power losses and failing operations. `VirtualStore`
   simulates failing commits.
 
 An example of a power loss:
@@ -15,9 +15,9 @@ An example of a power loss:
     file.write(0, [b"hello"])
     disk.crash(Random(7), "torn_bytes")  # neither the write nor the name "a" was synced
 
-To inject faults into single operations, pass `faults` to `VirtualDisk`. `faults` is an object with
-a method `before(operation, name, size)`. The fault that this method returns can make the operation
-fail, make a write shorter than requested, make a sync lose its data, or end the process.
+To inject faults into individual operations, pass `faults` to `VirtualDisk`. `faults` is an object
+with a method `before(operation, name, size)`. The fault that this method returns can make the
+operation fail, make a write shorter than requested, make a sync lose data, or end the process.
 
 All random choices come from the `Random` that the test passes in.
 """

@@ -115,7 +115,7 @@ class History:
     ) -> None:
         """Record a read that has just returned.
 
-        `invoked_at` is the result of a call to `history.clock()` before the read started.
+        Call `history.clock()` before the read starts, and pass the result as `invoked_at`.
         """
         self.reads.append(Read(values, offset, reader, invoked_at, self.clock(), is_up_to_date))
 
@@ -245,7 +245,7 @@ class _Checks:
     def reads(self) -> Iterator[Violation]:
         """Check that every read returned a part of the log.
 
-        A read must not return a message that was sent only after the read had ended.
+        A read must not return a message whose append started after the read had ended.
         """
         for read in self._history.reads:
             skipped = max(0, self._first - read.offset)  # messages trimmed after the read
@@ -302,9 +302,9 @@ def _differs(read: Read, values: list[Hashable], stored: list[Hashable], start: 
 
 
 def _acknowledged(operations: Sequence[Operation]) -> tuple[list[int], list[int]]:
-    """Return the sorted times of all acknowledgements, and the known end at each of these times.
+    """Return the sorted times of all acknowledgements, and a lower bound of the tail at each time.
 
-    The known end is the highest offset acknowledged so far, plus one. The tail can be higher.
+    The lower bound is the highest offset that was acknowledged by that time, plus one.
     """
     acknowledged = sorted(
         (operation.returned_at, operation.offset + 1)

@@ -94,9 +94,9 @@ class VirtualFile:
 class VirtualDisk(FaultyStorage):
     """A `Disk` for tests.
 
-    `faults` is asked before each of these operations: create, grow, write, sync, rename, unlink,
-    sync_names, open and read. The method `create` performs three operations, as on a real disk: a
-    create, a grow and a sync.
+    `faults.before` is called before each of these operations: create, grow, write, sync, rename,
+    unlink, sync_names, open and read. The method `create` performs three operations, as on a real
+    disk: a create, a grow and a sync.
 
     `create` fails with ENOSPC if it would exceed the capacity. A write that would exceed the
     capacity is short, and the next write that extends a file fails with ENOSPC.

@@ -1,4 +1,4 @@
-"""The connections of a `FaultProxy`, the state that its sessions share, and HTTP parsing."""
+"""The connections of a `FaultProxy`, their shared state, and a parser of HTTP messages."""
 
 import asyncio
 import re
@@ -128,7 +128,7 @@ class ConnectionRegistry:
     def hold(self, number: int) -> asyncio.Future[None]:
         """Hold request `number`. Return a future that is done when a later request overtakes it.
 
-        A later request, in any session, overtakes request `number` by getting its response first.
+        A later request, in any session, overtakes request `number` if it is answered first.
         """
         future = self._held[number] = asyncio.get_running_loop().create_future()
         return future

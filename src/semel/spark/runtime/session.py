@@ -1,4 +1,4 @@
-"""Starting a Spark session for which Java, Python, addresses and logs are set up."""
+"""Starts a Spark session, and sets up its Java, its Python, its addresses and its logs."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Find the columns of a DataFrame that have a meaning for the sink, when a write is planned."""
+"""Finds the columns of a DataFrame that the sink uses, and checks their types."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ class SinkColumns(Struct, frozen=True):
 
 
 def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
-    """Return the columns of `schema` that have a meaning for the sink.
+    """Return the indices of the columns of `schema` that the sink uses.
 
     If `stream` is set, all rows are written to that stream. Otherwise `schema` must have a column
     `stream`. Raises SparkOptionError if a DataFrame with this schema cannot be written.

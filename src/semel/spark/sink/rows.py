@@ -56,7 +56,7 @@ class StreamRows(Struct, frozen=True):
         return replace(self, numbers=numbers, **changed)
 
     def sizes(self) -> Any:
-        """Return, for each row, the number of bytes it adds to a body. Headers are not counted."""
+        """Return the number of bytes that each row adds to a body. Headers are not counted."""
         sizes = lengths_of(self.values) + _MESSAGE_BYTES
         if self.keys is not None:
             sizes += pc.fill_null(pc.binary_length(self.keys), 0).to_numpy(zero_copy_only=False)
@@ -313,7 +313,7 @@ def _map(array: pa.MapArray) -> pa.Array:
 
 
 def _enclosed(array: pa.Array, start: str, items: pa.Array, end: str) -> pa.Array:
-    """Join the items of each list in `array` with commas, between `start` and `end`.
+    """Return the text of each list: `start`, then its items with commas between them, then `end`.
 
     `items` contains the texts of the items of all lists, one list after the other.
     """

@@ -313,7 +313,7 @@ class Sender:
     def _row_error(self, rows: StreamRows, error: BadRequest) -> RowError:
         """Return the error for a chunk that the server refused.
 
-        The error names the refused row if that row can be found, and otherwise the first row.
+        The error names the refused row. If that row is unknown, the error names the first row.
         """
         invalid = rows.first_invalid()
         if invalid is None:
@@ -345,7 +345,7 @@ class _PendingRows(Struct):
 
 
 class Chunker:
-    """Combines the rows of each stream, in order, into chunks as large as the server accepts."""
+    """Combines rows of the same stream, in order, into chunks that each fit into one request."""
 
     def __init__(self, bytes_max: int = BODY_BYTES_MAX) -> None:
         self._budget = bytes_max - _OVERHEAD_BYTES

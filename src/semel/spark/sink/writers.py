@@ -43,9 +43,9 @@ _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 class StagedTask(WriterCommitMessage):
     """The message that a task sends to the driver when it has staged its rows.
 
-    `token` is None if the task had no rows. `query_id` is the id of the streaming query, or the
-    same as `app` outside a query. `checkpoints` is the directory that the Spark configuration sets
-    for the Spark checkpoints of all queries, or None if it sets no directory.
+    `token` is None if the task had no rows. `query_id` is the id of the streaming query. Outside a
+    query, `query_id` equals `app`. `checkpoints` is the directory that the Spark configuration sets
+    for the Spark checkpoints of all queries. It is None if the configuration sets no directory.
     """
 
     partition: int
@@ -93,7 +93,7 @@ def _task_context() -> TaskContext:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query. Spark creates one instance to plan, another to commit."""
+    """The writer of a streaming query. Spark plans and commits with two different instances."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -235,7 +235,7 @@ def commit_batch(
 
     `options` are sink options: `token`, `createStream`, `contentType`, `retryTimeout` and
     `checkpointLocation`. Set `checkpointLocation` to the location of the query's Spark checkpoint.
-    The server then also detects that this checkpoint was copied or restored.
+    The server then also detects if this checkpoint was copied or restored.
     """
     if not frames:
         raise ValueError("nothing to write: frames is empty")

@@ -98,10 +98,10 @@ class StreamCatalog:
         raise self._missing(stream)
 
     def starts(self, ends: Mapping[str, StreamEnd]) -> dict[str, StreamPosition]:
-        """Return, for each stream in `ends`, the position at which the options say to start.
+        """Return the start position of each stream in `ends`, as set by the options.
 
-        Raises StreamMissing if a stream no longer exists. Raises SparkOptionError if a start is
-        after the tail.
+        Raises StreamMissing if a stream no longer exists. Raises SparkOptionError if a start
+        position is after the tail of its stream.
         """
         return {
             stream: StreamPosition(end.id, self._start(stream, end)) for stream, end in ends.items()

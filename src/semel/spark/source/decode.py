@@ -4,8 +4,8 @@ Arrow's parser decodes whole blocks, about a million rows per second. It refuses
 one record is bad. A refused block is halved until it is small. A small block is then decoded record
 by record, with `record_parser`.
 
-Arrow's parser must get only JSON objects. With other input it can split or join records, and a bare
-`null` crashes the process. Therefore every record is checked first. That check is cheap.
+Only JSON objects are passed to Arrow's parser. Other input can make the parser split or join
+records, and a bare `null` crashes the process. Therefore every record is checked first.
 """
 
 import json
@@ -133,8 +133,8 @@ def _has_infinity(column: pa.ChunkedArray) -> bool:
 def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
     """Return True if Arrow's parser can decode columns of this type.
 
-    It cannot decode maps. Dates and times are possible only at the top level (`is_top`), not inside
-    structs and lists.
+    Arrow's parser cannot decode maps. It can decode a date or a time only if that is the type of
+    the column itself (`is_top`), and not inside a struct or a list.
     """
     if pa.types.is_struct(kind):
         return all(_is_plain(field.type) for field in kind)

@@ -1,9 +1,9 @@
 """Decodes the frames format into columns, without a Python loop over messages.
 
 The body contains the messages in order, with slice heads, lengths and commas between them. An Arrow
-array is laid over the body. Its element boundaries are the start and the end of each message. Every
-second element of this array is therefore a message, and the other elements are the bytes between
-two messages. Taking every second element is one copy in C.
+array uses the body as its buffer. Each message is one element of this array, and the bytes between
+two messages are one element, too. The elements 0, 2, 4 and so on are therefore the messages. One
+Arrow call, which is written in C++, copies these elements.
 
 Only headers are decoded message by message, because headers are rare.
 """
@@ -64,7 +64,7 @@ class FrameRows(NamedTuple):
 
 
 class _Slices(NamedTuple):
-    """The slice heads in a body. Each array, and `lengths`, has one element for each slice.
+    """The slice heads in a body. All fields except `extras` have one element for each slice.
 
     An element of `lengths` contains the encoded lengths of the messages in the slice.
     """
@@ -164,10 +164,10 @@ def _numbers(parts: list[bytes]) -> Ints:
 
 
 def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
-    """Return the start of each message or key, relative to the first one in the same slice.
+    """Return the distance of each message from the first message of its slice, in bytes.
 
-    `sizes` contains the size of each message or key. `counts` contains the number of messages in
-    each slice, and `firsts` contains the index of the first message of each slice.
+    `sizes` contains the size of each message. `counts` contains the number of messages in each
+    slice. `firsts` contains the index of each slice's first message. Keys work the same way.
     """
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)
@@ -185,7 +185,7 @@ def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
 
 
 def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> None:
-    """Put the timestamp of each message that has one into `times_ms`.
+    """For each message that has a timestamp, write the timestamp into `times_ms`.
 
     Before the call, `times_ms` contains the time at which each message was stored.
     """

@@ -73,8 +73,8 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which the query starts.
 
-        Return PIN if the query starts at the end of a stream, because the end moves. The first
-        batch then fixes the actual offset.
+        If the query starts at the end of a stream, return PIN, because the end moves. The first
+        batch then stores the actual offset in the Spark checkpoint.
         """
         ends = self._catalog.ends()
         self._catalog.require(ends)
@@ -90,7 +90,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the current ends of the streams. An availableNow query stops at these ends."""
+        """Remember the current ends of the streams. An availableNow query stops at these ends."""
         self._last_ends = self._catalog.ends()
         self._is_end_fixed = True
 
@@ -121,7 +121,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     @hide_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return one input for each task that reads a part of the batch from `start` to `end`."""
+        """Return the inputs of the tasks that together read the batch from `start` to `end`."""
         if is_pin(start):
             return []
         positions = from_document(start)
@@ -160,7 +160,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def _ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamEnd]:
         """Return the current ends of the streams.
 
-        An availableNow query gets the ends that were fixed at the start of its run. Raises
+        In an availableNow query, return the ends as they were when the run started. Raises
         StreamMissing if a named stream does not exist and the query has no position in it.
         """
         if not self._is_end_fixed:
@@ -171,9 +171,9 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def _span(
         self, stream: str, end: StreamPosition, positions: Mapping[str, StreamPosition]
     ) -> Span:
-        """Return the offsets that a batch reads in `stream`, if it ends at `end`.
+        """Return the offsets of `stream` that belong to a batch.
 
-        `positions` are the positions at the start of the batch.
+        `positions` are the positions at the start of the batch. The batch ends at `end`.
         """
         position = positions.get(stream)
         if position is not None and position.id == end.id:
@@ -215,8 +215,8 @@ def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
 def is_pin(document: Mapping[str, Any]) -> bool:
     """Return True if the offset is PIN.
 
-    The offset of a query that reads a stream with the path "pin" also has the key "pin". There the
-    value of that key is an object. In PIN, the value is a string.
+    The key "pin" can also be the path of a stream. The value tells the two cases apart: it is a
+    string in PIN, and an object for a stream.
     """
     return document.get("pin") == PIN["pin"]
 
@@ -246,8 +246,8 @@ def next_positions(
 ) -> dict[str, StreamPosition]:
     """Return the position of each stream at the end of the next batch.
 
-    That is the end of the stream, but never before the query's current position. A stream that is
-    in `positions` but not in `ends` was deleted.
+    That position is the end of the stream or the query's current position, whichever is higher. A
+    stream that is in `positions` but not in `ends` was deleted.
 
     If messages were lost and `is_loss_fatal` is true, raise DataLossError. If `is_loss_fatal` is
     false, a deleted stream keeps its position, and a stream that was created again is read in its
@@ -277,7 +277,7 @@ def limit_positions(
 ) -> dict[str, StreamPosition]:
     """Reduce `ends` so that the batch has about `count` offsets.
 
-    Each stream gets a share in proportion to its lag. A stream with a lag gets at least one offset.
+    Each stream gets a share in proportion to its lag: at least one offset, unless the lag is 0.
     """
     lags = {stream: ends[stream].next - begin for stream, begin in begins.items()}
     total = sum(lags.values())
