@@ -17,15 +17,15 @@ The kinds of edges:
 - wr: a read returned a message. The edge leads to the read. It starts at the commit for a read at
   read_committed, and at the event that stored the message for a read at read_uncommitted.
 - rw: a read did not return a message, although it reached the end of the stream. The edge leads
-  from the read to the later event with which the message became visible.
-- then: one client did one thing after the other, in one transaction or as one reader. The edge
+  from the read to the later event that made the message visible.
+- then: one client did two things in succession, in one transaction or as one reader. The edge
   leads from the first event to the second.
 
 There are further nodes between the commits and the reads of a stream. The code calls them cuts. A
 cut is the state in which the first n messages of the stream are visible. There is one cut for each
 n at which a read ended. Cuts are needed because a commit does not always make its messages
-visible immediately: an older inline transaction can still be open. Therefore a read that lacks a
-message comes before the next cut, but not always before the commit.
+visible immediately: an older inline transaction can still be open. Therefore a read that did not
+return a message comes before the next cut, but not always before the commit of that message.
 """
 
 from bisect import bisect_right
