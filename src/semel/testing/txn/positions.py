@@ -1,8 +1,8 @@
-"""Checks groups that workers share: each message is processed once, unless a group is set back.
+"""Checks shared groups: a message is processed once, unless the group's position is set back.
 
 Each group is checked separately in each incarnation of each stream. There must be an order of all
 the group's moves in which each committed transaction starts at the group's current position. The
-group begins at 0.
+first position of a group is 0.
 """
 
 from bisect import bisect_right
@@ -70,7 +70,7 @@ class ChainStep(NamedTuple):
 class Stuck(NamedTuple):
     """A violation: `step` cannot be placed in any order of the steps.
 
-    `before` contains the steps that come before `step`. After them, the group is at `position`.
+    `before` contains the steps that come before `step`. After these steps, the group is at `position`.
     `before` begins with the last step that moved the group back. If there is no such step, `before`
     begins with the first step of the group.
 
