@@ -14,9 +14,9 @@ _RATES_TOLERANCE: Final = 1e-9
 class Action(StrEnum):
     """What the proxy does with a request.
 
-    `half_open` and `bad_gateway` have two variants each. In the variant `_before`, the proxy injects
-    the fault and never forwards the request. In the variant `_after`, the proxy injects the fault
-    after the server has responded to the request.
+    `half_open` and `bad_gateway` have two variants each. In the variant `_before`, the proxy never
+    forwards the request. In the variant `_after`, the proxy forwards the request, and injects the
+    fault after the server has responded.
     """
 
     PASS = "pass"  # noqa: S105 - no password

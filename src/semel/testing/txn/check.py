@@ -5,7 +5,7 @@ group must process every message once, and each worker must start at the positio
 worker ended.
 
 Every value must be unique. Therefore each message identifies its transaction, and the checker
-rarely has to try several orders of transactions. A check takes time in proportion to the history.
+rarely has to try several orders of transactions. The time for a check is about linear.
 
 An anomaly is always a violation of something that semel guarantees. These cases are not anomalies:
 

@@ -70,9 +70,9 @@ class ChainStep(NamedTuple):
 class Stuck(NamedTuple):
     """A violation: `step` cannot be placed in any order of the steps.
 
-    `before` contains the steps that come before `step`. After these steps, the group is at `position`.
-    `before` begins with the last step that moved the group back. If there is no such step, `before`
-    begins with the first step of the group.
+    `before` contains the steps that come before `step`. After these steps, the group is at
+    `position`. `before` begins with the last step that moved the group back. If there is no such
+    step, `before` begins with the first step of the group.
 
     If `step` is a prepared transaction, `inside` contains the moves that were made while this
     transaction held the group.
