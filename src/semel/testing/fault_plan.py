@@ -14,9 +14,9 @@ _RATES_TOLERANCE: Final = 1e-9
 class Action(StrEnum):
     """What the proxy does with a request.
 
-    `half_open` and `bad_gateway` exist in two forms. In the form `..._before`, the server never
-    gets the request. In the form `..._after`, the server gets the request and responds to it. Then
-    the fault is injected.
+    `half_open` and `bad_gateway` have two variants each. In the variant `_before`, the proxy never
+    forwards the request. In the variant `_after`, the proxy forwards the request, and injects the
+    fault after the server has responded.
     """
 
     PASS = "pass"  # noqa: S105 - no password
@@ -63,14 +63,14 @@ class FaultPlan:
     """Chooses an action for each request.
 
     The first requests get the actions in `script`, in order. After that, actions are drawn at
-    random: `rates` maps the name of an action to its probability. A request for which no action is
-    drawn passes. If `only` is set, for example to "POST /v1/commits", a request that does not begin
-    with that text always passes, and uses up no action of `script`.
+    random: `rates` maps the name of an action to its probability. A request passes if no action is
+    drawn for it. If `only` is set, for example to "POST /v1/commits", the plan applies only to
+    requests that begin with that text. All other requests pass.
 
-    `delay_seconds` is the length of a delay, or a pair of limits between which the length is drawn.
-    `trickle_seconds` is the time between two bytes of a trickle. `reorder_seconds` is how long a
-    request waits for a later request to overtake it. `stall_seconds` is how long a half-open
-    connection is kept open. It is also how long a trickle takes at most.
+    `delay_seconds` is the length of a delay, or the lower and upper limit for a random length.
+    `trickle_seconds` is the time between two bytes of a trickle. `reorder_seconds` is the maximum
+    time that a request waits for a later request to overtake it. `stall_seconds` is the time that a
+    half-open connection stays open. After the same time, a trickle sends all remaining bytes.
 
     Raises ValueError if the rates are not probabilities, or if an action is unknown.
     """
@@ -101,7 +101,7 @@ class FaultPlan:
         self.stall_seconds: Final = stall_seconds
 
     def draw(self, request: bytes = b"") -> Action:
-        """Return the action for the next request. `request` is the request, or its beginning."""
+        """Return the action for the next request. `request` contains at least its first bytes."""
         if not request.startswith(self._only):
             return Action.PASS
         if self._script:

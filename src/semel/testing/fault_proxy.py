@@ -28,9 +28,9 @@ class FaultProxy(LoopResource):
     HTTP/1.1 messages, and `plan` chooses an action for each request. `target` is the address of the
     server. `round_trip_seconds` adds latency but does not limit the throughput.
 
-    `plan` and `target` can be changed at any time. A new plan applies from the next request on. A
-    new target applies from the next connection on. While the server is down, the proxy accepts each
-    connection and closes it.
+    `plan` and `target` can be changed at any time. A new plan applies to later requests, and a new
+    target applies to later connections. While the server is down, the proxy accepts each connection
+    and then closes it.
     """
 
     _thread_name = "semel-fault-proxy"
@@ -83,7 +83,7 @@ class FaultProxy(LoopResource):
         - `requests` and `connections`
         - `unreachable`: connections that were closed because the server was down
         - `connections_refused`: connections that were closed because there were too many
-        - `reorder_alone`: requests that waited to be overtaken, but no later request came in time
+        - `reorder_alone`: requests with the action `reorder` that no request overtook in time
         - `dropped_after_commit`: see the property with this name
         """
         return self._wires.counts

@@ -4,7 +4,7 @@ A session has two tasks. The first task reads requests, draws an action for each
 forwards the requests to the server. The second task forwards the responses.
 
 A request that passes or is delayed does not wait for earlier responses, so pipelined requests stay
-pipelined. A request with any other action waits until all earlier requests have got their
+pipelined. A request with any other action waits until the proxy has handled all earlier
 responses, so that the action does not affect the earlier requests.
 """
 
@@ -141,7 +141,7 @@ class ProxySession:
         return ProxiedExchange(next(self._wires.numbers), head.method, request, len(head.data))
 
     async def _carry_out(self, exchange: ProxiedExchange) -> bool:
-        """Carry out the action of a request. Return False if this must be the last request."""
+        """Carry out the action of a request. Return True if more requests can follow it."""
         if exchange.action not in (Action.PASS, Action.DELAY):
             await self._all_responded()
         match exchange.action:
@@ -257,10 +257,10 @@ class ProxySession:
     async def _forward_response(
         self, exchange: ProxiedExchange, head: MessageHead, body: AsyncIterator[bytes]
     ) -> tuple[bool, bool]:
-        """Forward a response that is read from the server, or carry out the action of `exchange`.
+        """Forward the server's response, or carry out the action of `exchange` instead.
 
         Return two values. The first is True if the client got the whole response. The second is
-        True if the connection continues.
+        True if the connection stays open.
         """
         action = exchange.action
         match action:
@@ -302,8 +302,8 @@ class ProxySession:
         """Forward only a part of a response.
 
         If the response has no body, forward a part of the head. Otherwise forward the head and a
-        part of the body. If the body is chunked, the part is some whole chunks and a part of the
-        next chunk.
+        part of the body. If the body is chunked, that part can contain several whole chunks before
+        the incomplete chunk.
         """
         random = self._plan.random
         if head.length == 0:

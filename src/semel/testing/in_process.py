@@ -123,8 +123,8 @@ class InProcessServer(LoopResource):
     `data` is the data directory. If it is None, the server uses a temporary directory and removes
     it at the end of the block.
 
-    If the engine fails, the process continues, unlike that of `semel serve`. The server raises
-    EngineStopped at the end of the block.
+    If the engine fails, the test process continues, and the server raises EngineStopped at the end
+    of the block. In contrast, the process of `semel serve` would end.
     """
 
     _thread_name = "semel-in-process"

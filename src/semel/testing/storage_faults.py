@@ -35,7 +35,7 @@ class PowerLost(Death):
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The operation raises `error` and does nothing.
+    """The operation raises `error` and has no effect.
 
     If `is_after` is true, the operation takes effect first and then raises `error`.
     """
@@ -98,7 +98,7 @@ class FaultyStorage:
     def _begin(self, operation: str, name: str, size: int) -> Fault | None:
         """Return the fault to inject into an operation, or None.
 
-        If the fault replaces the operation, raise the error of the fault instead.
+        If the fault prevents the operation, raise the error of the fault.
         """
         self._check_alive()
         fault = self.faults.before(operation, name, size) if self.faults is not None else None
@@ -125,7 +125,7 @@ class FaultyStorage:
 
 
 def refuse(code: int) -> Fail:
-    """Return a fault for which the operation does nothing and raises OSError with errno `code`."""
+    """Return a fault that makes an operation fail with the errno `code` and have no effect."""
     return Fail(system_error(code))
 
 

@@ -179,8 +179,8 @@ class VirtualStore(FaultyStorage):
     number of changed tables as `size`. The error of a `Fail` can be StoreFull, an OSError or a
     Death. This error is raised before or after the commit takes effect.
 
-    A `put` that exceeds the capacity raises StoreFull. A changed capacity applies from the next
-    transaction on.
+    A `put` that exceeds the capacity raises StoreFull. A changed capacity applies to transactions
+    that begin later.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -222,7 +222,7 @@ class VirtualStore(FaultyStorage):
         self._death = None
 
     def crash(self, _rng: Random) -> None:
-        """Simulate a power loss. The effect is that of `kill`, because every commit is synced."""
+        """Simulate a power loss. This does the same as `kill`, because every commit is synced."""
         self.kill()
 
     def copy(self) -> "VirtualStore":

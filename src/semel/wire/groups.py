@@ -26,11 +26,11 @@ from semel.wire.schema.transactions import (
 
 
 class GroupQuery(Struct, frozen=True):
-    """Which positions of a group to return.
+    """A query for the positions of a group.
 
-    With `is_stable`, the query is refused while a pending transaction moves one of the positions.
-    `stream` restricts the result to one stream. Moves of the pending transaction with the id
-    `transaction` are ignored.
+    If `is_stable` is true, the query is refused while a pending transaction moves one of the
+    positions. The pending transaction with the id `transaction` is ignored. `stream` restricts the
+    result to one stream.
     """
 
     is_stable: bool = False
@@ -50,7 +50,7 @@ def parse_positions(group: str, headers: Headers, body: bytes, *, now_ms: int) -
 
 
 def read_move(group: str, path: str, target: Target) -> PositionMove:
-    """Return the move of the group's position in the stream `path` to `target`.
+    """Return a PositionMove that sets the group's position in the stream `path` to `target`.
 
     Raises MalformedRequest if an offset in `target` is invalid.
     """
@@ -96,8 +96,8 @@ def parse_group_query(query: str) -> GroupQuery:
 def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
     """Return the response with the positions of a group.
 
-    A group that was never moved has no positions. The response is 409 if the query is for stable
-    positions and a pending transaction moves one of them.
+    A group has a position only in the streams in which one was set. The response is 409 if the
+    query is for stable positions and a pending transaction moves one of them.
     """
     pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
     if query.is_stable and pending:
@@ -146,7 +146,7 @@ def pinned_response(outcome: Pinned, group: str) -> Response:
 
 
 def snapshot_response(view: SnapshotView | None) -> Response:
-    """Return the response with the pinned step of a group; 404 if the group has no pinned step."""
+    """Return the response with a group's pinned step. The status is 404 if there is none."""
     if view is None:
         return problem_response(Problem(404, "snapshot_not_found", "the group has pinned no step"))
     return json_response(200, _snapshot(view.group, view))

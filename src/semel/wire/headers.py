@@ -74,7 +74,7 @@ _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 
 def refuse_repeated(repeated: Set[str]) -> None:
-    """Raise MalformedRequest if one of the repeated headers is in SINGLE."""
+    """Raise MalformedRequest if `repeated` contains a header that is allowed only once."""
     for name in sorted(SINGLE.intersection(repeated)):
         raise bad_header(name, "was sent more than once")
 
@@ -113,7 +113,7 @@ def to_number(value: str) -> int | None:
 def read_number(headers: Headers, name: str) -> int | None:
     """Return the integer in a header; None if the header is absent.
 
-    Raises MalformedRequest if the value has other characters than digits, or is too large.
+    Raises MalformedRequest if the value contains a character other than a digit, or is too large.
     """
     value = headers.get(name)
     number = None if value is None else to_number(value)
@@ -125,8 +125,8 @@ def read_number(headers: Headers, name: str) -> int | None:
 def read_canonical(headers: Headers, name: str, maximum: int = NUMBER_MAX) -> int | None:
     """Return the integer in a header; None if the header is absent.
 
-    Raises MalformedRequest if the value has leading zeros, has other characters than digits, or is
-    greater than `maximum`.
+    Raises MalformedRequest if the value has leading zeros, contains a character other than a digit,
+    or is greater than `maximum`.
     """
     value = headers.get(name)
     if value is None:
@@ -322,8 +322,8 @@ def parse_producer(
 ) -> ProducerTag | None:
     """Return the producer tag of an append; None if the append has no producer headers.
 
-    `fresh_id` is called for a new producer id if a sparse producer sends no id. If `fresh_id` is
-    None, such a request is refused. `is_strict` has the same effect as `Producer-Strict: true`.
+    If a sparse producer sends no id, `fresh_id` is called to make a new id. If `fresh_id` is None,
+    the request is refused. `is_strict` has the same effect as `Producer-Strict: true`.
     """
     if _ANY.isdisjoint(headers):
         return None

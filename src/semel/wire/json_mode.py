@@ -50,10 +50,10 @@ def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
     """Return the batch in a body, the reason why the body is invalid, or None for an empty array.
 
     The escape of a lone surrogate is valid JSON, but the parser refuses it. If the body has such an
-    escape, this function calls itself with `parsed`, a copy of the body in which the escape of a
-    letter replaces the escape of each surrogate. The copy is parsed to find the position and the
-    length of each message. The messages are then taken from `body`, where they have the same
-    positions and lengths.
+    escape, this function makes a copy of the body in which each surrogate's escape is replaced by a
+    letter's escape, and calls itself with the copy as `parsed`. Parsing the copy gives the position
+    and the length of each message. The messages are then taken from `body`, where they have the
+    same positions and lengths.
     """
     if not body.isascii():
         try:
@@ -93,9 +93,9 @@ def _split(body: bytes, parsed: bytes) -> Batch | str | None:
 
 
 def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
-    """Return the messages of `body`.
+    """Return the messages of `body`. `raws` contains the messages of `parsed`, a copy of `body`.
 
-    They have the same positions and lengths in `body` as the messages `raws` have in `parsed`.
+    Each message has the same position and the same length in `body` and in `parsed`.
     """
     at = parsed.index(b"[") + 1
     messages = []

@@ -45,10 +45,10 @@ _MODES: Final = (DENSE, SPARSE)
 
 
 class ProducerQuery(Struct, frozen=True):
-    """Which producers to show.
+    """A query for producers.
 
-    With `stream` only, all producers of the stream. With `stream` and `id`, one producer of the
-    stream. With `id` only, the registration of the producer id.
+    With only `stream`, it returns all producers of the stream. With `stream` and `id`, it returns
+    one producer of the stream. With only `id`, it returns the registration of the producer id.
     """
 
     stream: str | None
@@ -155,7 +155,7 @@ def assigned_response(outcome: Outcome) -> Response:
 
 @responds_to(Claimed)
 def claim_response(outcome: Claimed, *, path: str) -> Response:
-    """Return the response to a claim: the new epoch, and what earlier instances stored last."""
+    """Return the response to a claim: the new epoch, and the last sequence, offset and cursor."""
     response = ProducerClaim(
         stream=path,
         producer_id=outcome.producer_id,

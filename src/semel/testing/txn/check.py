@@ -5,7 +5,7 @@ group must process every message once, and each worker must start at the positio
 worker ended.
 
 Every value must be unique. Therefore each message identifies its transaction, and the checker
-seldom has to try several orders. The time for a check is about linear in the size of the history.
+rarely has to try several orders of transactions. The time for a check is about linear.
 
 An anomaly is always a violation of something that semel guarantees. These cases are not anomalies:
 
@@ -42,7 +42,7 @@ class TransactionReport(Struct, frozen=True):
       Such a transaction counts as committed if its messages or moves are visible.
     - `reads` counts the reads. `edges` counts the edges of the dependency graph.
     - `ranges` counts the ranges that committed transactions processed for shared groups.
-    - `refused` counts the transactions that had a request refused because of a group's position.
+    - `refused` counts the transactions in which a group's position caused a refusal.
     - `sets` counts the acknowledged requests that set a position outside any transaction.
     - `deletes` counts the acknowledged deletions of streams.
     """
@@ -85,9 +85,9 @@ def check_transactions(
 
     `committed` and `uncommitted` map each stream to all its messages, as read at read_committed and
     at read_uncommitted. `positions` maps each group and stream to the group's final position.
-    `incarnations` maps each stream in `positions` to its final incarnation, which is named by the
-    same string as in the recorded moves. `incarnations` is needed only if a stream in `positions`
-    was deleted and created again.
+    `incarnations` maps each stream in `positions` to the string that the recorded moves use for the
+    final incarnation of the stream. `incarnations` is needed only if a stream in `positions` was
+    deleted and created again.
 
     Before the call, every client and every transaction must have ended. The streams in `committed`
     and `uncommitted` must never have been trimmed or deleted.
@@ -214,9 +214,9 @@ def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
-    """Return the number of the message that follows the last message that a read returned.
+    """Return the number of the first message after the end of a read.
 
-    The number counts the messages of the stream at read_uncommitted.
+    This number counts all messages of the stream that are visible at read_uncommitted.
     """
     log = facts.committed.get(read.stream, ())
     end = min(read.end, len(log))
@@ -224,7 +224,7 @@ def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
 
 
 def _is_partly_read(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> bool:
-    """Return True if `sent.transaction` has a message in the stream before the end of `read`."""
+    """Return True if `read` ended after the first message of an append of `sent.transaction`."""
     numbers = facts.numbers.get(read.stream, {})
     return any(
         numbers.get(append.values[0], read.end) < read.end
@@ -323,10 +323,10 @@ def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
 def _check_position(
     facts: HistoryFacts, where: tuple[str, str], numbers: list[int]
 ) -> Iterator[Anomaly]:
-    """Check that the final position of a group is the one that its last committed move set.
+    """Check that the last committed move of a group led to the group's final position.
 
-    `where` is the group and the stream. `numbers` are the indexes of the transactions that move
-    this position.
+    `where` contains the group and the stream. `numbers` contains the indexes of the transactions
+    that move the group's position in the stream.
     """
     transactions = facts.history.transactions
     position = facts.positions.get(where)

@@ -52,7 +52,7 @@ class HistoryFacts:
 
     `is_committed` and `ended_by` have one entry for each transaction of the history. A transaction
     with an unknown outcome counts as committed if any of its values or moves is visible at the end.
-    `ended_by` is a time by which the transaction had certainly ended.
+    `ended_by` contains the latest time at which each transaction can have ended.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class HistoryFacts:
                     yield step
 
     def offset_times(self, sent: Sent) -> tuple[int, int]:
-        """Return two times between which the values of the append got their offsets."""
+        """Return the earliest and the latest time at which the append can have got its offsets."""
         if sent.transaction.is_inline:
             return sent.append.invoked_at, time_or_never(sent.append.returned_at)
         decide_at = sent.transaction.decide_at
@@ -107,7 +107,7 @@ class HistoryFacts:
         )
 
     def has_moved(self, transaction: RecordedTransaction) -> bool:
-        """Return True if the final position of a group is the one that this transaction set.
+        """Return True if this transaction moves a group to the final position of the group.
 
         This proves the commit, because no other transaction moves the group to the same position.
         """

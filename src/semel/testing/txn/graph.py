@@ -14,18 +14,18 @@ The kinds of edges:
 
 - ww: a message is stored in a stream directly before a second message. The edge leads from the
   event that stored the first message to the event that stored the second.
-- wr: a read returned a message. The edge leads to the read. It starts at the commit for a read at
-  read_committed, and at the event that stored the message for a read at read_uncommitted.
+- wr: a read returned a message. At read_committed, the edge leads from the commit to the
+  read. At read_uncommitted, it leads from the event that stored the message to the read.
 - rw: a read did not return a message, although it reached the end of the stream. The edge leads
-  from the read to the later event with which the message became visible.
-- then: one client did one thing after the other, in one transaction or as one reader. The edge
+  from the read to the later event that made the message visible.
+- then: one client did two things in succession, in one transaction or as one reader. The edge
   leads from the first event to the second.
 
 There are further nodes between the commits and the reads of a stream. The code calls them cuts. A
 cut is the state in which the first n messages of the stream are visible. There is one cut for each
 n at which a read ended. Cuts are needed because a commit does not always make its messages
-visible immediately: an older inline transaction can still be open. Therefore a read that lacks a
-message comes before the next cut, but not always before the commit.
+visible immediately: an older inline transaction can still be open. Therefore a read that did not
+return a message comes before the next cut, but not always before the commit of that message.
 """
 
 from bisect import bisect_right
@@ -192,7 +192,7 @@ class Dependencies:
     def _node_of(self, sent: Sent) -> int:
         """Return the node that gave a message its offset.
 
-        That is the append for an inline transaction, and otherwise the commit.
+        In an inline transaction, this node is the append. Otherwise it is the commit.
         """
         if sent.transaction.is_inline:
             return self._steps[sent.number] + sent.step
@@ -319,8 +319,8 @@ def cycles(dependencies: Dependencies, graph: Graph) -> Iterator[Anomaly]:
 
     The anomaly shows one cycle of the component. The classes G0, G1c, G-single and G2 are tried in
     this order, and the first class that has a cycle is reported. Each class allows more edges than
-    the class before it: G0 only `ww` and `then`, G1c also `wr`, G-single also one `rw`, and G2 any
-    number of `rw`.
+    the class before it: G0 allows only `ww` and `then`, G1c also allows `wr`, G-single also allows
+    one `rw`, and G2 allows any number of `rw`.
     """
     parts = list(components(graph))
     part_of = {node: number for number, part in enumerate(parts) for node in part}

@@ -61,12 +61,12 @@ class TransactionAppend(_RecordedRequest, eq=False):
 
 
 class TransactionRead(Struct, eq=False):
-    """One read and the values that it returned. The first value is number `start` of the stream.
+    """One read and the values that it returned. `start` is the number of the first value.
 
-    Numbers are not offsets. They count the messages that a reader gets, from 0.
+    Numbers are not offsets. The first message that a reader can get from a stream has the number 0.
 
-    `is_up_to_date` is true if the read returned all messages that were visible to it from `start`
-    on. `is_committed` is true for a read at read_committed.
+    `is_up_to_date` is true if the read returned all visible messages with the number `start` or a
+    higher number. `is_committed` is true for a read at read_committed.
     """
 
     stream: str
@@ -80,7 +80,7 @@ class TransactionRead(Struct, eq=False):
 
     @property
     def end(self) -> int:
-        """The number that follows the number of the last value."""
+        """The number of the first message after the end of this read."""
         return self.start + len(self.values)
 
 
@@ -111,8 +111,8 @@ class RecordedTransaction(Struct, eq=False):
     """One transaction. Its outcome is unknown until `committed` or `aborted` is called.
 
     `steps` contains its appends and the reads of its client, in order. `moves` maps each group and
-    stream to the position to which the transaction moves the group. `ranges` maps each group and
-    stream to the messages that were processed, for groups that several transactions share.
+    stream to the position to which the transaction moves the group. If several transactions
+    share a group, `ranges` maps the group and the stream to the messages that were processed.
 
     `prepare_at` and `decide_at` are the times at which the prepare and the commit were sent.
     `prepared_at` is the time of the response to the prepare. `refused_at` is set if a request was
@@ -228,7 +228,7 @@ class RecordedTransaction(Struct, eq=False):
         self.outcome, self.returned_at = "committed", self.clock()
 
     def aborted(self) -> None:
-        """Record the end of a transaction that was aborted, or that was refused and is not open."""
+        """Record that the transaction ended without a commit, because of an abort or a refusal."""
         self.outcome, self.returned_at = "aborted", self.clock()
 
 
@@ -289,8 +289,8 @@ class TransactionHistory:
     ) -> RecordedChange:
         """Record that a group's position is about to be set to `to`, outside any transaction.
 
-        Record the response on the returned change. A request with an expected offset can also be
-        recorded, but only if it is never retried.
+        Record the response on the returned change. If the request has an expected offset, record
+        the request only if it is never retried.
         """
         change = RecordedChange(
             incarnation, group, to, stream=stream, invoked_at=self.clock(), clock=self.clock
@@ -299,7 +299,7 @@ class TransactionHistory:
         return change
 
     def delete(self, stream: str, *, incarnation: str = "") -> RecordedChange:
-        """Record that a stream that groups read is about to be deleted.
+        """Record that an input stream of a group is about to be deleted.
 
         Record the response on the returned change.
         """

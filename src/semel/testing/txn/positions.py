@@ -1,8 +1,8 @@
-"""Checks groups that workers share: each message is processed once, unless a group is set back.
+"""Checks shared groups: a message is processed once, unless the group's position is set back.
 
 Each group is checked separately in each incarnation of each stream. There must be an order of all
 the group's moves in which each committed transaction starts at the group's current position. The
-group begins at 0.
+first position of a group is 0.
 """
 
 from bisect import bisect_right
@@ -37,10 +37,10 @@ _STATES_MAX: Final = 1_000_000
 
 
 class ChainStep(NamedTuple):
-    """One move of a group from `start` to `to`, made not before `low` and not after `high`.
+    """One move of a group's position from `start` to `to`, at a time between `low` and `high`.
 
-    If `start` is None, the move is a set. If `is_sure` is false, it is unknown whether the move was
-    made. If `is_end` is true, this is not a move but the final position of the group.
+    If `start` is None, a request outside any transaction set the position. If `is_sure` is false,
+    the move may not have happened. If `is_end` is true, this is the final position, not a move.
 
     For a prepared transaction, `low` is the time at which its commit was sent, and `high` is the
     earlier time at which it was prepared. No other transaction can move the group between these
@@ -68,11 +68,11 @@ class ChainStep(NamedTuple):
 
 
 class Stuck(NamedTuple):
-    """A violation: `step` fits into no order of the steps.
+    """A violation: `step` cannot be placed in any order of the steps.
 
-    `before` contains the steps that come before `step`. After them, the group is at `position`.
-    `before` begins with the last step that moved the group back. If no step did, `before` begins
-    with the first step of all.
+    `before` contains the steps that come before `step`. After these steps, the group is at
+    `position`. `before` begins with the last step that moved the group back. If there is no such
+    step, `before` begins with the first step of the group.
 
     If `step` is a prepared transaction, `inside` contains the moves that were made while this
     transaction held the group.
@@ -87,9 +87,9 @@ class Stuck(NamedTuple):
 class _State(NamedTuple):
     """A state of the search: the steps that are ordered so far, and the resulting position.
 
-    A step is timed if it was certainly made, and made by a known time. All other transactions are
-    loose. These steps are ordered so far: the timed steps with an index below `first`, the timed
-    steps with an index in `done`, and the loose steps whose bit is set in `loose`.
+    A step is timed if it certainly happened and its latest possible time is known. The step of a
+    transaction is loose if it is not timed. The ordered steps are the timed steps with an index
+    below `first` or in `done`, and the loose steps whose bit is set in `loose`.
     """
 
     first: int
@@ -123,7 +123,7 @@ class Chain:
         self._came_from: dict[_State, tuple[_State, ChainStep]] = {}
 
     def stuck(self) -> Iterator[Stuck]:
-        """Yield a violation for each step that fits into no order.
+        """Yield a violation for each step that cannot be placed in any order of the steps.
 
         After each violation, the search continues as if the step had been possible.
         """
@@ -180,9 +180,10 @@ class Chain:
                 yield step, state._replace(position=step.to)
 
     def _window(self, state: _State) -> tuple[list[int], int]:
-        """Return the indexes of the timed steps that can come next by time, and the lowest `high`.
+        """Return the indexes of the timed steps that can come next, and the lowest `high`.
 
-        The lowest `high` is the time by which one of the remaining timed steps must have been made.
+        The steps are chosen by their times; their positions are not checked. One of the remaining
+        timed steps must have happened by the time of the lowest `high`.
         """
         left: list[int] = []
         index, last = state.first, max(state.done, default=-1)
@@ -216,10 +217,10 @@ class Chain:
         return state._replace(loose=state.loose | 1 << number, position=self._loose[number].to)
 
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Yield the sets that can happen now, other than the sets that `_window` returns.
+        """Yield the steps in which a request outside any transaction can set the position now.
 
-        A set moves the group outside any transaction. Because of retries, it can happen several
-        times. A set without a response can happen at any time after it was sent.
+        The steps that `_window` returns are left out. Because of retries, a request can take effect
+        several times. Without a response, it can take effect at any time after it was sent.
         """
         yield from (step for step in self._anytime if step.low <= high)
         last = max(state.done, default=state.first - 1)
@@ -243,8 +244,7 @@ class Chain:
     def _blocked(self, state: _State) -> tuple[Stuck, _State]:
         """Return the violation at `state`, and the state with which the search continues.
 
-        No step is possible at `state`. In the returned state, the step of the violation counts as
-        made.
+        No step is possible at `state`. In the returned state, the violating step has happened.
         """
         window, _ = self._window(state)
         index = min(window, key=lambda number: self._timed[number].high, default=-1)
@@ -264,7 +264,7 @@ class Chain:
     def _before(self, state: _State) -> list[ChainStep]:
         """Return the steps that lead to a state, in order.
 
-        The first of them is the last step that moved the group back, if there is such a step.
+        If any step moved the group back, the returned list begins with the last such step.
         """
         steps: list[ChainStep] = []
         while state in self._came_from and not (steps and steps[-1].goes_back):
@@ -309,7 +309,7 @@ def check_shared(
 
 
 def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
-    """Check that, once prepared, a transaction was not refused because of a group's position."""
+    """Check that a prepared transaction was not refused later because of a group's position."""
     prepared_at, refused_at = transaction.prepared_at, transaction.refused_at
     if prepared_at is not None and refused_at is not None and refused_at >= prepared_at:
         text = f"{name_of(transaction)} was prepared, but refused later because of a position"
@@ -319,8 +319,8 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
 def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
     """Check that no transaction committed a range of a stream that was already deleted.
 
-    The stream counts as already deleted if the deletion had ended before the prepare was sent. If
-    no prepare was sent, the deletion must have ended before the commit was sent.
+    The stream was already deleted if the deletion ended before the prepare of the transaction was
+    sent. If the transaction has no prepare, the time of its commit is used instead.
     """
     deleted_at = {
         (change.stream, change.incarnation): time_or_never(change.returned_at)
