@@ -86,7 +86,7 @@ class Reopened(Struct, frozen=True, kw_only=True):
 
 
 async def measure_restart(harness: Harness) -> list[Figure]:
-    """Measure the time and memory to open the directory, after a kill and after a close."""
+    """Measure how much time and memory it takes to open the directory after a kill or a close."""
     return await asyncio.to_thread(_measure, harness)
 
 
