@@ -146,7 +146,7 @@ def _clocked(call: Callable[..., Any], seconds: list[float]) -> Callable[..., An
 
 
 class BrokerLoad:
-    """A broker and a journal writer on a real directory.
+    """A broker, and a journal writer that writes to a real directory.
 
     They run in the calling thread, without an engine.
     """

@@ -1,4 +1,4 @@
-"""What all benchmarks share: options, a scratch directory, alternating rounds, and figures."""
+"""The options, scratch directory, alternating rounds and figures that all benchmarks share."""
 
 import math
 import os

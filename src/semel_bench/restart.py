@@ -70,9 +70,9 @@ class Extent(Struct, frozen=True):
 
 
 class Reopened(Struct, frozen=True, kw_only=True):
-    """What a process measured while it opened and read the directory.
+    """The measurements of a process that opened and read the directory.
 
-    `before` and `after` are the memory before and after the directory was opened.
+    `before` and `after` describe the memory before and after the directory was opened.
     """
 
     open_s: float

@@ -120,7 +120,7 @@ class Process(Struct, frozen=True):
 
     @property
     def memory_kib(self) -> int:
-        """The anonymous memory of the server, in KiB. This is memory that no file backs."""
+        """The anonymous memory of the server, in KiB. This memory is not backed by a file."""
         return memory_of(self.pid).anonymous_kib
 
 

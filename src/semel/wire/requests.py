@@ -326,10 +326,9 @@ _ISOLATIONS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 
 
 class ReadRequest(Struct, frozen=True, gc=False):
-    """A read that starts at `offset`.
+    """A read that starts at `offset`, or at the tail if `is_now` is True.
 
-    With `is_now`, the read starts at the tail. If `offset` is None and `is_now` is False, the read
-    starts at the head.
+    If `offset` is None and `is_now` is False, the read starts at the head.
     """
 
     offset: int | None = None

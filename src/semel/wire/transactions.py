@@ -75,7 +75,7 @@ _TIMED_OUT_PHASE: Final = "Dead"
 class TxnQuery(Struct, frozen=True):
     """A query for a page of the list of pending transactions, filtered by state and stream.
 
-    A filter that is None accepts every transaction. The page begins after the number `after`.
+    If a filter is None, it accepts everything. The page begins after transaction number `after`.
     """
 
     state: str | None

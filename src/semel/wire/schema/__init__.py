@@ -43,7 +43,7 @@ class StreamsPage(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """The response to `GET /health`. `durable` is the LSN below which everything is durable."""
+    """The response to `GET /health`. Everything before the LSN `durable` is durable."""
 
     status: str
     durable: int

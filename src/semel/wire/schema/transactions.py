@@ -63,7 +63,7 @@ class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
 class PinRequest(StrictRequest, frozen=True):
     """The body of `POST /v1/groups/{group}/snapshot`.
 
-    The Python client encodes a `PinnedStep` as the body, which gives the same JSON members.
+    A `PinnedStep` has the same JSON members, so the Python client sends a `PinnedStep`.
     """
 
     number: int
