@@ -36,7 +36,7 @@ class Registration(Struct, frozen=True):
 
 
 class AssignedProducer(Struct, frozen=True, rename={"producer_id": "producerId"}):
-    """The response to a registration in the older dialect."""
+    """The response to `POST /v1/stream/{path}/producer`: the producer id and its epoch."""
 
     producer_id: str
     epoch: int
