@@ -164,8 +164,8 @@ _BOTH: Final = "bare limit, both in one server"
 async def measure_one(harness: Harness) -> list[Figure]:
     """Measure appends that are sent one at a time.
 
-    The latency is compared with the sum of two latencies: that of a request with a constant
-    response, and that of a bare write with a sync.
+    Their latency is compared with the latency of a request that gets a constant response, plus the
+    latency of a bare write with a sync.
     """
     options = harness.options
     with (

@@ -103,7 +103,7 @@ async def _append_by_async_client(process: Process, seconds: float) -> Latencies
 
 
 def _timed(seconds: float, latencies: Latencies) -> Iterator[None]:
-    """Yield once for each append that the caller makes, for `seconds` after a warm-up.
+    """Yield during a warm-up and for `seconds` after it. The caller makes one append per yield.
 
     The latency of each append after the warm-up is added to `latencies`.
     """

@@ -42,7 +42,7 @@ Rounds = dict[str, list[EngineRound]]
 
 
 async def measure_engine(harness: Harness) -> list[Figure]:
-    """Measure small appends (without and with the engine) and large appends."""
+    """Measure small appends without the engine and with it, and large appends without it."""
     gc.collect()
     return [*await _small(harness), *await _engine(harness), *await _large(harness)]
 
@@ -67,8 +67,8 @@ async def _compare(
     The bare loop writes as many bytes as the plain appends. If `size` is 1 MiB, there is also a
     bare loop that writes to a growing file.
 
-    `counts` has three numbers: the rounds, the write groups in a round, and the appends in a write
-    group. `frame_max` is the maximum size of an append's frame, in bytes.
+    `counts` is the number of rounds, of write groups in a round, and of appends in a write group.
+    `frame_max` is the maximum size of an append's frame in bytes.
     """
     rounds, groups, appends = counts
     with harness.scratch() as folder, ExitStack() as stack:
@@ -102,7 +102,7 @@ async def _compare(
 def _shares(
     name: str, rounds: list[EngineRound], bare: list[EngineRound], target: Target | None = None
 ) -> list[Figure]:
-    """Return the speed of `rounds` as a percentage of the bare loop's speed, as two figures.
+    """Return two figures for the speed of `rounds`, as a percentage of the bare loop's speed.
 
     The first figure is the median over the rounds. The second is computed from the total times.
     """

@@ -146,7 +146,7 @@ def _clocked(call: Callable[..., Any], seconds: list[float]) -> Callable[..., An
 
 
 class BrokerLoad:
-    """A broker and a journal writer on a real directory.
+    """A broker, and a journal writer that writes to a real directory.
 
     They run in the calling thread, without an engine.
     """
@@ -232,8 +232,8 @@ async def engine_round(
 ) -> EngineRound:
     """Run `in_flight` coroutines that make `appends_each` appends each, and return the cost.
 
-    A coroutine makes its next append when its previous append is durable. In the result, `cpu_s` is
-    the CPU time of all threads, and `write_cpu_s` does not include the event loop's thread.
+    A coroutine makes its next append when its previous append is durable. In the result, `cpu_s`
+    includes all threads, and `write_cpu_s` includes all except the event loop's thread.
     """
 
     async def append() -> None:

@@ -1,4 +1,4 @@
-"""What all benchmarks share: options, a scratch directory, alternating rounds, and figures."""
+"""The options, scratch directory, alternating rounds and figures that all benchmarks share."""
 
 import math
 import os
@@ -116,7 +116,7 @@ def file_system(directory: str) -> str:
 
 
 class Target(Struct, frozen=True):
-    """A bound for a figure. `of` says whether it applies to the figure's value or its ratio."""
+    """A bound for a figure's value or for its ratio. `of` says for which of the two."""
 
     sense: Literal[">=", "<="]
     bound: float
@@ -151,7 +151,7 @@ class Figure(Struct, frozen=True):
 
     @property
     def score(self) -> float | None:
-        """How well the target is met. 1 means exactly, and more than 1 means better.
+        """How well the target is met: 1 means exactly, and more than 1 means a better figure.
 
         It is None if there is no target.
         """

@@ -178,7 +178,7 @@ async def drive(
 async def _let_run(seconds: float | None, state: _RoundState) -> None:
     """Wait for `seconds`, or until the sources have no more requests.
 
-    Raises the error if a connection fails.
+    If a connection fails, this function raises the connection's error.
     """
     done, _ = await asyncio.wait([state.settled], timeout=seconds)
     for future in done:
@@ -203,7 +203,7 @@ def timed_side(
 
 
 async def send_all(process: Process, *requests: bytes) -> Round:
-    """Send requests over one connection, and wait for each response before the next request."""
+    """Send requests over one connection, one at a time, and wait for each response."""
     return await drive(process, [limited(iter(requests))])
 
 

@@ -30,7 +30,7 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 def large_json() -> bytes:
     """Return a JSON array of 100-byte messages.
 
-    It has as many messages as one append can contain, but is not larger than 1 MiB.
+    The array has as many messages as fit into 1 MiB, but at most as many as an append can have.
     """
     messages = min(BATCH_MESSAGES_MAX, MIB // (_MESSAGE_BYTES + 1))
     return b"[" + b",".join(map(_message, range(messages))) + b"]"

@@ -70,9 +70,9 @@ class Extent(Struct, frozen=True):
 
 
 class Reopened(Struct, frozen=True, kw_only=True):
-    """What a process measured while it opened and read the directory.
+    """The measurements of a process that opened and read the directory.
 
-    `before` and `after` are the memory before and after the directory was opened.
+    `before` and `after` describe the memory before and after the directory was opened.
     """
 
     open_s: float
@@ -86,7 +86,7 @@ class Reopened(Struct, frozen=True, kw_only=True):
 
 
 async def measure_restart(harness: Harness) -> list[Figure]:
-    """Measure the time and memory to open the directory, after a kill and after a close."""
+    """Measure how much time and memory it takes to open the directory after a kill or a close."""
     return await asyncio.to_thread(_measure, harness)
 
 

@@ -1,8 +1,8 @@
-"""Starts the servers to measure, each in its own process, and measures their CPU time and memory.
+"""Starts each measured server in its own process, and measures its CPU time and memory.
 
-For comparison, the module also contains files that are written and synced like the journal, and a
-server that only writes to such files. `python -m semel_bench.servers [DIRECTORY]` starts this
-server. The module works on Linux only.
+The module also has a `BareServer` for comparison, which only writes to `BareFiles`. These files are
+written and synced like the journal. `python -m semel_bench.servers [DIRECTORY]` starts this server.
+The module works on Linux only.
 """
 
 import asyncio
@@ -55,11 +55,7 @@ process.stdout.write(`listening on ${url}\\n`)
 
 
 class Memory(Struct, frozen=True):
-    """The memory of a process, in KiB.
-
-    These are its resident memory, the anonymous part of this memory, and the peak of the resident
-    memory.
-    """
+    """The resident memory of a process, in KiB: its size, its anonymous part and its peak."""
 
     resident_kib: int
     anonymous_kib: int
@@ -81,7 +77,7 @@ def cpu_seconds_of(pid: int) -> float:
 def cpu_seconds_below(pid: int, command: bytes) -> float:
     """Return the CPU time that some children of the process `pid` have used so far, in seconds.
 
-    These are the children whose command line contains `command`, with all their descendants.
+    A child is counted, with all its descendants, if its command line contains `command`.
     """
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
@@ -124,7 +120,7 @@ class Process(Struct, frozen=True):
 
     @property
     def memory_kib(self) -> int:
-        """The anonymous memory of the server, in KiB. This is memory that no file backs."""
+        """The anonymous memory of the server, in KiB. This memory is not backed by a file."""
         return memory_of(self.pid).anonymous_kib
 
 
@@ -329,9 +325,9 @@ class BareFiles:
 class BareServer:
     """A server that only makes each request's body durable and sends a constant response.
 
-    Without files, it writes nothing and responds immediately. It uses semel's HTTP listener and
-    writes waiting bodies together. Because it does nothing else, no server with this HTTP listener
-    can be faster.
+    Without files, the server writes nothing and responds immediately. With files, it writes all
+    waiting bodies with one sync. It uses semel's HTTP listener and does nothing else, so no server
+    with this HTTP listener can be faster.
     """
 
     def __init__(self, files: BareFiles | None) -> None:
@@ -345,7 +341,7 @@ class BareServer:
         self._is_busy = False
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Respond to a request when its body is durable; immediately if there are no files."""
+        """Respond when the request's body is durable. Without files, respond immediately."""
         if self._files is None:
             responder.send(self._response)
             return

@@ -1,7 +1,7 @@
 """The rates at which Spark reads and writes streams, compared with Spark's own text source.
 
-Every query is a streaming query that processes the rows that are stored when it starts. The rate is
-computed from the duration of the query's only batch. Spark reports this duration, and it includes
+Each query is a streaming query. It processes the rows that were stored before it started. The rate
+is computed from the duration of the query's only batch. Spark reports this duration, which includes
 planning and the Spark checkpoint.
 
 The CPU time of the JVM, of the Python workers and of the server is measured over the whole query,

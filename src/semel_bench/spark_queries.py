@@ -1,8 +1,8 @@
 """The queries that the benchmark `spark` runs.
 
-This is the only benchmark module that imports Spark when it is imported. Spark's Python workers
-also import it, because it defines `EmptySource`. It imports semel only when a Spark session starts,
-because the import would otherwise add time to every batch.
+Only this benchmark module imports Spark at its top level. Spark's Python workers also import this
+module, because it defines `EmptySource`. The module imports semel only when a Spark session starts,
+because an import at the top level would add time to every batch.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,14 +1,14 @@
-"""How long a checkpoint delays the event loop, measured by a ticker under a steady load.
+"""Measures how long a checkpoint delays the event loop while there is a steady load.
 
 Before each checkpoint, every stream is written to. So every stream has a changed tail and a changed
-index block that the checkpoint must store. During every second checkpoint, the appends are sent one
-at a time. The engine sometimes writes a single append on the event loop itself, and this measures
-that case.
+index block that the checkpoint must store. During every second checkpoint, the appends are
+submitted one at a time, because the engine sometimes writes a single append on the event loop
+itself.
 
-A gap is the time by which a tick of the ticker is late. The gap includes the time that the load
-itself needs on the event loop. The net gap is the gap without the time that any thread of this
-process waited for a core. On a busy machine, the delay that the engine causes is between the net
-gap and the gap.
+A ticker wakes up every millisecond. A gap is the delay of one wake-up. The gap includes the time
+that the load itself needs on the event loop. The net gap is the gap minus the time that the threads
+of this process waited for a core. On a busy machine, the delay that the engine causes is between
+the net gap and the gap.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ def _is_in_checkpoint(parts: Times) -> bool:
 
 
 async def _checkpoint(engine: Engine, parts: Times) -> float:
-    """Request a checkpoint and return its duration in seconds. `parts` shows when it ends."""
+    """Request a checkpoint, wait until `parts` shows its end, and return the seconds it took."""
     began = time.perf_counter()
     engine.checkpoint()
     while _is_in_checkpoint(parts):  # noqa: ASYNC110 - the engine does not report the end
@@ -194,8 +194,8 @@ def _check(outcome: Outcome) -> None:
 class Ticker:
     """Wakes up every millisecond and records how late each wake-up is.
 
-    Gaps during a checkpoint, and in the half second after it, are in `trickle` if the pump submits
-    one append at a time, and otherwise in `steady`. Gaps at all other times are in `quiet`.
+    The gaps during a checkpoint and in the half second after it are in `steady`, or in `trickle` if
+    the pump submits one append at a time. All other gaps are in `quiet`.
     """
 
     def __init__(self, is_in_checkpoint: Callable[[], bool], pump: Pump) -> None:

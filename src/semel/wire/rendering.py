@@ -107,8 +107,8 @@ EXPOSED_LINE: Final = f"{EXPOSED_HEADER[0]}: {EXPOSED_HEADER[1]}\r\n"
 class Response(Struct, frozen=True, gc=False):
     """A response without the constant headers and without the headers about the connection.
 
-    With `is_streamed`, the body is sent later, as body chunks. With `is_to_gzip`, the headers
-    already announce gzip, but the body is not compressed yet. Call `compress` before sending it.
+    If `is_streamed` is True, the body is sent later, as body chunks. If `is_to_gzip` is True, the
+    headers already announce gzip, but `compress` must compress the body before it is sent.
     """
 
     status: int

@@ -1,10 +1,10 @@
-"""Requests on streams: the query, headers and body are parsed into a command or a problem.
+"""Parses the query, headers and body of a request on a stream into a command or a problem.
 
-The checks of a POST are numbered. This module makes the first four and has their numbers in
-comments: 1 the syntax of the headers, 2 an empty body, 3 a missing Content-Type, 4 the body's size.
+The checks of a POST are numbered, and comments in the code have the numbers. This module performs
+checks 1 to 4: the headers' syntax, an empty body, a missing Content-Type and the body's size.
 
-The engine makes the later checks, which need the stream. Check 14 refuses invalid JSON in the body.
-This module only finds the JSON error and stores it in the command.
+The engine performs the later checks, because they need the stream. Check 14 refuses invalid JSON:
+this module finds the JSON error and stores it in the command, and the engine refuses the command.
 """
 
 from collections.abc import Callable, Set
@@ -62,12 +62,12 @@ _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
 
 
 class AppendPlan(Struct, frozen=True, gc=False):
-    """The parsed headers of an append. Requests that differ only in body and sequence share a plan.
+    """The parsed headers of an append. Appends that differ only in body and sequence share a plan.
 
-    If the Content-Type is malformed, `media_type` is a Problem. The Problem is sent only if the
-    request has a body. If `is_named` is False, the server has chosen the producer id, so the plan
-    can be used for one append only. `is_common` means that `append_response_lines` can build the
-    response to a stored append, unless the outcome has `is_unguarded`.
+    If the Content-Type is malformed, `media_type` is a Problem, which is sent only if the append
+    has a body. If `is_named` is False, the server has chosen the producer id, so the plan can be
+    used for one append only. If `is_common` is True, `append_response_lines` can build the response
+    to a stored append whose outcome has `is_unguarded=False`.
     """
 
     path: str
@@ -95,8 +95,8 @@ def plan_post(
 ) -> AppendPlan:
     """Parse the headers of a POST, which appends to a stream, closes it, or does both.
 
-    `fresh_id` is called for a new producer id if a sparse producer sends no id. `is_strict` has the
-    same effect as `Producer-Strict: true`.
+    `fresh_id` returns a new producer id. It is called if a sparse producer sends no id. `is_strict`
+    has the same effect as `Producer-Strict: true`.
     """
     refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
@@ -326,10 +326,9 @@ _ISOLATIONS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 
 
 class ReadRequest(Struct, frozen=True, gc=False):
-    """A read that starts at `offset`.
+    """A read that starts at `offset`, or at the tail if `is_now` is True.
 
-    With `is_now`, the read starts at the tail. If `offset` is None and `is_now` is False, the read
-    starts at the head.
+    If `offset` is None and `is_now` is False, the read starts at the head.
     """
 
     offset: int | None = None
@@ -344,7 +343,7 @@ class ReadRequest(Struct, frozen=True, gc=False):
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
-    """Parse a read. Its headers can be repeated, because the value of each is a list."""
+    """Parse a read. Each header may occur several times, because its value is a list."""
     parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
@@ -408,10 +407,10 @@ def parse_cursor(text: str | None) -> int | None:
 def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
     """Return the read cursor for a response. `previous` is the read cursor of the request.
 
-    Time is divided into numbered intervals of 20 s. The result is normally the current interval's
-    number. But read cursors must increase. If `previous` is not below this number, the result is
-    `previous` plus the number of intervals in `jitter_s` seconds, rounded up. `jitter_s` is a
-    random number from 1 to JITTER_S_MAX.
+    Time is divided into numbered intervals of 20 s. The result is the number of the current
+    interval if `previous` is None or smaller than this number. Otherwise, because read cursors must
+    increase, the result is `previous` plus the number of intervals in `jitter_s` seconds, rounded
+    up. `jitter_s` is a random number from 1 to JITTER_S_MAX.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:

@@ -48,7 +48,7 @@ _NO_WINDOW: Final = "0; keys=0"
 
 
 class Blocker(Struct, frozen=True, gc=False):
-    """The pending transaction that readers at `read_committed` wait for, and when it began."""
+    """The pending transaction that readers at `read_committed` wait for, and its start time."""
 
     transaction: str
     since_ms: int
@@ -57,9 +57,9 @@ class Blocker(Struct, frozen=True, gc=False):
 class StreamFacts(Struct, frozen=True, gc=False):
     """The parts of a stream's durable state that responses contain.
 
-    `stable` is the stable offset: every message before it is committed or aborted. None means that
-    the stable offset is the tail. `blocker` is the transaction that a reader at the stable offset
-    waits for. It is None if there is no such transaction or if it was not looked up.
+    `stable` is the stable offset: every message before it is committed or aborted. If `stable` is
+    None, the stable offset is the tail. `blocker` is the transaction that a reader at the stable
+    offset waits for. If `blocker` is None, there is no such transaction or it was not looked up.
     """
 
     incarnation: str
@@ -205,8 +205,8 @@ def post_response(
 def append_response_lines(outcome: Appended) -> tuple[int, bytes]:
     """Return the status and the encoded header lines of the response to a stored append.
 
-    The response is the same as that of `post_response`, but takes less time to build. Use it only
-    if `is_common` is true for the append's plan and `outcome.is_unguarded` is false.
+    `post_response` would build the same response, but more slowly. Use this function only if
+    `is_common` is true for the append's plan and `outcome.is_unguarded` is false.
     """
     lines = f"Stream-Next-Offset: {print_offset(outcome.next_offset)}\r\n"
     if outcome.epoch is None:
@@ -363,9 +363,9 @@ def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
     """Return the Cache-Control header of a response to a read.
 
     `is_at_end` means that the response ends at the last offset that can be read now. A cache must
-    revalidate such a response before each use, because messages can be appended later. The response
-    to a long-poll need not be revalidated. Its reader sends the next request with the next offset,
-    and the response to that request contains the new messages.
+    revalidate such a response before each use, because messages can be appended later. A cache can
+    use the response to a long-poll without revalidation, because the reader requests the new
+    messages with a new offset.
     """
     if request.is_now:
         return _NO_STORE

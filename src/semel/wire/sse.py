@@ -60,11 +60,11 @@ def control_event(
 class SseEncoder:
     """Encodes the reads of one connection as data events.
 
-    Text is UTF-8, and a character can be split between two appends. A message that ends inside a
-    character is held back until a later message completes the character. Meanwhile `next_offset` is
-    the offset of that message, so that a reader that reconnects there gets the whole character. But
-    if more than HELD_BYTES_MAX bytes would have to be held back, only the incomplete character is
-    held back, and a reader that reconnects loses it.
+    Text is UTF-8, and a character can be split between two messages. A message that ends with an
+    incomplete character is held back until a later message completes the character. Until then,
+    `next_offset` is the offset of the held message, so a reader that reconnects there gets the
+    whole character. If more than HELD_BYTES_MAX bytes would be held back, only the incomplete
+    character is held back, and a reader that reconnects loses this character.
     """
 
     def __init__(self, content_type: str, start: int) -> None:
@@ -101,7 +101,7 @@ class SseEncoder:
         return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
 
     def _hold_back(self, payload: bytes) -> int:
-        """Hold back the message in which the unfinished character starts, and all later messages.
+        """Hold back the message in which the incomplete character starts, and all later messages.
 
         Returns the length of the part of `payload` that can be sent.
         """
@@ -112,7 +112,7 @@ class SseEncoder:
                 first -= 1
                 end -= len(messages[first][1])
         if len(payload) - end > HELD_BYTES_MAX:
-            # There are too many bytes to hold back, so the unfinished character is held back alone.
+            # There are too many bytes to hold back, so only the incomplete character is held back.
             # A reader that reconnects at this offset loses the character.
             end = len(payload) - _unfinished_bytes(payload)
             messages, first = [(self.next_offset, payload[end:])], 0

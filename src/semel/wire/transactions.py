@@ -73,9 +73,9 @@ _TIMED_OUT_PHASE: Final = "Dead"
 
 
 class TxnQuery(Struct, frozen=True):
-    """A query for a page of the pending transactions with a given state and a given stream.
+    """A query for a page of the list of pending transactions, filtered by state and stream.
 
-    `state` or `stream` is None if any will do. The page begins after transaction number `after`.
+    If a filter is None, it accepts everything. The page begins after transaction number `after`.
     """
 
     state: str | None
@@ -251,7 +251,7 @@ def results_of(
 
 
 def group_offsets(positions: Iterable[PositionResult | PositionView]) -> GroupOffsets:
-    """Return a mapping from each group to a mapping from each path to the printed offset."""
+    """Return the printed offset of each position, keyed by group and then by path."""
     groups: GroupOffsets = {}
     for position in positions:
         groups.setdefault(position.group, {})[position.path] = print_offset(position.offset)

@@ -1,10 +1,10 @@
 """The JSON bodies of requests and responses, as structs that the server and the client share.
 
-Requests are strict. Most of them refuse an unknown member, so that a misspelt option is not
-ignored. Most of them omit members that have their default value.
+Most requests refuse unknown members, so that a misspelt option causes an error. Most requests omit
+the members that have their default value.
 
-Responses are tolerant. A client ignores members that a newer server adds. A member without a value
-is sent as null. A member whose default is UNSET is present in some responses only.
+A client ignores unknown members of a response, because a newer server can add members. In a
+response, a member without a value is null, and a member whose default is UNSET can be absent.
 
 Members are sent in the order of the fields. Offsets are strings in the format of
 `semel.model.offsets`. Times are RFC 3339 strings, except those whose names end in `_ms`.
@@ -43,7 +43,7 @@ class StreamsPage(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """The response to `GET /health`. `durable` is the LSN below which everything is durable."""
+    """The response to `GET /health`. Everything before the LSN `durable` is durable."""
 
     status: str
     durable: int

@@ -94,7 +94,7 @@ class CommitResult(Struct, frozen=True):
     position in each stream. `deleted` lists the streams in the commit that no longer exist. All
     three are None if the server no longer retains them.
 
-    `duplicate` is True if the commit was already stored. The result is then that of the stored
+    `duplicate` is True if the commit was already stored. The other fields then describe the stored
     commit. `warning` is set if the repeated request differs from the stored commit, or if the
     server could not compare the two.
     """
@@ -131,8 +131,8 @@ class SinkVersion(Struct, frozen=True):
 class SinkVersionResult(SinkVersion, frozen=True):
     """A committed version of a sink, with more detail.
 
-    `offsets` are the positions that the version moved. `deleted` lists the version's streams that
-    no longer exist.
+    `offsets` maps each group to its new position in each stream. `deleted` lists the version's
+    streams that no longer exist.
     """
 
     offsets: GroupOffsets | None = None

@@ -36,16 +36,16 @@ class Registration(Struct, frozen=True):
 
 
 class AssignedProducer(Struct, frozen=True, rename={"producer_id": "producerId"}):
-    """The response to a registration in the older dialect."""
+    """The response to `POST /v1/stream/{path}/producer`: the producer id and its epoch."""
 
     producer_id: str
     epoch: int
 
 
 class ProducerClaim(Struct, frozen=True, kw_only=True):
-    """The response to a claim: the new epoch, and what the producer stored last before the claim.
+    """The response to a claim: the new epoch, and what the producer last stored before the claim.
 
-    `last_seq`, `last_offset` or `cursor` is None if the server has no such value for the producer.
+    Each of `last_seq`, `last_offset` and `cursor` is None if the server does not have this value.
     """
 
     stream: str = ""
@@ -94,7 +94,7 @@ class ProducerState(ProducerEntry, frozen=True):
     """The state of a producer in a stream.
 
     `expired` means that the producer was idle for so long that only its epoch and cursor are still
-    stored. `registered_epoch` is the epoch of its registration; None if it is not registered.
+    stored. `registered_epoch` is the epoch of its registration, or None if it is not registered.
     `receipts` is None in a list of producers.
     """
 
@@ -128,7 +128,7 @@ class ExplainResponse(Struct, frozen=True, kw_only=True):
 
     `other_payload` is the outcome that the append would have if its payload differed from the
     stored payload. It is null if the payload makes no difference. `known` is the state of the
-    producer in the stream; null if the stream has no row for the producer.
+    producer in the stream. It is null if the stream does not know the producer.
     """
 
     stream: str

@@ -31,8 +31,8 @@ Offset = int | str
 class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "from"}):
     """A move of a group's position to the offset `to`, with optional conditions.
 
-    The position is moved only if all conditions hold. `start`, sent as `from`, is the offset at
-    which the position is expected. `incarnation` is the expected incarnation of the stream.
+    The position is moved only if all conditions hold. `start`, which is sent as `from`, is the
+    expected offset of the position. `incarnation` is the expected incarnation of the stream.
     `version` is the expected version of the position.
     """
 
@@ -63,7 +63,7 @@ class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
 class PinRequest(StrictRequest, frozen=True):
     """The body of `POST /v1/groups/{group}/snapshot`.
 
-    The Python client encodes a `PinnedStep` as the body, which gives the same JSON members.
+    A `PinnedStep` has the same JSON members, so the Python client sends a `PinnedStep`.
     """
 
     number: int
@@ -74,7 +74,7 @@ class PinRequest(StrictRequest, frozen=True):
 class PendingMove(TransactionState, frozen=True):
     """A move that a pending transaction will make if it commits.
 
-    `to` is the offset to which it moves the position. `deadline` and `remaining_ms` are null if the
+    `to` is the offset to which the position moves. `deadline` and `remaining_ms` are null if the
     transaction has no deadline.
     """
 
@@ -86,7 +86,7 @@ class PendingMove(TransactionState, frozen=True):
 class MovedPositions(Struct, frozen=True):
     """The new positions of a group.
 
-    `offsets` maps each path to the position, and `versions` maps it to the position's version.
+    `offsets` maps each path to the position. `versions` maps each path to the position's version.
     """
 
     group: str
@@ -256,8 +256,8 @@ class TxnCommitResponse(TransactionState, frozen=True):
 class PendingStream(Struct, frozen=True):
     """A stream that a pending transaction writes to.
 
-    `first_offset` is the offset of the transaction's first message in the stream. It is null while
-    none of its messages has an offset there.
+    `first_offset` is the offset of the transaction's first message in the stream. It is null until
+    this message has an offset.
     """
 
     first_offset: str | None
