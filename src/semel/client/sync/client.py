@@ -274,17 +274,17 @@ class Client:
     ) -> CommitResult:
         """Append to several streams, move groups and check conditions: all or nothing.
 
-        The commit is applied once for each `producer_id`, `epoch` and `seq`. `seq` counts 0, 1, 2,
-        and so on. A repeated call, even after a crash, changes nothing. It returns the first
-        result, with `duplicate` set.
+        The commit is identified by `producer_id`, `epoch` and `seq`, and is applied only once.
+        `seq` counts 0, 1, 2, and so on. A repeated call, even after a crash, changes nothing and
+        returns the first result, with `duplicate` set.
 
         `appends` maps each stream to its values. `offsets` maps each group to a mapping from
         streams to offsets. Each offset is the `next_offset` of a message, or a pair (from, to), as
         in a transaction's `commit_offsets`. Raises PositionConflict if the group has been moved
         since the message was read, or is not at `from`.
 
-        `if_` maps each stream to the tail that it must have. `transactions` are tokens of this
-        producer's staged transactions, to be committed too.
+        `if_` maps each stream to the tail that it must have. `transactions` lists the tokens of
+        this producer's staged transactions that the commit includes.
         """
         flow = commit_calls.commit_known_parts(
             self.known_streams,
@@ -335,7 +335,7 @@ class Client:
         Return the number of processed messages when all inputs are closed and read to the end. With
         live=False, return when the present tails are reached.
 
-        If `function` raises, the call ends with this exception, and nothing of the batch is stored.
+        If `function` raises, the call ends with this exception, and stores nothing for the batch.
         Raises TransactionFenced if a newer instance with the same `producer_id` has begun. By
         default, `producer_id` is derived from the group and the inputs. Raises PositionConflict if
         another client moves the group.
@@ -344,8 +344,8 @@ class Client:
         with half as many messages. Raises TooLarge if the outputs of one message do not fit.
 
         The first responses must come within `timeout`. After that, the call waits if the server is
-        unreachable. Several inputs are read in turn. An input whose tail is reached is read up to
-        four times a second.
+        unreachable. Several inputs are read in turn. When an input has no new messages, the
+        call polls it up to four times a second.
         """
         seconds = seconds_of(timeout, self.timeout)
         loop = ProcessLoop(

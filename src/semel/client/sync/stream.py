@@ -86,8 +86,8 @@ class Stream:
         """Create a fork of this stream at `path`, and return the fork.
 
         The fork shares the messages of this stream before `offset`. By default it shares all
-        messages. With `sub_offset`, it also shares a part of the append at `offset`: this many
-        messages in a JSON stream, or this many bytes in any other stream.
+        messages. With `sub_offset`, the fork also shares the beginning of the append at `offset`:
+        the first `sub_offset` messages in a JSON stream, or bytes in any other stream.
         """
         fork = Stream(self.client, path)
         configuration = CreateHeaders(
@@ -142,7 +142,7 @@ class Stream:
 
         With an `idempotency_key`, the message is stored once, even if the request is sent several
         times. The request is therefore retried if no response comes. Without a key, Indeterminate
-        is raised if it stays unknown whether the message was stored.
+        is raised if it remains unknown whether the message was stored.
 
         With `if_match`, the message is stored only if this offset is the tail. With `seq`, the
         message is stored only if this string is greater than the last `seq` of the stream. With
@@ -220,7 +220,7 @@ class Stream:
         return join_messages(list(self.read(offset, timeout=timeout)))
 
     def read_text(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
-        """Return all messages from `offset` up to the tail as one str. It must be a text stream."""
+        """Return all messages of a text stream from `offset` up to the tail, as one str."""
         return (self.read_bytes(offset, timeout=timeout)).decode()
 
     def tail(
@@ -233,7 +233,7 @@ class Stream:
         isolation: str = READ_COMMITTED,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Tail:
-        """Read from `offset` on, then wait for new messages, until the stream is closed.
+        """Read messages starting at `offset`, then wait for new ones until the stream is closed.
 
         The offset `now` is the tail when reading begins. A `Client` begins to read in this call. An
         `AsyncClient` begins when the block is entered or the first message is requested.
@@ -245,9 +245,9 @@ class Stream:
 
         With a `group`, reading begins at the group's position, or at `offset` if the group was
         never moved in this stream. Reading does not move the position. `message.commit()`
-        moves it to the offset after the message, and so does a transaction that commits after
-        `txn.commit_message(message)`. If a pending transaction of another worker can still
-        move the position, reading begins when that transaction has ended, but after at most 5
+        moves it to the offset after the message. `txn.commit_message(message)` makes the
+        transaction's commit do the same. If a pending transaction of another worker can still move
+        the position, reading first waits until that transaction has ended. It waits for at most 5
         seconds or half the `timeout`, whichever is less.
 
         If your transactions have a `producer_id`, pass the same id here. Then the server first
@@ -329,7 +329,7 @@ class Stream:
         )
 
     def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Remove what the stream stores about a producer. Its sequences then start again at 0."""
+        """Remove the stream's record of a producer. The producer's sequences restart at 0."""
         self.client.run(server_calls.forget_producer(self.calls, producer_id), timeout)
 
 
@@ -350,8 +350,7 @@ class Group:
         """Return a mapping from streams to the group's positions.
 
         Streams in which the group was never moved are left out. This call does not wait for pending
-        transactions. It does not change which positions this client's tails expect when they
-        move the group.
+        transactions. The client does not use the returned positions as conditions of later moves.
         """
         return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
 

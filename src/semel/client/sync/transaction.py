@@ -157,7 +157,7 @@ class Transaction:
     def commit_offsets(
         self, group: str, offsets: Moves, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> None:
-        """Add moves of a group to the commit. `offsets` maps each stream to its new position.
+        """Let the commit move a group. `offsets` maps each stream to the group's new position.
 
         Pass the `next_offset` object of the last message, not a copy, because the object refers to
         the message's reader. Raises PositionConflict, here or in the commit, if another client has
@@ -237,7 +237,7 @@ class Sink:
         return f"{type(self).__name__}({self.app!r})"
 
     def task(self, version: int, partition: int = 0) -> "SinkTask":
-        """Return a new attempt to write a partition of a version. `with` begins it.
+        """Return a new attempt to write a partition of a version. `with` begins the attempt.
 
         The attempt's messages become visible when the version is committed with the attempt's
         token. An exception in the block aborts the attempt.
@@ -261,8 +261,8 @@ class Sink:
         """Commit a version once. The messages of its prepared tasks become visible.
 
         `tokens` are the tokens of the tasks, in the order in which to store their messages. If the
-        version was committed before, return the first result, with `duplicate` set. New attempts of
-        its tasks then stay pending until the next version is committed, or until `abort`.
+        version was committed before, return the first result, with `duplicate` set. The tasks of
+        the repeated call stay pending until the next version is committed or `abort` is called.
 
         `query_id` is the query that the sink belongs to. The default is the sink's id. `input` is a
         digest of this version's input, and `previous` a digest of the previous version's input.
@@ -311,7 +311,7 @@ class Sink:
 
 
 class SinkTask:
-    """One attempt of a task. The attribute `calls` is internal."""
+    """One attempt at a task. The attribute `calls` is internal."""
 
     def __init__(self, client: "Client", calls: commit_calls.TaskCalls) -> None:
         self.calls = calls
@@ -365,7 +365,7 @@ class SinkTask:
         self._client.run(self.calls.append_batch(stream, body, count), timeout)
 
     def prepare(self, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
-        """Prepare the attempt and return its token. Raises Refused if an append is missing."""
+        """Prepare the attempt and return its token. Raises Refused if an append was not stored."""
         return self._client.run(self.calls.prepare(), timeout)
 
     def abort(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
