@@ -345,7 +345,7 @@ class PositionConflict(PositionRefused):
     `reason` is one of:
 
     - "offset", "version", "moved": another client has moved the position;
-    - "mover": `mover` has moved the position, and this client did not send an expected offset;
+    - "mover": the client in `mover` moved it last, and this request has no expected offset;
     - "pending": the same transaction already moves the position to a different offset;
     - "incarnation": the stream was deleted and created again;
     - "deleted": the stream was deleted after the move was added to the transaction.

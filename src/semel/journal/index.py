@@ -173,9 +173,9 @@ class Index:
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset `end` is excluded. The first offset is yielded too, because a chunk's frame does
-        not contain the chunk's first offset. Raises CorruptRead if an offset in the range has no
-        entry, because a stream has no gaps.
+        The offset `end` is excluded. The caller needs the first offset of a frame, because a frame
+        with a staged chunk does not store it. A stream has no gaps: if an offset in the range has
+        no entry, CorruptRead is raised.
         """
         while offset < end:
             block = self._find(stream, offset)

@@ -418,10 +418,10 @@ class SinkTag(Struct, frozen=True, gc=False):
 
 
 class Commit(Struct, frozen=True):
-    """A one-shot commit: appends, moves of positions and listed transactions, all or nothing.
+    """A one-shot commit. It appends messages, moves positions and commits `transactions`, or fails.
 
     `expects` contains pairs (path, tail). The stream at the path must have that tail. `digest` is
-    the digest of the request. A repeated sequence with a different digest is not a retry.
+    the digest of the request. A request that repeats `producer_seq` has to have the same digest.
     """
 
     now_ms: int

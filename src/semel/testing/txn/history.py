@@ -156,9 +156,9 @@ class RecordedTransaction(Struct, eq=False):
         invoked_at: int,
         is_up_to_date: bool = True,
     ) -> None:
-        """Record a read at read_committed, made by the client of this transaction.
+        """Record a read with the isolation `read_committed` by this transaction's client.
 
-        Later appends of the transaction can depend on what this read returned.
+        The read is not part of the transaction, but later appends can depend on its result.
         """
         self.steps.append(
             TransactionRead(
