@@ -169,6 +169,6 @@ def test_a_stream_that_is_made_anew_within_a_step_is_read_from_its_beginning(
             stream.create("application/json").append_many([8, 9, 10, 11])
 
     (reason,) = live(graph, at).values()
-    assert "start again" in reason
+    assert "start the run again" in reason
     assert live(graph) == {}
     assert values(server, f"{name}-out") == [8, 9, 10, 11]

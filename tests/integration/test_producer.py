@@ -508,7 +508,7 @@ def test_sparse_and_dense_numbers_do_not_mix(orders: Stream) -> None:
         with pytest.raises(ValueError, match="needs seq="):
             sparse.append(1)
         sparse.append(1, seq=10)
-        with pytest.raises(ValueError, match="greater than 10"):
+        with pytest.raises(ValueError, match="above 10"):
             sparse.append(1, seq=10)
     with orders.producer("q") as dense, pytest.raises(ValueError, match="counts its own"):
         dense.append(1, seq=0)
