@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 NO = "no"
 UNKNOWN = "unknown"
-# Maps the name of each error class to its code. A class that stands for several codes sets its own
+# Maps the name of each error class to its code. A class for several codes sets its own
 # `code` attribute.
 _CODES = {entry.error: code for code, entry in BY_CODE.items()}
 

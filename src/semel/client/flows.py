@@ -214,9 +214,11 @@ def _failure(reply: Response | NotSent | Lost) -> Failure | None:
     if reply.status < 400:
         return None
     error = error_of(reply.status, reply.headers, reply.body)
+    if not isinstance(error, Refused) or reply.status == 408:
+        return error
     # 429 or 507 without Retry-After is a limit that does not change with time.
-    is_limit = reply.status not in _TEMPORARY or error.retry_after is None
-    return None if isinstance(error, Refused) and reply.status != 408 and is_limit else error
+    is_temporary = reply.status in _TEMPORARY and error.retry_after is not None
+    return error if is_temporary else None
 
 
 def _final_error(error: Failure, kind: RetrySafety, *, was_lost: bool) -> Failure:

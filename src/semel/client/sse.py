@@ -41,7 +41,7 @@ class SseParser:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0  # so many bytes at the start of the buffer contain no line end
+        self._searched = 0  # this many bytes at the start of the buffer contain no line end
         self._is_after_cr = False
         self._kind = "message"
         self._data: list[bytes] = []

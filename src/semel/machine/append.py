@@ -208,13 +208,12 @@ def _find(state: State, command: Append, tag: TxnTag) -> Txn | Outcome:
 def _refuse_in_txn(txn: Txn, stream: Stream, command: Append) -> Outcome | None:
     if txn.row.is_prepared:
         return InvalidTxnState("prepared")  # 6b
-    for field, is_refused in (
-        ("close", command.close),
-        ("idempotency_key", command.key is not None),
-        ("batch", is_close_only(command)),
-    ):
-        if is_refused:
-            return InvalidRequest(field)  # 6c
+    if command.close:
+        return InvalidRequest("close")  # 6c
+    if command.key is not None:
+        return InvalidRequest("idempotency_key")  # 6c
+    if is_close_only(command):
+        return InvalidRequest("batch")  # 6c
     is_named = txn.row.is_implicit or stream.row.number in txn.streams
     return None if is_named else PartitionNotInTxn()  # 6d
 
@@ -325,9 +324,12 @@ def _refuse_sequence(txn: Txn, tag: ProducerTag, row: ProducerRow | None) -> Out
 def _decide_staged(
     state: State, txn: Txn, stream: Stream, command: Append, tag: TxnTag
 ) -> Decision:
-    for field in ("producer", "stream_seq", "if_match"):
-        if getattr(command, field) is not None:
-            return Decision(InvalidRequest(field))
+    if command.producer is not None:
+        return Decision(InvalidRequest("producer"))
+    if command.stream_seq is not None:
+        return Decision(InvalidRequest("stream_seq"))
+    if command.if_match is not None:
+        return Decision(InvalidRequest("if_match"))
     seq, expected = tag.seq, txn.row.next_seq
     if seq is None:
         return Decision(InvalidRequest("transaction_seq"))

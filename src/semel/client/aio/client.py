@@ -3,7 +3,7 @@
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -101,9 +101,11 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # An error in `close` must not replace an exception that the block has raised.
-        with nullcontext() if error is None else suppress(ClientError):
+        try:
             await self.close()
+        except ClientError:
+            if error is None:  # otherwise the exception that the block has raised is reported
+                raise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

@@ -4,7 +4,7 @@
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -102,9 +102,11 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # An error in `close` must not replace an exception that the block has raised.
-        with nullcontext() if error is None else suppress(ClientError):
+        try:
             self.close()
+        except ClientError:
+            if error is None:  # otherwise the exception that the block has raised is reported
+                raise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

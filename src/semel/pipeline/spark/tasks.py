@@ -202,7 +202,8 @@ class EvaluateTask(Struct, frozen=True):
         """Yield a list of calls for each page. For a join, yield one list for all pages."""
         inputs = [self._pages(part, binding) for binding in part.ranges]
         if self.evaluation.is_join:
-            yield calls_from(map(list, map(chain.from_iterable, inputs)), is_join=True)
+            whole_inputs = [list(chain.from_iterable(pages)) for pages in inputs]
+            yield calls_from(whole_inputs, is_join=True)
             return
         for page in chain.from_iterable(inputs):
             yield calls_from([page], is_join=False)
