@@ -1,8 +1,7 @@
 """The journal's writer. It writes each write group to a segment on disk.
 
-The writer also allocates the spare segment and the reserve. Only one thread at a time runs this
-code. An error while a write group is written ends the process, because the state has already
-changed, and because the content of the disk is unknown after a failed sync.
+Only one thread at a time runs this code. If a write group cannot be written, the process ends. The
+state in memory has already changed, and after a failed sync the content of the disk is unknown.
 """
 
 import contextlib
@@ -20,15 +19,10 @@ RESERVE_NAME: Final = "reserve.tmp"
 
 
 class Room(Struct, frozen=True):
-    """The writer's report about free space.
+    """The writer's report about free space. If `is_full` is True, the journal must not grow."""
 
-    `segment` is the segment that the writer was using when it made the report. `spare_bytes` is the
-    size of the spare segment, or 0 if there is none. If `is_full` is True, the journal must not
-    grow.
-    """
-
-    segment: int
-    spare_bytes: int
+    segment: int  # the segment that the writer was using when it made the report
+    spare_bytes: int  # the size of the spare segment, or 0 if there is none
     is_full: bool
 
 
@@ -71,9 +65,8 @@ class JournalWriter:
     def make_room(self) -> Room:
         """Allocate the spare segment and the reserve if they are missing.
 
-        If there is no space for the spare segment, the reserve is removed to make room for it. The
-        returned `Room` has `is_full` set as long as the spare segment or the reserve is missing,
-        and the journal must not grow until both exist.
+        If there is no space for the spare segment, the reserve is removed first. The returned
+        `Room` has `is_full` set if the spare segment or the reserve is still missing.
         """
         is_short = False
         if self._spare is None:
@@ -105,7 +98,7 @@ class JournalWriter:
         try:
             self._disk.unlink(RESERVE_NAME)
         except OSError as error:
-            raise _failed(RESERVE_NAME, "unlink", error) from error
+            raise _failed(RESERVE_NAME, "remove", error) from error
         self._has_reserve = False
 
     def _allocate(self, name: str, size: int) -> File | None:
@@ -133,7 +126,7 @@ class JournalWriter:
         except OSError as error:
             raise _failed(name, "write", error) from error
         if written != size:
-            raise DiskFailed(f"{name}: short write, {written} of {size} bytes")
+            raise DiskFailed(f"{name}: short write: only {written} of {size} bytes were written")
 
     def _sync(self) -> None:
         try:
@@ -143,13 +136,8 @@ class JournalWriter:
         self.sync_count += 1
 
     def _roll(self, part: SegmentPart) -> None:
-        """Begin the next segment.
-
-        The spare file gets the new segment's name only after all earlier frames are durable. Then
-        the last frame of the old segment is written. If the new file is lost later, that frame
-        proves that the file existed.
-        """
-        self._sync()
+        """Begin the next segment. The spare file becomes the file of this segment."""
+        self._sync()  # all earlier frames must be durable before the rename
         first_lsn = part.segment
         name = segment_name(first_lsn)
         invariant(self._spare is not None, "a new segment must begin, but there is no spare file")
@@ -158,7 +146,9 @@ class JournalWriter:
             self._disk.rename(SPARE_NAME, name)
             self._disk.sync_names()
         except OSError as error:
-            raise _failed(name, "begin", error) from error
+            raise _failed(name, "create", error) from error
+        # This is the last frame of the old segment. If the new file is lost later, this frame
+        # proves that the file existed.
         self._write_at(first_lsn, part.ending, sum(map(len, part.ending)))
         self._sync()
         self._file.close()
@@ -175,4 +165,4 @@ class JournalWriter:
 
 
 def _failed(name: str, verb: str, error: OSError) -> DiskFailed:
-    return DiskFailed(f"{name}: cannot {verb}: {error.strerror or error}")
+    return DiskFailed(f"{name}: the server cannot {verb} this file: {error.strerror or error}")

@@ -1,12 +1,10 @@
 """The state machine. It does no I/O. The time and random values that it needs are in the commands.
 
 `decide(state, command)` returns a decision. A decision contains the outcome, and the event that
-must be durable before the client gets the outcome. `apply(state, event, ...)` applies the event to
-the state. `apply` is the only function that changes the state, and recovery uses it to replay the
-journal.
+must be durable before the client gets the outcome. `apply(state, event, ...)` applies the event.
+Only `apply` changes the state. Recovery uses `apply` to replay the journal.
 
 The rules are in `docs/reference/machine.md` and `docs/reference/transactions.md`.
-`docs/explanation/exactly-once.md` explains how the broker uses the state machine.
 """
 
 from semel.machine.apply import apply

@@ -1,7 +1,7 @@
 """`apply` is the only function that changes the state, both in normal operation and in recovery.
 
-Besides the state, `apply` reads only the frame: the event, the sections, the time and the LSN.
-Therefore a replay of the journal produces the same state.
+`apply` reads only the state and the frame: the event, the sections, the time and the LSN. Therefore
+a replay of the journal produces the same state.
 """
 
 from collections.abc import Callable, Mapping
@@ -82,7 +82,7 @@ def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int
     """Apply the frame at `lsn` to the state.
 
     Return the streams that changed, and the rows that the journal must store. Raises
-    InvariantBroken if a bug or a damaged journal makes the frame contradict the state.
+    InvariantBroken if the frame contradicts the state, because of a bug or a damaged journal.
     """
     if time_ms < state.time_ms:  # not `invariant()`, which would cost a call per append
         raise InvariantBroken("the frame has an earlier time than the previous frame")
@@ -106,7 +106,7 @@ def _advance(stream: int, offset: int, sections: Sections) -> int:
 
 def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> Effects:
     row = event.row
-    invariant(row.number == state.next_stream, "stream numbers are not consecutive")
+    invariant(row.number == state.next_stream, "the stream does not have the next stream number")
     invariant(row.path not in state.by_path, "a stream with this path already exists")
     if row.fork is not None:
         add_fork(state.by_number[row.fork.source], row.number)
@@ -134,7 +134,7 @@ def _apply_appended(
     stream = state.by_number[event.stream]
     old = stream.tail
     if old.is_closed or old.is_deleted:
-        raise InvariantBroken("the append is to a stream that is closed or deleted")
+        raise InvariantBroken("the frame appends to a stream that is closed or deleted")
     tail = _advance(event.stream, old.tail, sections)
     advance_tail(state, stream, tail, time_ms, event.stream_seq, event.close)
     if event.stamp is not None:
@@ -172,7 +172,7 @@ def _apply_ended(
 def _mark_prunable(state: State, stream: Stream) -> None:
     """Mark a stream and all its fork sources for pruning.
 
-    Some messages of these streams may no longer be needed. The next checkpoint removes the index
+    These streams can have messages that are no longer needed. The next checkpoint removes the index
     entries of such messages.
     """
     row = stream.row
@@ -185,8 +185,7 @@ def _mark_prunable(state: State, stream: Stream) -> None:
 def _remove_unneeded(state: State, stream: Stream) -> list[Stream]:
     """Remove `stream` if it is deleted and has no forks. Return all removed streams.
 
-    If the removed stream was the last fork of a deleted source, the source is removed as well. The
-    same rule applies to the source's own source, and so on.
+    If `stream` was the last fork of a deleted source, the source is removed too, and so on.
     """
     removed: list[Stream] = []
     while stream.tail.is_deleted and not stream.forks:
@@ -221,8 +220,8 @@ def _apply_switched(
 ) -> Effects:
     """Switch duplicate detection on or off, and drop the stream's producer rows and key rows.
 
-    While duplicate detection is off, these rows would not be updated. If the rows were kept, new
-    messages could look like duplicates after duplicate detection is switched on again.
+    The rows are not updated while detection is off. If they were kept, new messages could look like
+    duplicates after detection is switched on again.
     """
     stream = state.by_number[event.stream]
     set_tail(state, stream, replace(stream.tail, dedup_from=event.dedup_from))

@@ -60,9 +60,8 @@ def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction
 def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
     """Return a refusal if the state of the stream does not allow the append, otherwise None.
 
-    An append is refused if the stream is closed, or if the append and the stream have different
-    media types. While a pending transaction has messages in the stream, an append that closes the
-    stream is refused.
+    The stream must be open, and its media type must be the append's media type. The append must not
+    close the stream while a pending transaction has messages in the stream.
     """
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9
@@ -108,8 +107,8 @@ def check_body(batch: Batch | None, error: str | None, content_type: str) -> Ref
 def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
     """Return a refusal if the receipt of an append cannot be stored, otherwise None.
 
-    It cannot be stored if the append spans too many sequences, or if the stream has too many
-    producers.
+    The reason is either that the append spans too many sequences, or that the stream already has
+    too many producers.
     """
     if tag.last_seq - tag.first_seq > SEQUENCE_SPAN_MAX:
         return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
@@ -127,7 +126,7 @@ def section_of(
 ) -> Section:
     """Return the section that contains a batch. Its first message has the offset `base`.
 
-    A section of kind SECTION_STAGED has no offsets, so `base` has no meaning.
+    A section of kind SECTION_STAGED has no offsets, so `base` is not used.
     """
     is_joined = batch.count > 1 and is_json(content_type)
     return Section(  # positional arguments are faster, and this runs for every append

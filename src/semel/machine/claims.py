@@ -1,8 +1,8 @@
 """Claims: a new instance of a producer fences the previous instance and takes over from it.
 
-The outcome of a claim reports the last append that the previous instance stored. The previous
-instance must be fenced first. Otherwise a delayed request from the previous instance could be
-stored after the response to the claim, and the new instance would store the same messages again.
+A claim reports the last append of the previous instance. That instance must be fenced first.
+Otherwise its delayed requests could be stored after the report, and the new instance would store
+the same messages again.
 
 The comment at a check names the check's row in the table in `docs/reference/machine.md`.
 """
@@ -115,7 +115,7 @@ def _decide_new(
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
     """Return the highest producer epoch among the producer's pending transactions.
 
-    Return -1 if there are none. A claim uses a higher epoch, which aborts these transactions.
+    Return -1 if there are none. A claim uses a higher epoch, in order to abort these transactions.
     """
     numbers = state.owned.get((True, producer_id), ())
     owners = (state.by_txn[number].row.owner for number in numbers)

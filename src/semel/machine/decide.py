@@ -133,9 +133,8 @@ _DRY_BATCH: Final = Batch(b"\x00the payload of a dry run\x00")
 class DryRun(Struct, frozen=True):
     """The outcome that an append would have.
 
-    If the sequence is already stored, the outcome can depend on the payload. Then `outcome` is the
-    outcome for the stored payload, and `other` is the outcome for any different payload. Otherwise
-    `other` is None.
+    If the outcome depends on the payload, `outcome` is the outcome for the stored payload, and
+    `other` is the outcome for any different payload. Otherwise `other` is None.
     """
 
     outcome: Outcome

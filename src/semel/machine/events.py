@@ -1,8 +1,7 @@
 """Events, sections and decisions.
 
-An event is stored in one frame. The messages are in the sections of the same frame. `apply` reads
-only the frame and the state, so an event must contain everything that the state needs from the
-command.
+An event is stored in one frame, and its messages are in the sections of the same frame. `apply`
+does not get the command. Therefore an event contains everything that the state needs from it.
 """
 
 from typing import Final
@@ -119,7 +118,7 @@ class Decided(Struct, frozen=True, gc=False, array_like=True):
 
 
 class PositionsMoved(Struct, frozen=True, gc=False, array_like=True):
-    """Positions are moved outside a transaction. Each one is stored as (group, stream, offset)."""
+    """Positions are moved outside a transaction. Each move is stored as (group, stream, offset)."""
 
     positions: tuple[tuple[str, int, int], ...]
 
@@ -132,7 +131,7 @@ class SnapshotPinned(Struct, frozen=True, gc=False, array_like=True):
 
 
 class SinkRebound(Struct, frozen=True, gc=False, array_like=True):
-    """A sink is bound to a query, which can be a different query than before."""
+    """A sink is bound to a query. The query can differ from the previous query."""
 
     app: str
     query_id: str
@@ -171,22 +170,18 @@ SECTION_STAGED: Final = 8
 class Section(Struct, frozen=True, gc=False):
     """Messages of one stream inside a frame. The first message has the offset `base`.
 
-    If `is_joined` is True, the stream is a JSON stream, and the messages in `payload` are separated
-    by commas. `lengths` contains the length of each message as a little-endian u32. It is empty if
-    there is only one message. `extras` contains the keys, headers and timestamps of the messages,
-    or is empty.
-
-    A section of kind SECTION_STAGED has no offsets, so `base` has no meaning. A section of kind
-    SECTION_CONTROL is a control record. It takes one offset, but readers never get it.
+    If `kind` is SECTION_STAGED, the section is a chunk. A chunk has no offsets yet, so `base` must
+    be ignored. If `kind` is SECTION_CONTROL, the section is a control record. A control record
+    takes one offset, but readers never get it.
     """
 
     stream: int
     base: int
     count: int
     payload: bytes
-    lengths: bytes = b""
-    is_joined: bool = False
-    extras: bytes = b""
+    lengths: bytes = b""  # the length of each message as a little-endian u32; empty for one message
+    is_joined: bool = False  # True in a JSON stream: commas separate the messages in `payload`
+    extras: bytes = b""  # the keys, headers and timestamps of the messages, or empty
     kind: int = SECTION_DATA
 
 
@@ -301,10 +296,10 @@ class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
-    """A producer's epoch is raised, and the pending transactions of older instances are aborted.
+    """A producer's epoch is raised, and the transactions in `ended` are aborted.
 
-    `ended` contains these transactions. Exactly one of the other three fields is set. It is the
-    append, the registration or the claim that raised the epoch.
+    These are the pending transactions of older instances. Exactly one of the other three fields is
+    set. It is the append, the registration or the claim that raised the epoch.
     """
 
     ended: tuple[Ended, ...]
@@ -334,8 +329,8 @@ Event = (
 class Decision(Struct, frozen=True, gc=False):
     """The outcome of a command, and the event that must be durable before the outcome is sent.
 
-    The event is None if nothing changes. If `grows` is True, the event is refused on a full disk.
-    If `grows` is False, the event is accepted even on a full disk, and it can use the reserve.
+    The event is None if the state does not change. If `grows` is True, the event is refused on a
+    full disk. All other events are accepted on a full disk, and can use the reserve.
     """
 
     outcome: Outcome

@@ -123,9 +123,9 @@ def _name(
 def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
     """Return a refusal if the transaction cannot be prepared or committed (A10, A14).
 
-    This is the case if a position that the transaction names was moved, is held by a prepared
-    transaction, or was in a stream that was deleted. Positions held by a transaction in `ending`
-    count as free, because the same decision ends that transaction.
+    The cause is a position that the transaction names. The position was moved, its stream was
+    deleted, or a prepared transaction holds it. Transactions in `ending` are ignored, because the
+    same decision ends them.
     """
     for group, path in txn.row.lost:
         return PositionConflict(group, path, 0, reason=BY_DELETION)
@@ -151,7 +151,7 @@ def refuse_held(
 ) -> Refusal | None:
     """Return a refusal if a prepared transaction holds the position (A6, A15), otherwise None.
 
-    A position held by a transaction in `ending` counts as free.
+    Transactions in `ending` are ignored.
     """
     number = stream.holds.get(group) if stream.holds else None
     if number is None or number in ending:
@@ -358,9 +358,8 @@ def move_positions(
 ) -> None:
     """Apply moves. Each move is a group, a stream number and an offset.
 
-    `mover` is None for a move outside a transaction. Such a move does not change the stored mover.
-    For example, an operator moves a position to skip a message. If that move cleared the mover, any
-    worker that does not send an expected offset could then move the position.
+    `mover` is None for a move outside a transaction. Such a move keeps the stored mover. Without a
+    stored mover, any worker could move the position without an expected offset.
     """
     for group, number, offset in moves:
         stream = state.by_number[number]

@@ -1,7 +1,7 @@
 """Duplicate detection finds out whether an append is new, a repeat, or from a fenced instance.
 
-The functions follow the tables in `docs/reference/machine.md`. A letter or number in a comment
-refers to a row of these tables. Nothing here changes the state.
+A letter or number in a comment refers to a row of the tables in `docs/reference/machine.md`. The
+functions in this module do not change the state.
 """
 
 from struct import Struct as Layout
@@ -81,16 +81,15 @@ def push_receipt(ring: bytes, packed: bytes, limit: int) -> bytes:
 
 
 def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
-    """Return the receipt that a dense producer has for the sequence `seq`.
+    """Return the receipt that a dense producer has for the sequence `seq`, or None.
 
-    Return None if the receipt is not retained. `last_seq` is the last sequence that the producer
-    used outside transactions. `zero` is the packed receipt of sequence 0, or empty.
-
-    The sequences in the ring are usually consecutive, so the receipt's index can be calculated. If
-    some sequences are missing because transactions have used them, the ring must be searched.
+    `last_seq` is the last sequence that the producer used outside transactions. `zero` is the
+    packed receipt of sequence 0, or empty.
     """
     if seq > last_seq:
         return None
+    # Usually the sequences are consecutive, and the index can be calculated. If transactions have
+    # used some of the sequences, the ring must be searched.
     index = receipts_of(ring) - 1 - (last_seq - seq)
     receipt = unpack_receipt(ring, index) if index >= 0 else None
     if receipt is None or receipt.last_seq != seq:
@@ -135,7 +134,7 @@ def is_between(ring: bytes, seq: int, limit: int) -> bool:
 
 
 def retained_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
-    """Return the list of a producer's older sessions after `session` has become the current one."""
+    """Return a producer's older sessions after `session` has become the current session."""
     older = tuple(other for other in old.old_sessions if other != session)
     if old.session is not None:
         older = (*older, old.session)
@@ -151,15 +150,14 @@ FIRST_EPOCH: Final = 1
 class SequenceCheck(Struct, frozen=True, gc=False):
     """The result of checking the identity and the sequence of an append.
 
-    `at_once` is set if the append is a repeat, or if its identity is refused (checks 7 and 8). The
-    remaining checks are then skipped. `later` is set if the sequence is refused (check 11). If a
-    check of the stream also refuses the append, that refusal is returned instead of `later`. If
-    `at_once` and `later` are both None, the append is new. It is stored with `epoch` if no other
+    If `at_once` and `later` are both None, the append is new. It is stored with `epoch` if no other
     check refuses it.
     """
 
     epoch: int = 0
+    # Set if the append is a repeat, or if its identity is refused. The other checks are skipped.
     at_once: Outcome | None = None
+    # Set if the sequence is refused. If the stream also refuses the append, that refusal is used.
     later: Outcome | None = None
 
 
@@ -221,9 +219,8 @@ def highest_seq(row: ProducerRow) -> int:
 def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome | None:
     """Return a refusal if the producer of an append is not accepted, otherwise None.
 
-    A producer is not accepted if it is unknown, fenced or expired, or if its mode (dense or sparse)
-    is not the mode in `row`. `floor` is the producer's epoch in the registry, or -1 if the producer
-    is not registered.
+    A producer is refused if it is unknown, fenced or expired, or if its mode is not the mode in
+    `row`. `floor` is the producer's epoch in the registry, or -1 if the producer is not registered.
     """
     if floor < 0 and is_assigned_id(tag.id):
         return UnknownProducer()  # a
@@ -338,8 +335,8 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 def _begins_bare(tag: ProducerTag) -> bool:
     """Return True if the append has sequence 0 and is bare (it has no epoch and no session).
 
-    Such an append is a repeat or comes from a restarted producer, even directly after a claim. The
-    instance that made the claim sends its session, so its appends are not bare.
+    Even directly after a claim, such an append is a repeat or comes from a restarted producer. The
+    instance that made the claim always sends its session.
     """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 

@@ -19,14 +19,13 @@ class Row(Struct, frozen=True, gc=False, array_like=True):
 class ForkRow(Row, frozen=True, gc=False, array_like=True):
     """The source of a fork. The fork's messages before `start` are read from the source.
 
-    `anchor` is the offset in the request that created the fork. If that request had no offset,
-    `anchor` is the stable offset that the source had then. `sub_offset` is copied from the request.
-    If the request is repeated, `anchor` and `sub_offset` must match the repeated request.
+    `anchor` and `sub_offset` come from the request that created the fork. If that request is
+    repeated, it must have the same values.
     """
 
     source: int
     source_path: str
-    anchor: int
+    anchor: int  # the stable offset that the source had then, if the request had no offset
     sub_offset: int
     start: int
 
@@ -46,12 +45,7 @@ class StreamRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class TailRow(Row, frozen=True, gc=False, array_like=True):
-    """The properties of a stream that change.
-
-    `dedup_from` is the offset from which duplicates are recognised, or None if they are not
-    recognised. `stable` is the stable offset, or -1 in a row that was written by a version without
-    transactions. All aborted ranges of the stream are before `aborted_end`.
-    """
+    """The properties of a stream that change."""
 
     head: int
     tail: int
@@ -59,25 +53,18 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
     is_deleted: bool
     stream_seq: str | None
     written_ms: int
-    dedup_from: int | None = 0
-    stable: int = -1
-    aborted_end: int = 0
+    dedup_from: int | None = 0  # the first offset with duplicate detection; None if it is off
+    stable: int = -1  # the stable offset; -1 in a row from a version without transactions
+    aborted_end: int = 0  # all aborted ranges of the stream are before this offset
 
 
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
-    """A producer in one stream.
+    """A producer in one stream. An expired row is a tombstone.
 
-    `receipts` and `first_receipt` are packed (see `producers.py`). `forgotten_seq` is for sparse
-    producers. It is the last sequence of the newest receipt that was dropped, or -1 if no receipt
-    was dropped. An expired row is a tombstone.
+    After a claim, a dense producer has `last_seq` -1 until its first append. Until then,
+    `first_receipt` is the receipt of the last append before the claim.
 
-    After a claim, a dense producer has `last_seq` -1 until its first append, and `first_receipt` is
-    the receipt of the last append before the claim.
-
-    `last_seq` and `receipts` do not include appends inside transactions. `txn` is the number of the
-    latest inline transaction in which the producer wrote to this stream. `txn_receipts` contains
-    the first receipt and the newest receipts of that transaction. `latest_seq` is the sequence that
-    was used last, inside or outside transactions. It is -1 if that sequence is `last_seq`.
+    `last_seq` and `receipts` do not include appends inside transactions.
     """
 
     mode: str
@@ -85,15 +72,15 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     session: str | None
     old_sessions: tuple[str, ...]
     last_seq: int
-    receipts: bytes
-    first_receipt: bytes
+    receipts: bytes  # packed (see `producers.py`)
+    first_receipt: bytes  # packed
     cursor: bytes | None
     updated_ms: int
-    forgotten_seq: int = -1
+    forgotten_seq: int = -1  # sparse producers: the last sequence of the newest dropped receipt
     is_expired: bool = False
-    txn: int = 0
-    txn_receipts: bytes = b""
-    latest_seq: int = -1
+    txn: int = 0  # the latest inline transaction in which the producer wrote to this stream
+    txn_receipts: bytes = b""  # the first receipt and the newest receipts of that transaction
+    latest_seq: int = -1  # the last sequence inside or outside transactions; -1 if it is `last_seq`
 
 
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
@@ -110,20 +97,14 @@ class KeyRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class RegistryRow(Row, frozen=True, gc=False, array_like=True):
-    """A producer in the server's registry.
-
-    `commit_seq` is the sequence of the producer's last one-shot commit at this epoch. `results`
-    contains the packed results of the newest one-shot commits, and `digests` contains the digests
-    of their requests. `decided` counts the producer's transactions that have ended. `txn_epoch` is
-    the highest transaction epoch among these transactions.
-    """
+    """A producer in the server's registry."""
 
     epoch: int
-    commit_seq: int = -1
-    results: tuple[bytes, ...] = ()
-    decided: int = 0
-    digests: tuple[int, ...] = ()
-    txn_epoch: int = 0
+    commit_seq: int = -1  # the sequence of the last one-shot commit at this epoch
+    results: tuple[bytes, ...] = ()  # the packed results of the newest one-shot commits
+    decided: int = 0  # the number of the producer's transactions that have ended
+    digests: tuple[int, ...] = ()  # for each result, the digest of the request
+    txn_epoch: int = 0  # the highest transaction epoch among the ended transactions
 
 
 class MetaRow(Row, frozen=True, gc=False, array_like=True):
@@ -148,25 +129,20 @@ class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
     """A position that the commit of a transaction moves to the offset `to`.
 
     `guard` is the version that the position had when the transaction first named it. The commit is
-    refused if the version has changed since then. `expected` and `version` come from the last call
-    that named the position. They are used to recognise a repeated call.
+    refused if the version has changed since then.
     """
 
     group: str
     stream: int
     to: int
     guard: int = 0
+    # Both come from the last call that named the position. A repeat of that call has the same.
     expected: int | None = None
     version: int | None = None
 
 
 class TxnRow(Row, frozen=True, gc=False, array_like=True):
-    """A pending transaction.
-
-    `deleted` contains the paths of the transaction's streams that were deleted or have expired.
-    `lost` contains (group, path) for each position that the transaction named in such a stream.
-    `next_seq` is the sequence of the next chunk of a staged transaction.
-    """
+    """A pending transaction."""
 
     number: int
     id: str
@@ -179,20 +155,19 @@ class TxnRow(Row, frozen=True, gc=False, array_like=True):
     deadline_ms: int | None
     touched_ms: int
     is_prepared: bool = False
-    next_seq: int = 0
+    next_seq: int = 0  # the number of the next chunk of a staged transaction
     positions: tuple[NamedPosition, ...] = ()
-    deleted: tuple[str, ...] = ()
-    lost: tuple[tuple[str, str], ...] = ()
+    deleted: tuple[str, ...] = ()  # the paths of its streams that were deleted or have expired
+    lost: tuple[tuple[str, str], ...] = ()  # (group, path) of each position named in such a stream
 
 
 class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
     """A stream to which a transaction is allowed to write.
 
-    `messages` and `chunks` count the transaction's messages and chunks in the stream. `first` is
-    the first offset that an inline transaction wrote in the stream, or -1 if it wrote nothing.
+    `messages` and `chunks` count the transaction's messages and chunks in the stream.
     """
 
-    first: int = -1
+    first: int = -1  # the first offset of an inline transaction's messages; -1 if there are none
     messages: int = 0
     chunks: int = 0
 
@@ -206,8 +181,8 @@ class ChunkBlockRow(Row, frozen=True, gc=False, array_like=True):
 class PositionRow(Row, frozen=True, gc=False, array_like=True):
     """The position of a group in a stream. `version` counts all moves of the position.
 
-    `mover` is the owner of the last transaction or one-shot commit that moved the position. It is
-    None if no transaction or one-shot commit has moved the position.
+    `mover` is the owner of the last transaction or one-shot commit that moved the position, or
+    None.
     """
 
     offset: int
@@ -238,8 +213,7 @@ class VersionRow(Row, frozen=True, gc=False, array_like=True):
 class SinkRow(Row, frozen=True, gc=False, array_like=True):
     """A sink and its retained versions. The oldest version comes first.
 
-    An outcome of one of the sink's transactions has expired if the outcome's number is below
-    `outcomes_from`.
+    `outcomes_from` is the lowest outcome number that is still valid for the sink's transactions.
     """
 
     query_id: str
@@ -251,8 +225,8 @@ class SinkRow(Row, frozen=True, gc=False, array_like=True):
 class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
     """A transaction outcome.
 
-    `number` is its number among all outcomes. `ordinal` is its number among the outcomes of the
-    same producer.
+    All outcomes are numbered consecutively in `number`. The outcomes of one producer are also
+    numbered consecutively in `ordinal`.
     """
 
     number: int
@@ -327,16 +301,15 @@ PAIR_KEY: Final = KeyCodec(_encode_pair, _PAIR.unpack)
 
 
 class Table(Struct, frozen=True):
-    """The declaration of one table of the state.
+    """The declaration of one table of the state. Tables are loaded in the order of declaration.
 
-    `load(state, key, row)` adds a stored row to the state. Tables are loaded in the order in which
-    they are declared. If `owner` is set, each key begins with the number of a stream or a
-    transaction. The row is removed together with that stream or transaction.
+    If `owner` is set, each key begins with the number of a stream or a transaction. The row is
+    removed together with that stream or transaction.
     """
 
     key: KeyCodec
     row: type[Row]
-    load: Callable[[Any, Any, Any], None]
+    load: Callable[[Any, Any, Any], None]  # `load(state, key, row)` adds a stored row to the state
     owner: str | None = None
 
 

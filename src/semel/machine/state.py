@@ -89,9 +89,8 @@ class Txn(Struct, gc=False, eq=False):
 class Effects(Struct, frozen=True, gc=False, eq=False):
     """The effects of one frame, as `apply` returns them.
 
-    `streams` contains every stream whose tail changed and every stream that was removed. The same
-    stream can occur twice. The other fields contain rows that the journal stores. These rows are
-    not part of the state.
+    `streams` contains every stream that was removed or whose tail changed. A stream can occur
+    twice. The rows in the other fields are stored by the journal and are not part of the state.
     """
 
     streams: Sequence[Stream] = ()
@@ -181,15 +180,10 @@ def _load_sink(state: "State", app: str, row: SinkRow) -> None:
 
 
 class Dirty(Struct, eq=False):
-    """The rows that have changed since the last checkpoint. There is one field for each table.
+    """The rows that have changed since the last checkpoint. None means that a row was removed.
 
-    The value None means that the row was removed. Every field with an `Annotated` type declares a
-    table of the checkpoint (see `rows.py`). To add a table, add a field.
-
-    The streams in `dropped` and the transactions in `decided` are removed with all their rows. The
-    streams in `pruned` can have messages that are no longer needed.
-    `forgotten_sink_cutoffs` maps each forgotten sink to a number. The checkpoint removes the sink's
-    outcomes below that number.
+    Every field with an `Annotated` type declares a table of the checkpoint (see `rows.py`). To add
+    a table, add a field.
     """
 
     streams: Annotated[
@@ -221,10 +215,11 @@ class Dirty(Struct, eq=False):
     ] = {}
     snapshots: Annotated[dict[str, SnapshotRow], Table(NAME_KEY, SnapshotRow, _load_snapshot)] = {}
     sinks: Annotated[dict[str, SinkRow | None], Table(NAME_KEY, SinkRow, _load_sink)] = {}
+    # Maps each forgotten sink to a number. The checkpoint removes the sink's outcomes below it.
     forgotten_sink_cutoffs: dict[str, int] = {}
-    dropped: set[int] = set()
-    pruned: set[int] = set()
-    decided: set[int] = set()
+    dropped: set[int] = set()  # streams that are removed with all their rows
+    pruned: set[int] = set()  # streams that can have messages that are no longer needed
+    decided: set[int] = set()  # transactions that are removed with all their rows
 
     def absorb(self, older: "Dirty") -> None:
         """Add the changes in `older` after its checkpoint failed. Newer changes take precedence."""
@@ -236,13 +231,7 @@ STATE_TABLES: Final = tables_of(Dirty)
 
 
 class State:
-    """The state of the engine, computed by applying every frame of the journal in order.
-
-    `live_producers` is the number of producers in all streams, not counting tombstones.
-    `named[group][stream]` is the set of pending transactions that name this position.
-    `forgotten_sink_cutoffs` maps each forgotten sink to a number. The sink's outcomes below that
-    number are invalid. The mapping is not stored, because a checkpoint removes these outcomes.
-    """
+    """The state of the engine, computed by applying every frame of the journal in order."""
 
     __slots__ = (
         "by_number",
@@ -277,16 +266,19 @@ class State:
         self.owned: dict[OwnerKey, set[int]] = {}
         self.sink_txn_count = 0
         self.sinks: dict[str, SinkRow] = {}
+        # Maps each forgotten sink to a number. The sink's outcomes below that number are invalid.
+        # The mapping is not stored, because a checkpoint removes these outcomes.
         self.forgotten_sink_cutoffs: dict[str, int] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
         self.groups: dict[str, set[int]] = {}
+        # named[group][stream] is the set of pending transactions that name this position.
         self.named: dict[str, dict[int, set[int]]] = {}
         self.next_stream = 1
         self.next_producer = 1
         self.next_txn = 1
         self.next_outcome = 1
         self.time_ms = 0
-        self.live_producers = 0
+        self.live_producers = 0  # in all streams, not counting tombstones
         self.dirty = Dirty()
 
     def frame_time(self, now_ms: int) -> int:
@@ -451,8 +443,8 @@ def add_named_position(state: State, txn_number: int, named: NamedPosition) -> N
 def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
     """Record that a transaction no longer names or holds a position.
 
-    If the transaction held the position and other prepared transactions name it, the oldest of
-    these transactions holds the position from now on.
+    If the transaction held the position, the oldest other prepared transaction that names the
+    position holds it from now on.
     """
     streams = state.named[named.group]
     others = streams[named.stream]

@@ -342,11 +342,11 @@ def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) ->
     """Return True if a stream has expired. `touched_ms` is the time of its last use.
 
     An expiry date is compared with `now_ms`, the time of the clock. The end of a TTL is compared
-    with `time_ms`, the time of the journal, which never goes back. If the clock jumps ahead and is
-    then corrected, the time of the journal stays ahead. Expiry dates are not compared with the time
-    of the journal, because after such a jump, streams would expire before their dates.
+    with `time_ms`, the time of the journal.
     """
     row = stream.row
+    # The time of the journal never goes back. If the clock jumps ahead and is then corrected, the
+    # time of the journal stays ahead, and streams would expire before their dates.
     if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
         return True
     return row.ttl_ms is not None and time_ms >= window_end_ms(stream, touched_ms)

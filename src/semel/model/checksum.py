@@ -10,10 +10,10 @@ __all__ = ["crc32c", "digest_of"]
 def digest_of(payload: bytes, extras: bytes = b"") -> int:
     """Return the 64-bit digest of a payload and its extras.
 
-    The upper half is a CRC32C and the lower half is a CRC32. They use different polynomials, so the
-    digest misses a difference about as rarely as a 64-bit CRC. The digest detects a producer's
-    mistakes. It does not protect against an attacker.
+    The digest detects a producer's mistakes. It does not protect against an attacker.
     """
+    # CRC32C and CRC32 use different polynomials. Together, they miss a difference about as rarely
+    # as a 64-bit CRC.
     if extras:
         checks = crc32c(extras, crc32c(payload)), zlib.crc32(extras, zlib.crc32(payload))
         return checks[0] << 32 | checks[1]

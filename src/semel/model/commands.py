@@ -68,27 +68,21 @@ SPARSE: Final = "sparse"
 
 
 class Batch(Struct, frozen=True, gc=False):
-    """The messages of one append, stored together or not at all.
+    """The messages of one append, stored together or not at all."""
 
-    If there is one message, `payload` is that message and `lengths` is empty. If there are several,
-    `payload` is their concatenation, with commas between them in a JSON stream, and `lengths`
-    contains the length of each message as a little-endian u32. `extras` contains the keys,
-    timestamps and headers, encoded as `messages.py` describes.
-    """
-
-    payload: bytes
+    payload: bytes  # all messages; in a JSON stream, there are commas between them
     count: int = 1
-    lengths: bytes = b""
-    extras: bytes = b""
+    lengths: bytes = b""  # the length of each message as a little-endian u32; empty for one message
+    extras: bytes = b""  # the keys, timestamps and headers, encoded as `messages.py` describes
 
 
 class ProducerTag(Struct, frozen=True, gc=False):
     """The producer of an append, and the append's sequence.
 
-    A dense producer numbers its appends 0, 1, 2, ..., and `first_seq` equals `last_seq`. A sparse
-    producer chooses increasing numbers, and one append can cover a range of them. An append that
-    has no epoch and no session is bare. If a bare append repeats a sequence, only the digest of its
-    payload shows whether the producer has retried the append or was restarted.
+    A dense producer numbers its appends 0, 1, 2, ..., so `first_seq` equals `last_seq`. A sparse
+    producer chooses increasing numbers, and one append can cover a range of numbers.
+
+    An append without an epoch and without a session is bare.
     """
 
     id: str
@@ -102,18 +96,14 @@ class ProducerTag(Struct, frozen=True, gc=False):
 
 
 class TxnTag(Struct, frozen=True, gc=False):
-    """The transaction that an append names.
-
-    `seq` is the number of a chunk in a staged transaction. With `is_strict`, a chunk is refused if
-    a different chunk is stored under the same number. Two fields are looked up in the journal:
-    `remembered` is the outcome of this transaction, and `last_epoch` is the epoch of the newest
-    outcome that has the same id.
-    """
+    """The transaction that an append names."""
 
     id: str
     epoch: int
-    seq: int | None = None
-    is_strict: bool = False
+    seq: int | None = None  # the number of a chunk in a staged transaction
+    is_strict: bool = False  # refuse the chunk if a different chunk is stored under the same number
+    # These two are looked up in the journal: the outcome of this transaction, and the epoch of the
+    # newest outcome that has the same id.
     remembered: TxnOutcome | None = None
     last_epoch: int = 0
 
@@ -129,7 +119,7 @@ class Append(StreamCommand, frozen=True, gc=False):
     """Append a batch, close the stream, or both.
 
     `body_error` says what is wrong with the body. A command with an invalid body is still decided,
-    because checks that come before the check of the body can refuse it for a different reason.
+    because an earlier check can refuse the command for a different reason.
     """
 
     content_type: str | None = None
@@ -146,14 +136,13 @@ class Append(StreamCommand, frozen=True, gc=False):
 class StoredAppend(Struct, frozen=True, gc=False):
     """The append at `offset` in `stream`. It is looked up for a fork in the middle of an append.
 
-    `units` is the number of units from `offset` to the end of the append. A unit is a message in a
-    JSON stream and a byte in any other stream. `payload` is the message at `offset`.
+    A unit is a message in a JSON stream and a byte in any other stream.
     """
 
     stream: int
     offset: int
-    units: int
-    payload: bytes = b""
+    units: int  # the number of units from `offset` to the end of the append
+    payload: bytes = b""  # the message at `offset`
 
 
 class ForkRequest(Struct, frozen=True, gc=False):
@@ -333,8 +322,8 @@ class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
 class PositionMove(Struct, frozen=True, gc=False):
     """Move the position of a group in a stream to the offset `to`.
 
-    The last three fields are optional conditions. The stored position must be `expected` (`from` in
-    HTTP), its version must be `version`, and the stream's incarnation must be `incarnation`.
+    The last three fields are optional conditions: the stored offset (`from` in HTTP), the stream's
+    incarnation, and the version of the stored position.
     """
 
     group: str
@@ -406,8 +395,8 @@ class ListedTxn(Struct, frozen=True, gc=False):
 class SinkTag(Struct, frozen=True, gc=False):
     """The sink and version of a one-shot commit.
 
-    `input` is the digest of this version's input. `previous` is the digest of the input of the
-    version before it.
+    `input` is the digest of this version's input. `previous` is the digest of the previous
+    version's input.
     """
 
     app: str
@@ -420,8 +409,8 @@ class SinkTag(Struct, frozen=True, gc=False):
 class Commit(Struct, frozen=True):
     """A one-shot commit. It appends messages, moves positions and commits `transactions`, or fails.
 
-    `expects` contains pairs (path, tail). The stream at the path must have that tail. `digest` is
-    the digest of the request. A request that repeats `producer_seq` has to have the same digest.
+    `expects` contains (path, tail) pairs. The stream at each path must have that tail. `digest` is
+    the digest of the request. A request that repeats `producer_seq` must have the same digest.
     """
 
     now_ms: int

@@ -10,8 +10,7 @@
     ├── EngineStopped           the engine has stopped or failed
     └── InvariantBroken         a bug in semel
 
-Refusals that a caller must expect (gap, fenced, closed, ...) are values, not exceptions. They are
-in `outcomes.py`.
+Refusals such as a gap or a closed stream are values, not exceptions (see `outcomes.py`).
 """
 
 from typing import ClassVar

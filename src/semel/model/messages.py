@@ -1,8 +1,7 @@
 """The messages of a batch: their media type, their payload, and their extras.
 
 Extras are keys, timestamps and headers. The extras of a batch are encoded as one block of columns.
-The block is stored and sent as it was received. It is decoded only where a column is needed. All
-integers are little-endian. The block consists of:
+The block is stored and sent unchanged. All integers are little-endian. The block contains:
 
     columns     a u32 with one bit for each column that is present: 1 keys, 2 timestamps, 4 headers
     timestamps  an i64 for each message, in ms since 1970; -2^63 if the message has no timestamp
@@ -88,7 +87,9 @@ def encode_extras(
     """
     for column in (keys, headers, timestamps):
         if column is not None and len(column) != count:
-            raise ValueError(f"{count} messages need {count} keys, headers or timestamps")
+            raise ValueError(
+                f"for {count} messages, keys, headers and timestamps must each have {count} items"
+            )
     times = lengths = names = packed = b""
     if timestamps is not None and any(time is not None for time in timestamps):
         times = struct.pack(
@@ -128,14 +129,14 @@ def find_extras_fault(extras: bytes, count: int) -> str | None:
     try:
         columns = _columns(extras, count)
         if columns.headers and len(_decode_headers(columns.headers)) != count:
-            return "the headers do not have one element per message"
+            return "the array of headers must have one element for each message"
     except (ValueError, struct.error) as error:
         # Errors from msgspec and from decoding UTF-8 are also ValueErrors.
         return f"the keys, timestamps or headers are malformed: {error}"
     if columns.keys and max(_lengths_of(columns.key_lengths)) > MESSAGE_KEY_BYTES_MAX:
-        return f"a key may have at most {MESSAGE_KEY_BYTES_MAX} bytes"
+        return f"a message key can have at most {MESSAGE_KEY_BYTES_MAX} bytes"
     if not all(time is None or abs(time) <= NUMBER_MAX for time in _times(columns)):
-        return f"a timestamp may be at most {NUMBER_MAX} ms before or after 1970"
+        return f"a timestamp must be at most {NUMBER_MAX} ms before or after 1970-01-01"
     return None
 
 

@@ -17,9 +17,8 @@ def print_offset(ordinal: int) -> str:
 def parse_offset(text: str) -> int | None:
     """Return the ordinal of an offset, or None if `text` is not an offset.
 
-    In every offset that this server returns, the first half is zero. An offset from a different
-    server can have a first half that is not zero. Such an offset is well formed, but it is after
-    the tail of every stream here. The function therefore returns NUMBER_MAX for it.
+    All offsets of this server begin with 16 zeros. For an offset of a different server, return
+    NUMBER_MAX, because that ordinal is after the tail of every stream.
     """
     high, underscore, low = text.partition("_")
     if not underscore or len(high) != OFFSET_DIGITS or len(low) != OFFSET_DIGITS:

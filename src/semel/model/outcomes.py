@@ -40,24 +40,23 @@ class Appended(Outcome, frozen=True, gc=False):
 
     The two offsets are equal if the command only closed the stream.
 
-    `is_unguarded` is True if the append has a producer or an idempotency key, but the stream's
-    duplicate detection is off. In that case `epoch` and `seq` are copied from the request.
+    `is_unguarded` is True if the append has a producer or an idempotency key, but the stream has no
+    duplicate detection.
     """
 
     first_offset: int
     next_offset: int
     is_closed: bool
-    epoch: int | None = None
-    seq: int | None = None
+    epoch: int | None = None  # copied from the request if `is_unguarded` is True
+    seq: int | None = None  # copied in the same way
     is_unguarded: bool = False
 
 
 class Duplicate(Outcome, frozen=True, gc=False):
     """The batch was already stored, from `first_offset` up to, but not including, `next_offset`.
 
-    The offsets are None if the receipt is no longer retained. `seq` is the producer's highest
-    accepted sequence, not the sequence of the request. `is_mismatch` is True if the payload of the
-    request differs from the stored payload. The stored payload is not changed.
+    The offsets are None if the receipt is no longer retained. `is_mismatch` is True if the request
+    has a different payload. In that case, the stored payload stays unchanged.
     """
 
     code = "duplicate"
@@ -65,7 +64,7 @@ class Duplicate(Outcome, frozen=True, gc=False):
     next_offset: int | None
     is_closed: bool
     epoch: int | None = None
-    seq: int | None = None
+    seq: int | None = None  # the producer's highest accepted sequence, not the request's sequence
     is_mismatch: bool = False
 
 
@@ -82,7 +81,7 @@ class Trimmed(Outcome, frozen=True, gc=False):
 
 
 class Switched(Outcome, frozen=True, gc=False):
-    """The stream recognises duplicates of the messages that have the offset `dedup_from` or later.
+    """Duplicate detection is on for the messages at the offset `dedup_from` and later.
 
     If `dedup_from` is None, duplicate detection is off.
     """
@@ -105,16 +104,15 @@ class Registered(Outcome, frozen=True, gc=False):
 class Claimed(Outcome, frozen=True, gc=False):
     """The session now writes under `epoch`; older instances of the producer are fenced.
 
-    The other fields show what the stream stores for the producer. `last_seq` is the sequence of the
-    last append by any instance, `last_offset` is the offset after that append, and `cursor` is the
-    last cursor. A field is None if its value does not exist or is no longer retained.
+    The last three fields show what the stream stores for the producer. A field is None if its value
+    does not exist or is no longer retained.
     """
 
     producer_id: str
     epoch: int
-    last_seq: int | None = None
-    last_offset: int | None = None
-    cursor: bytes | None = None
+    last_seq: int | None = None  # the sequence of the last append by any instance
+    last_offset: int | None = None  # the offset after that append
+    cursor: bytes | None = None  # the last cursor
 
 
 class Forgotten(Outcome, frozen=True, gc=False):
@@ -277,8 +275,7 @@ class UnknownProducer(Refusal, frozen=True, gc=False):
     """The producer does not exist.
 
     A command that forgets or expires a producer is refused if the stream has no row for the
-    producer. Any other command is refused if the producer id consists of digits only and the server
-    never assigned it. Only the server assigns such ids.
+    producer. Any other command is refused if the id is a number that the server never assigned.
     """
 
     code = "UNKNOWN_PRODUCER_ID"

@@ -48,20 +48,15 @@ class Prepared(Outcome, frozen=True, gc=False):
 class CommitDone(Outcome, frozen=True):
     """The commit is applied, unless `is_mismatch` is True.
 
-    `is_duplicate` is True if an earlier request applied the commit. In that case, `result` is None
-    if the result is no longer retained.
-
-    `is_unchecked` is True if the sink's version was already committed, but there are no digests to
-    check that the input is the same.
-
     `is_mismatch` is True if the producer already used this sequence for a different commit. That
     commit stays valid, and no part of this commit is applied.
     """
 
     id: str | None
     epoch: int | None
-    result: TxnResult | None
-    is_duplicate: bool = False
+    result: TxnResult | None  # None if an earlier request got the result and it is not retained
+    is_duplicate: bool = False  # an earlier request applied the commit
+    # The sink's version was already committed, but without digests the input cannot be compared.
     is_unchecked: bool = False
     is_mismatch: bool = False
 
@@ -197,8 +192,8 @@ class OffsetUnstable(Refusal, frozen=True, gc=False):
 class BranchIncomplete(Refusal, frozen=True, gc=False):
     """The transaction is not complete, or a commit lists it before it is prepared.
 
-    `chunks` and `messages` are the numbers of staged chunks and messages. The transaction is not
-    complete if the request contains different numbers.
+    `chunks` and `messages` are the staged numbers. The transaction is not complete if the request
+    contains different numbers.
     """
 
     code = "branch_incomplete"
@@ -215,22 +210,15 @@ class BranchMissing(Refusal, frozen=True, gc=False):
 
 
 class PositionConflict(Refusal, frozen=True, gc=False):
-    """A condition of the move does not hold. `reason` says which condition.
-
-    `offset` and `version` are the offset and version of the stored position. For the reason
-    `pending`, `offset` is the offset to which this transaction already moves the position.
-
-    `incarnation` is the stream's incarnation. It is set only for the reason `incarnation`. `mover`
-    is the producer or sink that moved the position last. It is set only for the reason `mover`.
-    """
+    """A condition of the move does not hold. `reason` says which condition."""
 
     code = "position_conflict"
     group: str
     path: str
-    offset: int
-    incarnation: str | None = None
-    version: int = 0
-    mover: str | None = None
+    offset: int  # the stored offset; for the reason `pending`, the target of the pending move
+    incarnation: str | None = None  # the stream's incarnation, only for the reason `incarnation`
+    version: int = 0  # the version of the stored position
+    mover: str | None = None  # who moved the position last, only for the reason `mover`
     reason: str = BY_OFFSET
 
 

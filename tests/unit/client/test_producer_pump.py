@@ -527,7 +527,7 @@ def test_what_messages_carry_goes_in_a_batch_even_alone(media_type: str) -> None
 def test_what_a_message_cannot_carry_is_refused_before_it_spoils_a_batch() -> None:
     packing = BodyEncoder("text/plain", is_semel=True)
     assert packing.checked_extra(b"1", None, {}, None) is None
-    with pytest.raises(ValueError, match="a key may have"):
+    with pytest.raises(ValueError, match="a message key can have"):
         packing.checked_extra(b"1", b"k" * 100_000, None, None)
     with pytest.raises(ValueError, match="time zone"):
         packing.checked_extra(b"1", None, None, datetime(2030, 1, 1))

@@ -282,7 +282,7 @@ def test_a_missing_segment_is_found(directory: Directory) -> None:
     directory.disk.unlink(name)
     (finding,) = damage(directory.verify())
     assert finding.file == name
-    assert finding.message == "the segment is missing; 2 rows of the index point into it"
+    assert finding.message == "the segment is missing; 2 rows of the index refer to this segment"
 
 
 def test_a_segment_missing_behind_the_checkpoint_is_found() -> None:
@@ -300,7 +300,7 @@ def test_a_segment_missing_behind_the_checkpoint_is_found() -> None:
 def test_a_directory_without_segments_is_corrupt(directory: Directory) -> None:
     for name in directory.names():
         directory.disk.unlink(name)
-    assert ("journal", "has no segments") in [
+    assert ("journal", "the journal has no segments") in [
         (finding.file, finding.message) for finding in damage(directory.verify())
     ]
 
@@ -354,14 +354,17 @@ def _overwrite_last(directory: Directory, watermark: int, previous_crc: int | No
 def test_a_watermark_that_goes_back_is_found(directory: Directory) -> None:
     at = _overwrite_last(directory, watermark=8)
     (finding,) = damage(directory.verify())
-    assert (finding.position, finding.message) == (at, "the watermark goes back to 8")
+    assert (finding.position, finding.message) == (
+        at,
+        "the watermark 8 is lower than in an earlier frame",
+    )
 
 
 def test_a_watermark_from_the_future_is_found(directory: Directory) -> None:
     at = _overwrite_last(directory, watermark=1 << 40)
     (finding,) = damage(directory.verify())
     assert finding.position == at
-    assert "is after the frame itself" in finding.message
+    assert "is greater than the frame's LSN" in finding.message
 
 
 def test_extras_no_engine_would_have_stored_are_found(directory: Directory) -> None:
@@ -495,7 +498,7 @@ def test_a_checkpoint_made_at_another_frame_is_found(directory: Directory) -> No
     other.checkpoint()
     report = verify(other.disk, twin)
     assert any(
-        f.message == "the checksum in the checkpoint belongs to a different frame"
+        f.message == "the checkpoint's checksum does not match the last frame before the checkpoint"
         for f in damage(report)
     )
 
@@ -524,7 +527,7 @@ def test_an_index_row_that_points_elsewhere_is_found(directory: Directory) -> No
     (finding,) = damage(directory.verify())
     wrong = decode_block(*directory.rows("index")[0]).positions[2]
     assert (finding.file, finding.position) == (directory.names()[0], wrong)
-    assert "the index expects a frame here for stream 1 (a), offsets 2 to 2" in finding.message
+    assert "the index lists a frame of stream 1 (a) here, with offsets 2 to 2" in finding.message
 
 
 def test_an_index_row_that_points_at_another_streams_frame_is_found(directory: Directory) -> None:

@@ -119,7 +119,7 @@ class SegmentCheck:
         names = self._disk.names()
         firsts = sorted(lsn for name in names if (lsn := segment_lsn(name)) is not None)
         if not firsts:
-            self._report.corrupt("journal", None, "has no segments")
+            self._report.corrupt("journal", None, "the journal has no segments")
             return []
         position = self._stored.position
         listed = dict(position.segments) if self._stored.is_readable else {}
@@ -136,11 +136,10 @@ class SegmentCheck:
         ]
 
     def _end_of(self, first: int, following: int, listed: dict[int, int], size: int) -> int:
-        """Return the LSN at which a segment must end, or OPEN_END if that is unknown.
+        """Return the LSN at which a segment must end, or OPEN_END if that LSN is unknown.
 
-        `listed` maps the first LSN of a segment to the end that the checkpoint stores for it. A
-        segment without a stored end must end at `following`, where the next segment begins. The end
-        is unknown if there is no next segment, or if a segment before the next one may be missing.
+        `listed` maps a segment's first LSN to the end that the checkpoint stores for the segment.
+        `following` is the LSN at which the next segment begins.
         """
         if listed.get(first, OPEN_END) != OPEN_END:
             return listed[first]
@@ -148,8 +147,8 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 None,
-                "the checkpoint lists this segment as open, although it is not the last segment;"
-                " its data is intact, but its space will never be freed",
+                "the checkpoint lists this segment as open, although a later segment exists;"
+                " no data is lost, but the disk space of this segment will never be freed",
             )
         elif self._stored.is_readable:
             return following
@@ -166,7 +165,8 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 None,
-                "the checkpoint no longer needs this segment; the next start will remove it",
+                "the checkpoint no longer needs this segment;"
+                " the server removes the segment at the next start",
             )
         return [first for first in firsts if first not in dead]
 
@@ -180,7 +180,7 @@ class SegmentCheck:
         self._report.corrupt(
             segment_name(first),
             None,
-            f"the segment is missing; {count} rows of the index point into it",
+            f"the segment is missing; {count} rows of the index refer to this segment",
         )
 
     def _size(self, first: int) -> int:
@@ -197,9 +197,11 @@ class SegmentCheck:
                 verb = "read"
                 return file.read(0, file.size())
         except FileNotFoundError:
-            self._report.note(name, None, "a running server has removed this segment")
+            self._report.note(name, None, "a running server has just removed this segment")
         except OSError as error:
-            self._report.corrupt(name, None, f"cannot be {verb}: {error.strerror or error}")
+            self._report.corrupt(
+                name, None, f"the file cannot be {verb}: {error.strerror or error}"
+            )
         return None
 
     # ---- frame by frame -------------------------------------------------------------------------
@@ -264,7 +266,7 @@ class SegmentCheck:
         elif isinstance(frame.record, SegmentStarted):
             allocated = frame.record.capacity_bytes
         else:
-            self._report.corrupt(name, 0, "does not begin with the first frame of a segment")
+            self._report.corrupt(name, 0, "the first frame is not a SegmentStarted frame")
         if size == 0:
             self._report.corrupt(name, 0, "the segment is empty")
         elif size != allocated:
@@ -295,8 +297,8 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 at,
-                f"a torn tail: {tear.reason}; the next start will truncate {rest} bytes here"
-                " (nothing shows that they were durable)",
+                f"the journal has a torn tail here: {tear.reason}; the next start of the server"
+                f" removes {rest} bytes (nothing shows that these bytes were durable)",
             )
         return True
 
@@ -315,15 +317,15 @@ class SegmentCheck:
         report, name, at = self._report, segment_name(first), frame.lsn - first
         report.frame_count += 1
         if isinstance(frame.record, SegmentStarted) and at != 0:
-            report.corrupt(
-                name, at, "a frame that starts a segment is not at the start of the file"
-            )
+            report.corrupt(name, at, "a SegmentStarted frame is not at the start of the file")
         if frame.watermark > frame.lsn:
             report.corrupt(
-                name, at, f"the frame's watermark {frame.watermark} is after the frame itself"
+                name, at, f"the frame's watermark {frame.watermark} is greater than the frame's LSN"
             )
         elif frame.watermark < self._watermark:
-            report.corrupt(name, at, f"the watermark goes back to {frame.watermark}")
+            report.corrupt(
+                name, at, f"the watermark {frame.watermark} is lower than in an earlier frame"
+            )
         self._watermark = max(self._watermark, frame.watermark)
         for section in frame.sections:
             report.message_count += section.count if section.kind != SECTION_CONTROL else 0
@@ -336,21 +338,22 @@ class SegmentCheck:
             self._check_joint(frame, first)
 
     def _check_joint(self, frame: Frame, first: int) -> None:
-        """Check a frame against the checkpoint.
+        """Check that a frame agrees with the checkpoint.
 
-        The LSN of the checkpoint must be a boundary between two frames, and the checkpoint must
-        contain the checksum of the frame before that LSN. For a frame after the checkpoint, also
-        check its offsets and chunks.
+        The checkpoint must end where a frame ends, and must store that frame's checksum. In a frame
+        after the checkpoint, the offsets and chunks are also checked.
         """
         name, at = segment_name(first), frame.lsn - first
         lsn, crc = self._stored.position.lsn, self._stored.position.previous_crc
         if frame.lsn < lsn < frame.end:
-            self._report.corrupt(name, at, f"the checkpoint's LSN {lsn} is inside this frame")
+            self._report.corrupt(name, at, f"the checkpoint ends at LSN {lsn}, inside this frame")
         elif (frame.end == lsn and frame.crc != crc) or (
             frame.lsn == lsn and frame.previous_crc != crc
         ):
             self._report.corrupt(
-                name, at, "the checksum in the checkpoint belongs to a different frame"
+                name,
+                at,
+                "the checkpoint's checksum does not match the last frame before the checkpoint",
             )
         if frame.lsn >= lsn:
             self._follow(frame, name, at)
@@ -359,7 +362,7 @@ class SegmentCheck:
     def _follow(self, frame: Frame, name: str, at: int) -> None:
         """Check that the frame's offsets continue at the tail of each stream.
 
-        The first tails are those in the checkpoint. Each frame that is checked moves the tails.
+        The check begins with the tails in the checkpoint. Each checked frame moves these tails.
         """
         if isinstance(frame.record, StreamCreated):
             row = frame.record.row
@@ -371,7 +374,8 @@ class SegmentCheck:
                 self._report.corrupt(
                     name,
                     at,
-                    f"{self._stored.label(number)} continues at offset {base}, not at {expected}",
+                    f"{self._stored.label(number)} continues at offset {base} in this frame,"
+                    f" but should continue at offset {expected}",
                 )
             self._tails[number] = base + count
 
@@ -391,7 +395,7 @@ class SegmentCheck:
                 self._report.corrupt(
                     segment_name(start),
                     lsn - start,
-                    f"the decision frame at LSN {frame.lsn} commits a chunk that is missing here",
+                    f"the decision frame at LSN {frame.lsn} needs a chunk here, but it is missing",
                 )
 
     def _frame_at(self, first: int, lsn: int) -> Frame | None:
@@ -431,13 +435,11 @@ class SegmentCheck:
             return
         at, start, last = lost[0]
         message = (
-            f"the index expects a frame here for {self._stored.label(number)}, offsets {start} to"
-            f" {last}, but no such frame was read"
+            f"the index lists a frame of {self._stored.label(number)} here, with offsets {start} to"
+            f" {last}, but the journal has no such frame here"
         )
         if len(lost) > 1:
-            message += (
-                f"; {len(lost) - 1} more frames up to offset {lost[-1][2]} are missing as well"
-            )
+            message += f"; {len(lost) - 1} more frames up to offset {lost[-1][2]} are also missing"
         self._report.corrupt(segment_name(block.segment), at, message)
 
 

@@ -75,7 +75,7 @@ def end_transactions(
     for control in controls:
         stream = state.by_number[control.stream]
         is_next = control.kind == SECTION_CONTROL and control.base == stream.tail.tail
-        invariant(is_next, "the offset of the control record is not the tail of its stream")
+        invariant(is_next, "the control record is not at the tail of its stream")
         advance_tail(state, stream, control.base + 1, time_ms)
         streams.append(stream)
     return Effects(streams, outcomes, aborted)
@@ -183,9 +183,8 @@ def _place(
 ) -> tuple[dict[int, int], list[PlacedChunkRow]]:
     """Return the new tail of each stream that gets messages or chunks, and a row for each chunk.
 
-    Raises InvariantBroken if the offsets do not continue at the tail of their stream, or if the
-    stream is closed. This function must be fast, because one frame can have hundreds of thousands
-    of chunks.
+    Raises InvariantBroken if a stream is closed, or if the offsets do not continue at its tail.
+    This function must be fast, because a frame can have hundreds of thousands of chunks.
     """
     by_number = state.by_number
     ends: dict[int, int] = {}

@@ -56,7 +56,9 @@ def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int)
     These are the pending transactions of the producer's older instances.
     """
     effects = end_transactions(state, event.ended, sections, iter(()), time_ms)
-    invariant(event.number == state.next_txn, "transaction numbers are not consecutive")
+    invariant(
+        event.number == state.next_txn, "the transaction does not have the next transaction number"
+    )
     invariant(event.id not in state.transactions, "a transaction with this id is already pending")
     state.next_txn += 1
     owner = event.owner
@@ -123,7 +125,7 @@ def apply_staged(
     row = txn.row
     invariant(
         event.seq == row.next_seq and section.kind == SECTION_STAGED,
-        "the section is not the next chunk of its transaction",
+        "the frame does not contain the next chunk of its transaction",
     )
     number, count = section.stream, section.count
     index_stream(state.by_number[number], event.txn)
@@ -214,11 +216,8 @@ def _record_publish(
 def leave_all_streams(state: State, stream: Stream) -> None:
     """Remove a deleted or expired stream from every group and transaction.
 
-    If a transaction has named a position in the stream, the position is recorded as lost. If the
-    transaction is not prepared yet, it can no longer be prepared or committed. The reason is that
-    another worker may have committed the same messages first, and the stored position, which would
-    show that, is removed with the stream. A prepared transaction can still be committed, because it
-    held the position, so no other worker could move the position.
+    A position that a transaction named in the stream is recorded as lost. From now on, the
+    transaction can be committed only if it is already prepared.
     """
     number, path = stream.row.number, stream.row.path
     for txn_number in sorted(stream.txns or ()):
@@ -230,6 +229,8 @@ def leave_all_streams(state: State, stream: Stream) -> None:
         here = [named for named in txn.row.positions if named.stream == number]
         for named in here:
             remove_named_position(state, txn_number, named)
+        # Another worker may have committed the same messages. The stored position would show that,
+        # but is removed here. A prepared transaction held its positions, so they did not move.
         lost = tuple(sorted({*txn.row.lost, *((named.group, path) for named in here)}))
         positions = tuple(named for named in txn.row.positions if named.stream != number)
         _set_row(state, txn, replace(txn.row, deleted=deleted, positions=positions, lost=lost))

@@ -266,8 +266,8 @@ unpack_result: Final = msgspec.msgpack.Decoder(TxnResult).decode
 def push_result(kept: tuple[bytes, ...], packed: bytes) -> tuple[bytes, ...]:
     """Return the results in `kept` with the new result `packed` added at the end.
 
-    The oldest results are dropped if there are more than RESULTS_KEPT, or if all results together
-    have more than RESULTS_BYTES_MAX bytes. The new result is always retained.
+    The oldest results are dropped if there are more than RESULTS_KEPT results, or more than
+    RESULTS_BYTES_MAX bytes in total. The new result is always retained.
     """
     results = [*kept[1 - RESULTS_KEPT :], packed]
     size = sum(map(len, results))

@@ -52,8 +52,8 @@ def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn, now_ms: int) -> 
 def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
     """Return the transaction that a call names, or its outcome if it has ended.
 
-    Return a refusal if neither exists. Also return a refusal if the transaction is pending and the
-    caller is not its owner. An operator need not be the owner.
+    Return a refusal if neither exists, or if the caller is not the owner of the pending
+    transaction. An operator need not be the owner.
     """
     txn = find_txn(state, call, call.now_ms)
     if call.by_operator or not isinstance(txn, Txn):
@@ -97,12 +97,11 @@ def find_open(state: State, call: TxnCall) -> Txn | Outcome:
 def expired_epoch(state: State, owner: Owner) -> int:
     """Return the highest transaction epoch among the producer's ended transactions.
 
-    A new transaction must have a higher epoch, even if no outcome is stored for its id. An earlier
-    transaction may have had the same id, and its outcome may have been dropped to make room. A late
-    call could still use the epoch of that earlier transaction.
+    A new transaction must have a higher epoch. Otherwise, a late call for an ended transaction
+    could affect a new transaction with the same id and epoch, if the old outcome was dropped to
+    make room.
 
-    Return 0 if the producer never had more than OUTCOMES_PER_PRODUCER_MAX outcomes, because in that
-    case no outcome was dropped. Also return 0 for a sink.
+    Return 0 for a sink. Also return 0 if no outcome of the producer was dropped to make room.
     """
     registered = state.registry.get(owner.id) if isinstance(owner, ProducerOwner) else None
     if registered is None or registered.decided <= OUTCOMES_PER_PRODUCER_MAX:

@@ -118,11 +118,10 @@ def transactions(
     stream: str | None = None,
     after: int = 0,
 ) -> Iterator[TxnView]:
-    """Yield pending transactions, oldest first.
+    """Yield the pending transactions with numbers greater than `after`, oldest first.
 
-    Only transactions with numbers greater than `after` are included. If `state_filter` is set, only
-    transactions in that state are included. If `stream` is set, only transactions that can write to
-    that stream or name a position in it are included.
+    If `state_filter` is set, only transactions in that state are included. If `stream` is set, only
+    transactions that can write to that stream or name a position in it are included.
     """
     return (
         _view(state, txn)
@@ -199,8 +198,8 @@ def group_view(
     """Return the positions of a group and its pending moves.
 
     If `stream` is set, only positions and moves in that stream are included. Moves by the
-    transaction with the id `transaction` are left out, because the owner of that transaction need
-    not wait for them.
+    transaction with the id `transaction` are left out, because its owner need not wait for its own
+    moves.
     """
     numbers = {*state.groups.get(group, ()), *state.named.get(group, ())}
     if stream is not None:
