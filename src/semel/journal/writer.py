@@ -42,7 +42,7 @@ class JournalWriter:
     def prepare(self) -> Room:
         """Remove files left from an earlier run, then allocate the spare segment and the reserve.
 
-        Raises DiskFailed. A full disk is not an error. The returned `Room` reports it.
+        Raises DiskFailed. A full disk is not an error: the returned `Room` reports a full disk.
         """
         try:
             names = self._disk.names()
@@ -65,8 +65,8 @@ class JournalWriter:
     def make_room(self) -> Room:
         """Allocate the spare segment and the reserve if they are missing.
 
-        If there is no space for the spare segment, the reserve is removed first. The returned
-        `Room` has `is_full` set if the spare segment or the reserve is still missing.
+        If there is no space for the spare segment, the reserve is removed to make room. The
+        returned `Room` has `is_full` set if the spare segment or the reserve is still missing.
         """
         is_short = False
         if self._spare is None:

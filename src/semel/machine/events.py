@@ -1,7 +1,7 @@
 """Events, sections and decisions.
 
 An event is stored in one frame, and its messages are in the sections of the same frame. `apply`
-does not get the command. Therefore an event contains everything that the state needs from it.
+does not get the command. Therefore an event contains all data that the state needs.
 """
 
 from typing import Final

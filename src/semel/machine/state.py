@@ -43,7 +43,7 @@ from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
 class MachineLimits(Struct, frozen=True):
     """The limits that can be set for a deployment.
 
-    Do not change them after the first start, because the outcomes of commands depend on them.
+    Do not change a limit after the first start, because outcomes of commands depend on the limits.
     """
 
     receipts: int = default.RECEIPTS_DEFAULT

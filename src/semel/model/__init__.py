@@ -1,4 +1,4 @@
-"""Values, commands, outcomes, limits and errors. Every other package uses this one.
+"""Values, commands, outcomes, limits and errors. All other packages use this package.
 
 Nothing here does I/O, reads a clock or draws a random number.
 """

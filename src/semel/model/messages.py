@@ -141,7 +141,7 @@ def find_extras_fault(extras: bytes, count: int) -> str | None:
 
 
 def keys_of(extras: bytes, count: int) -> list[bytes | None]:
-    """Return the key of each message, or None if it has no key. `extras` must be valid."""
+    """Return each message's key, or None for a message without a key. `extras` must be valid."""
     columns = _columns(extras, count)
     if not columns.key_lengths:
         return [None] * count
@@ -158,7 +158,7 @@ def keys_of(extras: bytes, count: int) -> list[bytes | None]:
 
 
 def timestamps_of(extras: bytes, count: int) -> list[int | None]:
-    """Return each message's timestamp, or None if it has none. `extras` must be valid."""
+    """Return each message's timestamp, or None if it is missing. `extras` must be valid."""
     return _times(_columns(extras, count)) or [None] * count
 
 

@@ -95,7 +95,7 @@ class Expired(Outcome, frozen=True, gc=False):
 
 
 class Registered(Outcome, frozen=True, gc=False):
-    """The producer id is registered under this epoch."""
+    """The producer id is registered with this epoch."""
 
     producer_id: str
     epoch: int

@@ -55,7 +55,7 @@ class CommitDone(Outcome, frozen=True):
     id: str | None
     epoch: int | None
     result: TxnResult | None  # None if an earlier request got the result and it is not retained
-    is_duplicate: bool = False  # an earlier request applied the commit
+    is_duplicate: bool = False  # an earlier request applied a commit with the same identity
     # The sink's version was already committed, but without digests the input cannot be compared.
     is_unchecked: bool = False
     is_mismatch: bool = False

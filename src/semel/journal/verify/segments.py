@@ -395,7 +395,8 @@ class SegmentCheck:
                 self._report.corrupt(
                     segment_name(start),
                     lsn - start,
-                    f"the decision frame at LSN {frame.lsn} needs a chunk here, but it is missing",
+                    f"the decision frame at LSN {frame.lsn} commits a chunk that should be here,"
+                    " but no such chunk was found",
                 )
 
     def _frame_at(self, first: int, lsn: int) -> Frame | None:
@@ -421,7 +422,7 @@ class SegmentCheck:
                     if sealed is not None:
                         self._check_block(split_key(key)[0], decode_block(key, sealed))
         except (CorruptData, BadSeal) as error:
-            self._report.corrupt(FILE_NAME, None, f"cannot be read: {error}")
+            self._report.corrupt(FILE_NAME, None, f"the file cannot be read: {error}")
 
     def _check_block(self, number: int, block: IndexBlock) -> None:
         ends = (*block.offsets[1:], block.next - block.first)

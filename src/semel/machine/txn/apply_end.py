@@ -198,7 +198,7 @@ def _place(
     for lsn, number, base, count in (*direct, *extents_of(event.extents)):
         tail = by_number[number].tail
         if base != ends.get(number, tail.tail) or tail.is_closed:
-            raise InvariantBroken("messages or chunks do not begin at the tail of an open stream")
+            raise InvariantBroken("messages and chunks must begin at the tail of an open stream")
         ends[number] = base + count
         if lsn:
             placed.append(PlacedChunkRow(lsn, number, base, count))

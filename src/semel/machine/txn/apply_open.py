@@ -161,7 +161,7 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
     first = stream.tail.tail
     invariant(
         section.base == first and not stream.tail.is_closed,
-        "the messages do not begin at the tail of an open stream",
+        "the messages must begin at the tail of an open stream",
     )
     row = txn.streams.get(number, TxnStreamRow())
     if row.first < 0:

@@ -31,7 +31,7 @@ TxnOrRefusal = Txn | TxnOutcome | Outcome
 def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn, now_ms: int) -> TxnOrRefusal:
     """Return the named transaction if it is pending, or its outcome if it has ended.
 
-    Return a refusal if neither exists.
+    Return a refusal if there is neither a transaction nor an outcome.
     """
     outcome = named.remembered
     if (
@@ -50,7 +50,7 @@ def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn, now_ms: int) -> 
 
 
 def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
-    """Return the transaction that a call names, or its outcome if it has ended.
+    """Return the transaction that a call names, or the outcome if the transaction has ended.
 
     Return a refusal if neither exists, or if the caller is not the owner of the pending
     transaction. An operator need not be the owner.

@@ -198,8 +198,8 @@ def group_view(
     """Return the positions of a group and its pending moves.
 
     If `stream` is set, only positions and moves in that stream are included. Moves by the
-    transaction with the id `transaction` are left out, because its owner need not wait for its own
-    moves.
+    transaction with the id `transaction` are left out, because an owner need not wait for its own
+    transaction.
     """
     numbers = {*state.groups.get(group, ()), *state.named.get(group, ())}
     if stream is not None:
