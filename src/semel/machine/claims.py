@@ -175,8 +175,8 @@ def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
 def last_receipt(old: ProducerRow) -> bytes:
     """Return the packed receipt of the producer's last append outside transactions.
 
-    A claim reports this receipt. If `old` is a tombstone, it has no receipts. In that case, the
-    returned receipt contains the last sequence, but no offset.
+    A tombstone has no receipts. In that case, the returned receipt contains the last sequence, but
+    no offset.
     """
     if old.last_seq < 0:
         return old.first_receipt
@@ -191,8 +191,8 @@ def last_receipt(old: ProducerRow) -> bytes:
 def decide_register(state: State, command: Register) -> Decision:
     """Decide a registration.
 
-    A registration assigns a new producer id, registers the id that the command names, or raises the
-    epoch of a producer that is already registered. A higher epoch fences older instances.
+    A registration assigns a new producer id, registers a given id, or raises the epoch of a
+    registered producer. A higher epoch fences older instances.
     """
     producer_id = command.producer_id
     row = None if producer_id is None else state.registry.get(producer_id)

@@ -225,8 +225,7 @@ def _refuse_bodies(
 def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
     """Return a refusal if the listed transactions have too many chunks in total, otherwise None.
 
-    The limit is the same as for one transaction, because one frame assigns offsets to all chunks
-    of the commit.
+    One frame assigns offsets to all these chunks. Therefore the limit for one transaction applies.
     """
     maximum = state.limits.chunks
     is_fit = sum(map(chunks_of, listed)) <= maximum
@@ -368,8 +367,8 @@ def _again(row: VersionRow, *, is_unchecked: bool) -> Outcome:
 def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
     """Return the sink's transactions that a commit of `tag.version` aborts.
 
-    These are the sink's pending transactions for `tag.version` or an older version, except the
-    transactions in `listed`.
+    The commit aborts the sink's pending transactions for this version and for older versions. The
+    transactions in `listed` are not aborted.
     """
     numbers = state.owned.get((False, tag.app), set()) - {txn.row.number for txn in listed}
     txns = (state.by_txn[number] for number in sorted(numbers))

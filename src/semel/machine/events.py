@@ -83,8 +83,8 @@ class TxnPrepared(Struct, frozen=True, gc=False, array_like=True):
 class CommitStamp(Struct, frozen=True, gc=False, array_like=True):
     """The producer in a `Decided` event.
 
-    If `seq` is set, the event is the producer's one-shot commit with that sequence. If `seq` is
-    None, the event is a fence, and it raises the producer's epoch to `epoch`.
+    If `seq` is set, the event is a one-shot commit with that sequence. If `seq` is None, the event
+    is a fence, and raises the producer's epoch to `epoch`.
     """
 
     id: str

@@ -239,8 +239,8 @@ def _refuse_mover(position: PositionMove, stored: PositionRow, mover: OwnerKey) 
 class _Room:
     """Refuses a move past the tail, and a move that adds too many groups to a stream.
 
-    Each command needs its own instance, because an instance counts the groups that the command has
-    already added to each stream.
+    Use a new instance for each command, because an instance counts the groups that the command
+    adds.
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class _Room:
     ) -> Refusal | None:
         """Return a refusal if the position cannot be moved, otherwise None.
 
-        If `is_named` is True, the transaction has already named the position, so the position's
+        If `is_named` is True, the transaction has already named the position. In that case, the
         group is not counted again.
         """
         if position.to > tail:

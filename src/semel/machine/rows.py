@@ -136,7 +136,7 @@ class NamedPosition(Struct, frozen=True, gc=False, array_like=True):
     stream: int
     to: int
     guard: int = 0
-    # Both come from the last call that named the position. A repeat of that call has the same.
+    # From the last call that named the position. A repeat of that call has the same values.
     expected: int | None = None
     version: int | None = None
 
@@ -181,8 +181,8 @@ class ChunkBlockRow(Row, frozen=True, gc=False, array_like=True):
 class PositionRow(Row, frozen=True, gc=False, array_like=True):
     """The position of a group in a stream. `version` counts all moves of the position.
 
-    `mover` is the owner of the last transaction or one-shot commit that moved the position, or
-    None.
+    `mover` is the owner of the last transaction or one-shot commit that moved the position. `mover`
+    is None if there was no such transaction or commit.
     """
 
     offset: int

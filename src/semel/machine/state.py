@@ -464,8 +464,8 @@ def remove_named_position(state: State, txn_number: int, named: NamedPosition) -
 def hold_positions(state: State, txn: Txn) -> None:
     """Record that a prepared transaction holds the positions it names.
 
-    A journal written by an older version can contain several prepared transactions that name the
-    same position. The oldest of these transactions holds the position.
+    In a journal from an older version, several prepared transactions can name the same position. In
+    that case, the oldest of these transactions holds the position.
     """
     number = txn.row.number
     for named in txn.row.positions:

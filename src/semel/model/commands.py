@@ -1,7 +1,7 @@
 """The commands of the engine.
 
 A command contains everything that its decision needs: the time, random ids, and lookups from the
-journal. The function that decides a command is therefore a pure function.
+journal. Therefore the decision is a pure function of the state and the command.
 """
 
 from typing import Final
@@ -213,7 +213,7 @@ class Register(Struct, frozen=True, gc=False):
 
 
 class ClaimProducer(StreamCommand, frozen=True, gc=False):
-    """Take over a producer: fence the previous instance, then report what it appended last.
+    """Take over a producer: fence the previous instance, then report its last append.
 
     Each instance uses a new `session`. A claim that repeats the current session is a retry.
     """

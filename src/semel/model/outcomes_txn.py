@@ -36,8 +36,8 @@ class Staged(Outcome, frozen=True, gc=False):
 class Prepared(Outcome, frozen=True, gc=False):
     """The transaction is prepared: it can only be committed or aborted.
 
-    A producer's prepared transaction no longer has a deadline. A sink's prepared transaction is
-    still aborted when it has been idle for too long.
+    A producer's prepared transaction has no deadline. A sink's prepared transaction is still
+    aborted when it has been idle for too long.
     """
 
     id: str
@@ -242,7 +242,7 @@ class AppBound(Refusal, frozen=True, gc=False):
 class CheckpointDiverged(Refusal, frozen=True, gc=False):
     """The sink has committed this version, or the previous version, with a different input.
 
-    A version before the last version is also refused if there are no digests to compare.
+    An older version is also refused if a digest is missing and the inputs cannot be compared.
     """
 
     code = "checkpoint_diverged"

@@ -113,8 +113,8 @@ class SegmentCheck:
     def _spans(self) -> list[tuple[int, int, int]]:
         """Return three LSNs for each segment, and report missing segments.
 
-        The three LSNs are the segment's first LSN, the LSN at which the segment must end (see
-        `_end_of`), and the LSN at which its file ends.
+        The three LSNs are the start of the segment, its required end (see `_end_of`), and the end
+        of its file.
         """
         names = self._disk.names()
         firsts = sorted(lsn for name in names if (lsn := segment_lsn(name)) is not None)
@@ -281,8 +281,8 @@ class SegmentCheck:
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
         """Return True if the journal can end at the LSN of `tear`.
 
-        Return False if any bytes after this LSN are known to have been durable. Otherwise, report
-        the bytes after this LSN as a torn tail.
+        Return False if bytes after this LSN are known to have been durable. Otherwise, report these
+        bytes as a torn tail and return True.
         """
         is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:

@@ -66,8 +66,8 @@ def end_transactions(
 ) -> Effects:
     """End the transactions in `ended`, and append the control records in `controls`.
 
-    `extents` yields the extents of the committed chunks, in the order of `ended`. The caller must
-    already have moved the tails of the streams past these chunks.
+    `extents` yields the extents of the committed chunks, in the order of `ended`. Before the call,
+    the tails of the streams must be moved past these chunks.
     """
     aborted: list[AbortedRow] = []
     outcomes = [_end(state, end, extents, time_ms, aborted) for end in ended]
@@ -108,8 +108,8 @@ def _end(
 def _abort_extents(state: State, txn: Txn, markers: dict[int, int]) -> list[AbortedRow]:
     """Return the aborted ranges of an inline transaction, and update `aborted_end` of its streams.
 
-    A range includes the transaction's control record if the record directly follows the range.
-    `markers` maps each stream to the offset of its control record.
+    If the control record directly follows a range, the range includes the record. `markers` maps
+    each stream to the offset of the transaction's control record.
     """
     aborted: list[AbortedRow] = []
     ends: dict[int, int] = {}

@@ -57,7 +57,7 @@ def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest:
 def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int:
     """Add an extent to `blocks` and return the index of the block that changed.
 
-    If the extent directly follows the last extent and is in the same stream, the two are merged.
+    The extent is merged with the last extent if it directly follows that extent in the same stream.
     """
     if blocks:
         last_first, last_stream, last_count, _ = _CHUNK.unpack_from(blocks[-1], -CHUNK_BYTES)
@@ -163,10 +163,10 @@ class Draft:
         self.ended.append(Ended(txn.row.number, is_committed, reason, tuple(markers)))
 
     def fence(self, producer_id: str, epoch: int, *, named: int = 0) -> None:
-        """Abort the pending transactions of the producer's instances with epochs below `epoch`.
+        """Abort the producer's pending transactions that have a producer epoch below `epoch`.
 
-        The reason for each abort is BY_FENCE. The transaction with the number `named` is an
-        exception. Its reason is BY_OPERATOR, because an operator's command named it.
+        The reason is BY_OPERATOR for the transaction with the number `named`, because an operator's
+        command named it. For all other transactions, the reason is BY_FENCE.
         """
         for number in sorted(self._state.owned.get((True, producer_id), ())):
             txn = self._state.by_txn[number]

@@ -227,8 +227,8 @@ def _pending_view(
 ) -> PendingView | None:
     """Return the move by the transaction that holds the group's position in the stream.
 
-    If no transaction holds the position, return the oldest pending move, or None if there is none.
-    The transaction with the id `exempt` is ignored.
+    If no transaction holds the position, return the oldest pending move. Return None if there is no
+    pending move. The transaction with the id `exempt` is ignored.
     """
     number = stream.row.number
     txns = [state.by_txn[each] for each in state.named.get(group, {}).get(number, ())]
