@@ -7,43 +7,43 @@ from semel.wire.problems import Entry
 # The outcome's field `state` sometimes contains one of these words instead of a transaction state.
 # The word means that this kind of transaction cannot be committed in this way.
 _WRONG_KINDS: Final = {
-    "sink": "a transaction of a sink can only be committed by POST /v1/commits",
-    "inline": "POST /v1/commits accepts staged transactions only",
+    "sink": "the transaction belongs to a sink; commit it with POST /v1/commits",
+    "inline": "the transaction is inline; POST /v1/commits commits only staged transactions",
 }
 
 
 def _wrong_state(outcome: Any) -> str:
     why = f" ({outcome.reason})" if outcome.reason else ""
-    message = f"the transaction is {outcome.state}{why}; it must be open for this"
+    message = f"the transaction is {outcome.state}{why}, but the request needs an open transaction"
     return _WRONG_KINDS.get(outcome.state, message)
 
 
 # Maps the reason for a position conflict to the message.
 _POSITION_CONFLICTS: Final = {
-    "incarnation": ("the stream {0.path} was deleted and created again; read it from its start"),
+    "incarnation": "the stream {0.path} was deleted and created again; read it from the start",
     "pending": (
-        "this transaction already moves the group {0.group} in {0.path} to {0.offset}; set from to"
-        " that offset"
+        "this transaction already moves the position of the group {0.group} in {0.path} to"
+        " {0.offset}; set `from` to that offset"
     ),
     "offset": (
-        "the group {0.group} is at {0.offset} in {0.path}, not at the offset in from; read from"
-        " {0.offset}"
+        "the group {0.group} is at {0.offset} in {0.path}, but `from` in the request is a different"
+        " offset; continue reading at {0.offset}"
     ),
     "version": (
-        "the position of the group {0.group} in {0.path} has version {0.version}, not the version"
-        " in the request: it was moved since, or that version is wrong; read from {0.offset}"
+        "the position of the group {0.group} in {0.path} has version {0.version}, but the request"
+        " has a different version; continue reading at {0.offset}"
     ),
     "mover": (
-        "{0.mover} moved the group {0.group} in {0.path} last; set from to the position you"
-        " have read from, or use one producer id for the group"
+        "the position of the group {0.group} in {0.path} was last moved by {0.mover}; set `from` to"
+        " the offset at which you began to read, or use one producer id for the group"
     ),
     "moved": (
-        "the group {0.group} was moved to {0.offset} in {0.path} after this transaction named it;"
-        " abort the transaction and read from that offset"
+        "the position of the group {0.group} in {0.path} was moved to {0.offset} after it was added"
+        " to this transaction; abort the transaction and continue reading at that offset"
     ),
     "deleted": (
-        "the stream {0.path} was deleted after this transaction named a position of the group"
-        " {0.group} in it; abort the transaction"
+        "the stream {0.path} was deleted after the position of the group {0.group} in this stream"
+        " was added to the transaction; abort the transaction"
     ),
 }
 
@@ -59,14 +59,14 @@ TXN_REFUSALS: Final = (
         outcome="UnknownTransaction",
         message="there is no transaction with that id and epoch",
         error="UnknownTransaction",
-        advice="begin the transaction; the outcomes of ended ones are retained for 7 days",
+        advice="begin the transaction; outcomes of older transactions are kept for 7 days",
         cli="`semel txn ls` lists the pending transactions",
     ),
     Entry(
         "PRODUCER_FENCED",
         403,
         outcome="StaleTransaction",
-        message="a newer transaction with that id has begun; its epoch is {0.current_epoch}",
+        message="a newer transaction with the same id has begun, with epoch {0.current_epoch}",
         names={"current_epoch": "transaction_epoch"},
         error="ProducerFenced",
     ),
@@ -74,7 +74,7 @@ TXN_REFUSALS: Final = (
         "PRODUCER_FENCED",
         403,
         outcome="NotOwner",
-        message="the transaction has a different owner",
+        message="the sender of the request does not own the transaction",
         error="ProducerFenced",
     ),
     Entry(
@@ -89,7 +89,7 @@ TXN_REFUSALS: Final = (
         "TRANSACTION_TIMED_OUT",
         409,
         outcome="TxnTimedOut",
-        message="the transaction took too long and was aborted; begin it again",
+        message="the transaction exceeded its timeout and was aborted; begin a new transaction",
         error="TransactionTimedOut",
         advice="repeat the work in a new transaction, with a longer timeout if needed",
     ),
@@ -97,7 +97,7 @@ TXN_REFUSALS: Final = (
         "txn_aborted",
         409,
         outcome="AlreadyAborted",
-        message="the transaction was aborted ({0.reason}); this is final",
+        message="the transaction was aborted ({0.reason}) and cannot be committed",
         error="TransactionAborted",
         advice="repeat the work in a new transaction",
     ),
@@ -105,24 +105,24 @@ TXN_REFUSALS: Final = (
         "txn_committed",
         409,
         outcome="AlreadyCommitted",
-        message="the transaction was committed; this is final",
+        message="the transaction was committed and cannot be aborted",
         error="TransactionCommitted",
-        advice="nothing is left to do",
+        advice="no action is needed",
     ),
     Entry(
         "CONCURRENT_TRANSACTIONS",
         409,
         outcome="ConcurrentTransactions",
-        message="the transaction {0.other} must end first",
+        message="the transaction {0.other} must end before a new transaction can begin",
         names={"other": "transaction_id"},
         error="ConcurrentTransactions",
-        advice="end that transaction first, or use a different producer_id",
+        advice="commit or abort that transaction, or use a different producer_id",
     ),
     Entry(
         "TOO_MANY_TRANSACTIONS",
         429,
         outcome="TooManyTransactions",
-        message="the producer already has {0.maximum} pending transactions",
+        message="the producer already has the maximum of {0.maximum} pending transactions",
         error="TooManyTransactions",
         advice="commit or abort the prepared transactions first",
     ),
@@ -138,7 +138,7 @@ TXN_REFUSALS: Final = (
         "stream_in_transaction",
         409,
         outcome="StreamInTransaction",
-        message="the pending transaction {0.transaction} has messages in the stream",
+        message="the request is refused: transaction {0.transaction} has messages in the stream",
         names={"transaction": "transaction_id"},
         error="StreamInTransaction",
         advice="wait until the transaction has ended",
@@ -147,18 +147,18 @@ TXN_REFUSALS: Final = (
         "offset_unstable",
         409,
         outcome="OffsetUnstable",
-        message="the messages at this offset belong to a pending transaction",
+        message="a pending transaction has messages before this offset",
         names={"stable": "stable_offset"},
         error="OffsetUnstable",
-        advice="use an offset up to stable_offset, or wait",
+        advice="use an offset up to stable_offset, or wait until the transaction has ended",
     ),
     Entry(
         "branch_incomplete",
         409,
         outcome="BranchIncomplete",
         message=(
-            "the transaction {0.id} is not prepared, or the request has other counts: it has"
-            " {0.chunks} chunks with {0.messages} messages"
+            "the transaction {0.id} has {0.chunks} chunks with {0.messages} messages; either the"
+            " request has different numbers, or the transaction is not prepared"
         ),
         names={"id": "transaction_id"},
         error="BranchIncomplete",
@@ -181,8 +181,8 @@ TXN_REFUSALS: Final = (
         names={"path": "stream"},
         error="PositionConflict",
         advice=(
-            "nothing was applied: another worker has processed these messages, or the"
-            " group was set by hand; abort, and continue with a new tail(group=...)"
+            "nothing was applied: a different worker or a user has moved the group's position;"
+            " abort the transaction, and continue with a new tail(group=...)"
         ),
     ),
     Entry(
@@ -190,28 +190,28 @@ TXN_REFUSALS: Final = (
         409,
         outcome="UnstableOffsets",
         message=(
-            "the prepared transaction {0.transaction} moves the group {0.group} in"
-            " {0.path}; end that transaction first"
+            "the prepared transaction {0.transaction} includes the position of the group {0.group}"
+            " in {0.path}; commit or abort that transaction first"
         ),
         names={"path": "stream", "transaction": "transaction_id", "epoch": "transaction_epoch"},
         error="UnstableOffsets",
-        advice="commit or abort the transaction first: use `semel txn` to do this by hand",
+        advice="commit or abort the prepared transaction first, for example with `semel txn`",
     ),
     Entry(
         "app_bound",
         409,
         outcome="AppBound",
         message=(
-            "the app belongs to the query {0.query_id}; `semel sinks rebind` binds it to a"
-            " different query"
+            "the sink belongs to the query {0.query_id}; use `semel sinks rebind` to give the sink"
+            " to a different query"
         ),
         error="AppBound",
         advice="use a different app name, or `semel sinks rebind`",
         spark=(
-            "another query has written under the name {app}, or this query with a different"
-            " checkpoint: set a different txnAppId for this query; or let this query take over,"
-            " with `semel sinks rebind {app} --query-id {query_id} --last-version N`: then it"
-            " continues after batch N, and with N = -1 it starts again with batch 0"
+            "the sink {app} belongs to a different query or checkpoint. Set a different txnAppId"
+            " for this query, or give the sink to this query with `semel sinks rebind {app}"
+            " --query-id {query_id} --last-version N`. The query then continues after batch N"
+            " (use N = -1 to start at batch 0)"
         ),
     ),
     Entry(
@@ -219,35 +219,35 @@ TXN_REFUSALS: Final = (
         409,
         outcome="CheckpointDiverged",
         message=(
-            "the versions up to {0.last_version} were committed with different input, or with input"
-            " that cannot be compared"
+            "the sink has committed versions up to {0.last_version}, but their input differs from"
+            " the input in this request, or the inputs cannot be compared"
         ),
         error="CheckpointDiverged",
         advice="find out which checkpoint is right; use `semel sinks rebind` if yours is right",
         spark=(
-            "this checkpoint was copied, or restored from an older one, and another run has written"
-            " since: nothing of this batch was written. Continue with the checkpoint of that run,"
-            " or start with a new checkpoint: then the rows it reads again are written again (sink"
-            " {app})"
+            "no row of this batch was written: this checkpoint was copied or restored, and a"
+            " different run has written to the sink {app} since then. Continue with that run's"
+            " checkpoint, or start with a new checkpoint. With a new checkpoint, all rows that the"
+            " query reads again are also written again"
         ),
     ),
     Entry(
         "version_forgotten",
         409,
         outcome="VersionForgotten",
-        message="the version is too old to be compared; {0.last_version} is the last version",
+        message="the version is too old; the last committed version is {0.last_version}",
         error="VersionForgotten",
-        advice="continue after last_version",
+        advice="continue with the version after last_version",
         spark=(
-            "the version is too old to distinguish a replay from new rows: continue after the last"
-            " version of {app}"
+            "the batch is too old: the server no longer knows whether its rows were written."
+            " Continue after the last version of the sink {app}"
         ),
     ),
     Entry(
         "unknown_sink",
         404,
         outcome="UnknownSink",
-        message="there is no sink with this name",
+        message="there is no sink with this app name",
         cli="`semel sinks ls` lists the sinks",
     ),
     Entry(

@@ -1,10 +1,9 @@
 """Parses the query, headers and body of a request on a stream into a command or a problem.
 
-The checks of a POST are numbered, and comments in the code have the numbers. This module performs
-checks 1 to 4: the headers' syntax, an empty body, a missing Content-Type and the body's size.
+The checks of a POST are numbered, and comments in the code contain the numbers. This module
+performs checks 1 to 4. The engine performs the later checks, because they need the stream.
 
-The engine performs the later checks, because they need the stream. Check 14 refuses invalid JSON:
-this module finds the JSON error and stores it in the command, and the engine refuses the command.
+Invalid JSON is refused later, by check 14. This module only stores the JSON error in the command.
 """
 
 from collections.abc import Callable, Set
@@ -64,13 +63,12 @@ _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
 class AppendPlan(Struct, frozen=True, gc=False):
     """The parsed headers of an append. Appends that differ only in body and sequence share a plan.
 
-    If the Content-Type is malformed, `media_type` is a Problem, which is sent only if the append
-    has a body. If `is_named` is False, the server has chosen the producer id, so the plan can be
-    used for one append only. If `is_common` is True, `append_response_lines` can build the response
-    to a stored append whose outcome has `is_unguarded=False`.
+    If `is_named` is False, the server has chosen the producer id, and the plan is for one append
+    only. If `is_common` is True, `append_response_lines` can build the response.
     """
 
     path: str
+    # A Problem if the Content-Type is malformed. The Problem is sent only if the append has a body.
     media_type: str | Problem | None
     is_opaque: bool  # the whole body is one message and is not parsed
     is_closing: bool
@@ -93,10 +91,10 @@ def plan_post(
     is_strict: bool = False,
     fresh_id: Callable[[], str] | None = None,
 ) -> AppendPlan:
-    """Parse the headers of a POST, which appends to a stream, closes it, or does both.
+    """Parse the headers of a POST. A POST appends to a stream, closes the stream, or does both.
 
-    `fresh_id` returns a new producer id. It is called if a sparse producer sends no id. `is_strict`
-    has the same effect as `Producer-Strict: true`.
+    If a sparse producer sends no id, `fresh_id` is called to get a new producer id. `is_strict` has
+    the same effect as `Producer-Strict: true`.
     """
     refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
@@ -138,8 +136,8 @@ def plan_post(
 def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -> Append | Problem:
     """Return the append command for a plan and a body, or a problem if the body is refused.
 
-    If `seq` is not empty, it replaces the producer's sequence in the plan. The caller must ensure
-    that `seq` contains only digits and is not longer than a valid sequence.
+    If `seq` is not empty, it replaces the sequence in the plan. The caller must ensure that `seq`
+    contains only digits and is not longer than a valid sequence.
     """
     media_type: str | None = None
     batch, error = None, None
@@ -149,7 +147,7 @@ def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -
         except MalformedRequest as refusal:
             return refusal.problem
     elif not plan.is_closing:
-        message = "an append needs a body, or Stream-Closed: true"
+        message = "an append needs a body or the header Stream-Closed: true"
         return bad_request("empty_body", message).problem  # 2
     return Append(  # positional arguments, because this runs for every append and keywords are slow
         plan.path,
@@ -179,7 +177,7 @@ def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | 
     """
     media_type = plan.media_type
     if media_type is None:
-        raise bad_request("missing_content_type", "a body needs a Content-Type")  # 3
+        raise bad_request("missing_content_type", "a body needs a Content-Type header")  # 3
     if isinstance(media_type, Problem):
         raise MalformedRequest(media_type)
     _refuse_size(body)  # 4
@@ -224,8 +222,7 @@ def parse_put(
 ) -> Create:
     """Parse a request to create a stream.
 
-    `source_type` takes a path and returns the media type of that stream. It is called for the
-    source of a fork.
+    `source_type` takes the path of a fork's source stream and returns the media type of the source.
     """
     refuse_repeated(repeated)
     dedup = read_switch(headers, "stream-dedup")
@@ -260,7 +257,7 @@ def parse_patch(path: str, headers: Headers, repeated: Set[str], *, now_ms: int)
     dedup = read_switch(headers, "stream-dedup")
     if dedup is None:
         raise bad_header(
-            "stream-dedup", "is required: 'on' or 'off'; no other setting can be changed"
+            "stream-dedup", "must be sent: 'on' or 'off'; a stream has no other changeable setting"
         )
     return SwitchDedup(path, now_ms, dedup)
 
@@ -277,7 +274,7 @@ def _read_stream_type(headers: Headers) -> str | None:
     content_type = read_content_type(headers)
     if content_type is not None and normalise(content_type) == BATCH:
         raise bad_header(
-            "content-type", "names a transfer format, which cannot be the type of a stream"
+            "content-type", "cannot be a transfer format; send the media type of the messages"
         )
     return content_type
 
@@ -301,7 +298,7 @@ def parse_fork(headers: Headers) -> ForkRequest | None:
     at = headers.get("stream-fork-offset")
     offset = None if at is None else parse_offset(at)
     if at is not None and offset is None:
-        raise bad_header("stream-fork-offset", "must be an offset of the source")
+        raise bad_header("stream-fork-offset", "must be an offset in the source stream")
     if source is None:
         for name in ("stream-fork-offset", "stream-fork-sub-offset"):
             if name in headers:
@@ -311,7 +308,7 @@ def parse_fork(headers: Headers) -> ForkRequest | None:
     path = stream_path(source)
     if isinstance(path, Problem):
         raise bad_header(
-            "stream-forked-from", "must be the path of a stream here, such as /v1/stream/source"
+            "stream-forked-from", "must be a stream of this server, such as /v1/stream/source"
         )
     return ForkRequest(path, offset, sub_offset)
 
@@ -343,7 +340,7 @@ class ReadRequest(Struct, frozen=True, gc=False):
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
-    """Parse a read. Each header may occur several times, because its value is a list."""
+    """Parse a read. Each header can occur several times, because its value is a list."""
     parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
@@ -369,7 +366,7 @@ def _read_offset(text: str | None) -> tuple[int | None, bool]:
         return None, True
     offset = parse_offset(text)
     if offset is None:
-        message = "offset must be -1, now, or an offset that this server returned"
+        message = "the parameter offset must be -1, now, or an offset that this server returned"
         raise bad_request("invalid_offset", message, field="offset")
     return offset, False
 
@@ -382,7 +379,9 @@ def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
         return Delete(path, now_ms)
     before = to_position(text)
     if before is None:
-        raise bad_request("invalid_offset", "before must be an offset", field="before")
+        raise bad_request(
+            "invalid_offset", "the parameter before must be an offset", field="before"
+        )
     return Trim(path, now_ms, before)
 
 
@@ -405,12 +404,11 @@ def parse_cursor(text: str | None) -> int | None:
 
 
 def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
-    """Return the read cursor for a response. `previous` is the read cursor of the request.
+    """Return the read cursor for a response. `previous` is the read cursor in the request.
 
-    Time is divided into numbered intervals of 20 s. The result is the number of the current
-    interval if `previous` is None or smaller than this number. Otherwise, because read cursors must
-    increase, the result is `previous` plus the number of intervals in `jitter_s` seconds, rounded
-    up. `jitter_s` is a random number from 1 to JITTER_S_MAX.
+    Read cursors must increase. If `previous` is None or before the current interval, the result is
+    the number of the current interval. Otherwise, the result is `previous` plus `jitter_s`,
+    converted to intervals. `jitter_s` is a random number of seconds from 1 to JITTER_S_MAX.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:

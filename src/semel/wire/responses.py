@@ -57,9 +57,9 @@ class Blocker(Struct, frozen=True, gc=False):
 class StreamFacts(Struct, frozen=True, gc=False):
     """The parts of a stream's durable state that responses contain.
 
-    `stable` is the stable offset: every message before it is committed or aborted. If `stable` is
-    None, the stable offset is the tail. `blocker` is the transaction that a reader at the stable
-    offset waits for. If `blocker` is None, there is no such transaction or it was not looked up.
+    If `stable` is None, the stable offset is the tail. `blocker` is the transaction that a reader
+    at the stable offset waits for. It is None if there is no such transaction, or if the
+    transaction was not looked up.
     """
 
     incarnation: str
@@ -108,8 +108,8 @@ def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
 def responds_to(kind: type[K]) -> Callable[[Respond[K, P]], Respond[Outcome, P]]:
     """Return a decorator for a function that builds the response for outcomes of the type `kind`.
 
-    The decorated function accepts any outcome. If the outcome has a different type, it is a
-    refusal, and the decorated function returns the result of `outcome_response`.
+    The decorated function accepts any outcome. If the outcome has a different type, the decorated
+    function returns the result of `outcome_response`.
     """
 
     def decorate(respond: Respond[K, P]) -> Respond[Outcome, P]:
@@ -339,8 +339,8 @@ def _state_headers(
 ) -> Fields:
     """Return the headers about the state of the stream and of the reader.
 
-    They contain the reader's next offset and whether the reader is at the tail. If a transaction
-    blocks the reader, they also name this transaction.
+    The headers contain the reader's next offset and whether the reader is at the tail. If a
+    transaction blocks the reader, the headers also name this transaction.
     """
     headers: Fields = [
         ("Stream-Next-Offset", print_offset(next_offset)),
@@ -363,9 +363,8 @@ def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
     """Return the Cache-Control header of a response to a read.
 
     `is_at_end` means that the response ends at the last offset that can be read now. A cache must
-    revalidate such a response before each use, because messages can be appended later. A cache can
-    use the response to a long-poll without revalidation, because the reader requests the new
-    messages with a new offset.
+    revalidate such a response, because later messages will extend it. The response to a long-poll
+    needs no revalidation, because the reader's next request has a new offset.
     """
     if request.is_now:
         return _NO_STORE

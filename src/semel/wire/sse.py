@@ -1,7 +1,7 @@
 """Server-sent events. Each read is sent as a data event, followed by a control event.
 
 Each line of a payload becomes a `data:` line. CRLF, CR and LF end a line. A reader removes one
-space after the colon. So if a line begins with a space, another space is inserted before it.
+space after the colon. Therefore a line that begins with a space gets an additional space.
 """
 
 import codecs
@@ -60,11 +60,11 @@ def control_event(
 class SseEncoder:
     """Encodes the reads of one connection as data events.
 
-    Text is UTF-8, and a character can be split between two messages. A message that ends with an
-    incomplete character is held back until a later message completes the character. Until then,
-    `next_offset` is the offset of the held message, so a reader that reconnects there gets the
-    whole character. If more than HELD_BYTES_MAX bytes would be held back, only the incomplete
-    character is held back, and a reader that reconnects loses this character.
+    A UTF-8 character can be split between two messages. A message that ends with an incomplete
+    character is held back until a later message completes the character. Until then, `next_offset`
+    is the offset of the held message, so that a reader can reconnect and get the whole character.
+
+    This fails if more than HELD_BYTES_MAX bytes would have to be held back (see `_hold_back`).
     """
 
     def __init__(self, content_type: str, start: int) -> None:

@@ -108,7 +108,7 @@ def _read_owner(request: BeginRequest) -> Owner:
     if sink is not None and producer_id is None:
         return SinkOwner(sink.app, sink.version, sink.partition)
     if sink is not None or producer_id is None or epoch is None:
-        message = "a transaction needs either producer_id and producer_epoch, or sink"
+        message = "the request must contain either producer_id and producer_epoch, or sink"
         raise bad_request("invalid_request", message, field="producer_id")
     return ProducerOwner(producer_id, epoch)
 
@@ -169,7 +169,7 @@ def parse_txn_query(query: str) -> TxnQuery:
     parameters = parse_query(query, ("state", "stream", "after", "limit"))
     state = parameters.get("state")
     if state is not None and state not in _STATES:
-        message = f"state must be one of {', '.join(_STATES)}"
+        message = f"the parameter state must be one of {', '.join(_STATES)}"
         raise bad_request("invalid_query", message, field="state")
     after = _read_number(parameters, "after") or 0
     limit = read_limit(parameters.get("limit"))
@@ -189,7 +189,7 @@ def _read_number(parameters: Mapping[str, str], name: str) -> int | None:
     value = parameters.get(name)
     number = None if value is None else to_number(value)
     if value is not None and number is None:
-        raise bad_request("invalid_query", f"{name} must be a number", field=name)
+        raise bad_request("invalid_query", f"the parameter {name} must be a number", field=name)
     return number
 
 
@@ -234,10 +234,9 @@ def call_response(outcome: Outcome, command: TxnAction) -> Response:
 def results_of(
     result: TxnResult | None,
 ) -> tuple[StreamResults | None, GroupOffsets | None, list[str] | None]:
-    """Return three parts of a commit's result, for use in a response.
+    """Return the parts of a commit's result: stream results, group positions and deleted streams.
 
-    These are the results in each stream, the new positions of each group, and the paths of deleted
-    streams. All three are None if the result is no longer retained.
+    All three parts are None if the result is no longer retained.
     """
     if result is None:
         return None, None, None

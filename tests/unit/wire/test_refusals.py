@@ -201,7 +201,10 @@ def test_offsets_of_transactions_are_printed_as_others() -> None:
         "version": 0,
         "reason": "offset",
     }
-    assert "the group g is at 5 in s, not at the offset in from" in problem_of(moved).message
+    assert (
+        "the group g is at 5 in s, but `from` in the request is a different"
+        in problem_of(moved).message
+    )
     anew = problem_of(txn.PositionConflict("g", "s", 0, "i2", reason=txn.BY_INCARNATION))
     assert anew.facts["incarnation"] == "i2"
     assert "created again" in anew.message
@@ -210,10 +213,10 @@ def test_offsets_of_transactions_are_printed_as_others() -> None:
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
-        (txn.BY_PENDING, "set from to that offset"),
-        (txn.BY_VERSION, "has version 3, not the version in the request"),
-        (txn.BY_MOVER, "w1 moved the group g in s last; set from to the position"),
-        (txn.BY_MOVE, "to 5 in s after this transaction named it; abort the transaction"),
+        (txn.BY_PENDING, "set `from` to that offset"),
+        (txn.BY_VERSION, "has version 3, but the request has a different version"),
+        (txn.BY_MOVER, "the group g in s was last moved by w1; set `from` to the offset"),
+        (txn.BY_MOVE, "to 5 after it was added to this transaction; abort the transaction"),
         (txn.BY_DELETION, "abort the transaction"),
     ],
 )

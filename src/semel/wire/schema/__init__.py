@@ -1,15 +1,13 @@
 """The JSON bodies of requests and responses, as structs that the server and the client share.
 
-Most requests refuse unknown members, so that a misspelt option causes an error. Most requests omit
-the members that have their default value.
-
-A client ignores unknown members of a response, because a newer server can add members. In a
-response, a member without a value is null, and a member whose default is UNSET can be absent.
-
-Members are sent in the order of the fields. Offsets are strings in the format of
-`semel.model.offsets`. Times are RFC 3339 strings, except those whose names end in `_ms`.
-
 This module contains the bodies about streams and about the server.
+
+Most requests refuse unknown members, so that a misspelt option causes an error. A client ignores
+unknown members of a response, because a newer server can add members.
+
+In a response, a member without a value is null. A member whose default is UNSET can be absent.
+Offsets are strings in the format of `semel.model.offsets`. Times are RFC 3339 strings, except
+members whose names end in `_ms`.
 """
 
 from msgspec import Struct

@@ -15,8 +15,8 @@ T = TypeVar("T")
 class StreamAppend(StrictRequest, frozen=True):
     """The messages that a one-shot commit appends to one stream.
 
-    `messages` is a JSON array. Its bytes are kept exactly as they were sent, because the server
-    computes the digest of the commit from them.
+    `messages` is a JSON array. The server computes the commit's digest from its bytes, so the bytes
+    are kept exactly as they were sent.
     """
 
     stream: str
@@ -90,19 +90,17 @@ class CommitResponse(Struct, frozen=True):
 class CommitResult(Struct, frozen=True):
     """The result of a one-shot commit or a transaction, as the client returns it to its caller.
 
-    `streams` maps each path to the result in that stream. `offsets` maps each group to its new
-    position in each stream. `deleted` lists the streams in the commit that no longer exist. All
-    three are None if the server no longer retains them.
+    `streams`, `offsets` and `deleted` are None if the server no longer retains them.
 
-    `duplicate` is True if the commit was already stored. The other fields then describe the stored
-    commit. `warning` is set if the repeated request differs from the stored commit, or if the
-    server could not compare the two.
+    If `duplicate` is True, the commit was already stored, and the other fields describe the stored
+    commit.
     """
 
-    streams: StreamResults | None = None
+    streams: StreamResults | None = None  # the keys are paths
     offsets: GroupOffsets | None = None
-    deleted: list[str] | None = None
+    deleted: list[str] | None = None  # the streams in the commit that no longer exist
     duplicate: bool = False
+    # Set if the repeated request differs from the stored commit or could not be compared with it.
     warning: str | None = None
 
 

@@ -93,9 +93,9 @@ class ProducerEntry(RegisteredProducer, frozen=True):
 class ProducerState(ProducerEntry, frozen=True):
     """The state of a producer in a stream.
 
-    `expired` means that the producer was idle for so long that only its epoch and cursor are still
-    stored. `registered_epoch` is the epoch of its registration, or None if it is not registered.
-    `receipts` is None in a list of producers.
+    If `expired` is True, the producer was idle for so long that only its epoch and cursor are still
+    stored. `registered_epoch` is None if the producer is not registered. `receipts` is None in a
+    list of producers.
     """
 
     receipts: list[ProducerReceipt] | None = None
@@ -126,9 +126,9 @@ class Explanation(Struct, frozen=True):
 class ExplainResponse(Struct, frozen=True, kw_only=True):
     """The response to `GET /v1/producers/explain`: an append, and the outcome it would have.
 
-    `other_payload` is the outcome that the append would have if its payload differed from the
-    stored payload. It is null if the payload makes no difference. `known` is the state of the
-    producer in the stream. It is null if the stream does not know the producer.
+    `other_payload` is the outcome for a payload that differs from the stored payload. It is null if
+    the payload makes no difference. `known` is the producer's state in the stream, or null if the
+    stream does not know the producer.
     """
 
     stream: str

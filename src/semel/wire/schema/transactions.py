@@ -31,9 +31,8 @@ Offset = int | str
 class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "from"}):
     """A move of a group's position to the offset `to`, with optional conditions.
 
-    The position is moved only if all conditions hold. `start`, which is sent as `from`, is the
-    expected offset of the position. `incarnation` is the expected incarnation of the stream.
-    `version` is the expected version of the position.
+    The position is moved only if its offset is `start`, its version is `version`, and the stream's
+    incarnation is `incarnation`. The JSON name of `start` is `from`.
     """
 
     start: Offset | UnsetType = UNSET
@@ -72,7 +71,7 @@ class PinRequest(StrictRequest, frozen=True):
 
 
 class PendingMove(TransactionState, frozen=True):
-    """A move that a pending transaction will make if it commits.
+    """A move of a group's position that a pending transaction will make if it commits.
 
     `to` is the offset to which the position moves. `deadline` and `remaining_ms` are null if the
     transaction has no deadline.
@@ -218,8 +217,8 @@ class BeginResponse(Struct, frozen=True, kw_only=True):
 class ExtendResponse(OfTransaction, frozen=True):
     """The response to a request that adds streams or positions to a transaction.
 
-    `stream_count` is the number of streams that the transaction has now, and `offset_count` is the
-    number of its positions. Only one of the two is present, depending on the request.
+    The response to a request that adds streams has only `stream_count`, the new number of streams.
+    The response to a request that adds positions has only `offset_count`.
     """
 
     stream_count: int | UnsetType = UNSET
@@ -306,9 +305,8 @@ class EndedTransaction(TransactionState, frozen=True):
 class TransactionStatus(TransactionState, frozen=True):
     """The status of a transaction, as the client returns it to its caller.
 
-    `state` is `open`, `prepared`, `committed` or `aborted`. The keys of `streams` are paths. Each
-    value has the members of `StreamResult` if the transaction has ended, or the members of
-    `PendingStream` if it is pending.
+    `state` is `open`, `prepared`, `committed` or `aborted`. `streams` maps each path to the members
+    of a `PendingStream`, or of a `StreamResult` if the transaction has ended.
     """
 
     reason: str | None = None
