@@ -1,6 +1,6 @@
 """Benchmarks for semel. Run them with `semel bench [NAME]...` or `python -m semel_bench [NAME]...`.
 
-The sides of a comparison are measured alternately in the same run, so that a noisy machine affects
+Programs that are compared are measured alternately in the same run, so that a noisy machine affects
 all of them equally. The targets come from the design. A benchmark that misses a target does not
 fail.
 """

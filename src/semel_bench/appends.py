@@ -127,9 +127,9 @@ def _append_costs(rounds: Rounds) -> list[Figure]:
     return [
         Figure("CPU per append", plain, "us", at_most(20)),
         Figure("CPU, producer headers", produced, "us"),
-        Figure("extra CPU with producer headers", produced - plain, "us", at_most(3)),
+        Figure("additional CPU with producer headers", produced - plain, "us", at_most(3)),
         Figure(
-            "CPU ratio with producer headers",
+            "CPU with and without producer headers",
             *(produced, "us", ratio_at_most(1.15), ratio(produced, plain), "plain"),
         ),
         *(
@@ -158,14 +158,14 @@ def _append_shares(rounds: Rounds) -> list[Figure]:
 _STREAM: Final = "one"
 _ROUND_TRIP: Final = "constant response"
 _WRITE: Final = "bare write and fdatasync"
-_BOTH: Final = "bare limit, both in one server"
+_BOTH: Final = "bare limit, response and write in one server"
 
 
 async def measure_one(harness: Harness) -> list[Figure]:
     """Measure appends that are sent one at a time.
 
-    Their latency is compared with the latency of a request that gets a constant response, plus the
-    latency of a bare write with a sync.
+    Their latency is compared with a sum: the latency of a request with a constant response, plus
+    the latency of a bare write with a sync.
     """
     options = harness.options
     with (
@@ -231,16 +231,16 @@ async def measure_batch(harness: Harness) -> list[Figure]:
     # The server writes all waiting appends together with one sync. For a fair comparison, the bare
     # loop is measured both ways, and the faster way counts.
     bare = max(rate["bare"], rate["bare groups"])
-    written = "1 MiB, bare write and fdatasync of"
+    written = "bare writes of 1 MiB, one fdatasync for"
 
     def compared(name: str, kind: str, target: float) -> Figure:
         return Figure(name, rate[kind], "MB/s", ratio_at_least(target), rate[kind] / bare, "bare")
 
     return [
         compared("1 MiB, bytes", "bytes", 0.6),
-        compared("1 MiB, JSON, 100-byte messages", "JSON", 0.3),
-        Figure(f"{written} each", rate["bare"], "MB/s"),
-        Figure(f"{written} {group}", rate["bare groups"], "MB/s"),
+        compared("1 MiB appends of 100-byte JSON messages", "JSON", 0.3),
+        Figure(f"{written} each write", rate["bare"], "MB/s"),
+        Figure(f"{written} {group} writes", rate["bare groups"], "MB/s"),
     ]
 
 

@@ -194,8 +194,8 @@ async def measure_pipelined(harness: Harness) -> list[Figure]:
     one, five = median(rounds["one"]), median(rounds["five"])
     name, unit = "in flight, 10 ms round trip", "batches/s"
     return [
-        Figure(f"one {name}", one, unit),
-        Figure(f"five {name}", five, unit, ratio_at_least(4.5), five / one, "one"),
+        Figure(f"one batch {name}", one, unit),
+        Figure(f"five batches {name}", five, unit, ratio_at_least(4.5), five / one, "one"),
     ]
 
 
@@ -239,8 +239,8 @@ async def measure_pipeline(harness: Harness) -> list[Figure]:
 def _start_spark() -> Any:
     """Start a Spark session and return it.
 
-    It is started before the measurement, because the start takes seconds. Raises Unavailable if
-    Spark does not start.
+    The start takes seconds, so it is done before the measurement. Raises Unavailable if Spark does
+    not start.
     """
     try:
         from semel.spark import session

@@ -43,23 +43,23 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.command("bench")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
-    "--quick", "is_quick", is_flag=True, help="Use small sizes, only to try the benchmarks."
+    "--quick", "is_quick", is_flag=True, help="Use small sizes. The figures then mean little."
 )
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures to this JSON file.")
-@click.option("--svg", "svg_file", type=_FILE, help="Also draw the figures as an SVG file.")
+@click.option("--svg", "svg_file", type=_FILE, help="Also draw the figures in this SVG file.")
 @click.option(
     "--dir",
     "directory",
     default=DIRECTORY_DEFAULT,
     show_default=True,
-    help="The benchmarks measure the disk of this directory.",
+    help="Directory for test data, on the disk to measure.",
 )
 @click.option(
     "--seconds",
     default=3.0,
     show_default=True,
     type=click.FloatRange(min=0.1),
-    help="Length of one round of a measurement.",
+    help="Length of one measurement round, in seconds.",
 )
 @click.option(
     "--node-modules",
@@ -72,27 +72,26 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
     default=2.0,
     show_default=True,
     type=click.FloatRange(min=0.0, min_open=True),
-    help="restart: size of the history in GiB.",
+    help="Size of the history that `restart` builds, in GiB.",
 )
 @click.option(
     "--streams",
     default=100_000,
     show_default=True,
     type=click.IntRange(min=1),
-    help="restart, stall: number of streams.",
+    help="Number of streams that `restart` and `stall` create.",
 )
 def command(
     *, names: tuple[str, ...], json_file: Path | None, svg_file: Path | None, **chosen: Any
 ) -> None:
     """Measure the performance of semel.
 
-    Each NAME is a benchmark. Without a NAME, all benchmarks run. Server: append, one, batch,
-    catchup, sse, idle, memory. Transactions: commit, staged, aborted. Engine without HTTP: engine,
-    stall, restart. Python client: pipelined, producer, client. A graph with one processor:
-    pipeline. Spark, if it is installed: spark.
+    Each NAME is a benchmark. Without a NAME, all benchmarks run. A benchmark that misses a target
+    does not fail.
 
-    The sides of a comparison are measured alternately and do the same work. The targets come from
-    the design. A benchmark that misses a target does not fail.
+    Server: append, one, batch, catchup, sse, idle, memory. Transactions: commit, staged, aborted.
+    Engine without HTTP: engine, stall, restart. Python client: pipelined, producer, client. A graph
+    with one processor: pipeline. Spark, if it is installed: spark.
     """
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
@@ -108,7 +107,7 @@ def command(
         raise click.UsageError(f"{options.directory} is not a directory")
     kind = file_system(options.directory)
     if kind in {"tmpfs", "ramfs"}:
-        click.echo(f"{options.directory} is in memory ({kind}), so syncs take no time", err=True)
+        click.echo(f"{options.directory} is in memory ({kind}); choose a disk with --dir", err=True)
     _run(names or tuple(BENCHMARKS), Harness(options), json_file, svg_file)
 
 
@@ -215,7 +214,7 @@ def save_svg(path: Path, figures: Sequence[Figure]) -> None:
     top = float(_MARGIN)
     for title, bars, mark in (
         ("durable appends per second", _rate_bars(figures), None),
-        ("compared with the targets (dashed line)", _score_bars(figures), 1 / _SCORE_MAX),
+        ("figures compared with their targets (dashed line)", _score_bars(figures), 1 / _SCORE_MAX),
     ):
         if bars:
             drawn, top = _panel(title, bars, top, mark)

@@ -42,7 +42,7 @@ Rounds = dict[str, list[EngineRound]]
 
 
 async def measure_engine(harness: Harness) -> list[Figure]:
-    """Measure small appends without the engine and with it, and large appends without it."""
+    """Measure small appends with and without the engine, and large appends without the engine."""
     gc.collect()
     return [*await _small(harness), *await _engine(harness), *await _large(harness)]
 
@@ -67,7 +67,7 @@ async def _compare(
     The bare loop writes as many bytes as the plain appends. If `size` is 1 MiB, there is also a
     bare loop that writes to a growing file.
 
-    `counts` is the number of rounds, of write groups in a round, and of appends in a write group.
+    `counts` has three numbers: rounds, write groups per round, and appends per write group.
     `frame_max` is the maximum size of an append's frame in bytes.
     """
     rounds, groups, appends = counts
@@ -109,8 +109,8 @@ def _shares(
     shares = [b.wall_s / r.wall_s for r, b in zip(rounds, bare, strict=True)]
     total = sum(b.wall_s for b in bare) / sum(r.wall_s for r in rounds)
     return [
-        Figure(f"{name} share of bare loop", 100 * median(shares), "%", target),
-        Figure(f"{name} share of bare loop, total", 100 * total, "%", target),
+        Figure(f"{name} speed, compared with bare loop", 100 * median(shares), "%", target),
+        Figure(f"{name} total speed, compared with bare loop", 100 * total, "%", target),
     ]
 
 
@@ -131,9 +131,9 @@ async def _small(harness: Harness) -> list[Figure]:
     return [
         *_small_costs("256 B", plain, at_most(8)),
         *_shares("256 B", plain, bare),
-        Figure("256 B bare CPU per append", _cpu_us(bare), "us"),
-        *_small_costs("256 B tagged", tagged),
-        Figure("256 B tagged: extra CPU", median(extra), "us", at_most(3)),
+        Figure("256 B bare loop: CPU per append", _cpu_us(bare), "us"),
+        *_small_costs("256 B with a producer:", tagged),
+        Figure("256 B: additional CPU with a producer", median(extra), "us", at_most(3)),
     ]
 
 
@@ -152,7 +152,7 @@ def _small_costs(
         Figure(f"{name} CPU per append", _cpu_us(rounds), "us", target),
         Figure(f"{name} CPU, fastest round", min(r.cpu_us for r in rounds), "us"),
         Figure(f"{name} user CPU per append", user_s / appends * 1e6, "us"),
-        Figure(f"{name} CPU without the write", median_of(rounds, lambda r: r.loop_us), "us"),
+        Figure(f"{name} CPU per append, no write", median_of(rounds, lambda r: r.loop_us), "us"),
     ]
 
 
@@ -162,15 +162,15 @@ def _small_costs(
 async def _engine(harness: Harness) -> list[Figure]:
     rounds, appends_each = harness.options.pick((10, 100), (2, 10))
     figures = []
-    for name in ("engine", "engine tagged"):
-        work = workload(_STREAMS, _SMALL_BYTES, is_tagged=name == "engine tagged")
+    for name in ("engine", "engine with a producer:"):
+        work = workload(_STREAMS, _SMALL_BYTES, is_tagged=name == "engine with a producer:")
         with harness.scratch() as folder:
             measured = await _drive(folder, work, rounds, appends_each)
         gc.unfreeze()
         figures += [
             Figure(f"{name} durable", median_of(measured, lambda r: r.rate), "appends/s"),
             Figure(f"{name} CPU per append", _cpu_us(measured), "us"),
-            Figure(f"{name} CPU of the loop only", median_of(measured, lambda r: r.loop_us), "us"),
+            Figure(f"{name} CPU of the event loop", median_of(measured, lambda r: r.loop_us), "us"),
         ]
     return figures
 
@@ -199,10 +199,10 @@ async def _large(harness: Harness) -> list[Figure]:
         Figure("1 MiB bare loop, growing file", _speed(growing), "MB/s"),
         *_shares("1 MiB", plain, bare, at_least(70)),
         *_shares("1 MiB (growing file)", plain, growing),
-        *_shares("1 MiB tagged", tagged, bare),
+        *_shares("1 MiB with a producer:", tagged, bare),
         Figure("1 MiB CPU per append", _cpu_us(plain), "us"),
-        Figure("1 MiB tagged CPU per append", _cpu_us(tagged), "us"),
-        Figure("1 MiB bare CPU per append", _cpu_us(bare), "us"),
+        Figure("1 MiB with a producer: CPU per append", _cpu_us(tagged), "us"),
+        Figure("1 MiB bare loop: CPU per append", _cpu_us(bare), "us"),
     ]
 
 

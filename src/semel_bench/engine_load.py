@@ -37,11 +37,10 @@ def path_of(number: int) -> str:
 
 
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
-    """Return a function that takes `start` and `count` and builds `count` appends.
+    """Return a function that builds `count` appends, numbered from `start`.
 
-    The appends are numbered from `start`. They go to the streams in turn, and the order of the
-    streams is random. Paths and payloads are built in advance. With `is_tagged`, the appends have
-    producer tags: each stream has its own dense producer with epoch 0.
+    The appends go to the streams in turn. The order of the streams is random. With `is_tagged`,
+    each stream has its own dense producer with epoch 0.
     """
     paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]
@@ -117,11 +116,10 @@ def _user_s() -> float:
 
 @contextmanager
 def timed(calls: dict[str, tuple[object, str]]) -> Iterator[Times]:
-    """Measure how long the calls of some methods take during the block.
+    """Measure the duration of every call to some methods during the block.
 
-    `calls` maps a label to an object and the name of one of its methods. Yields a mapping from each
-    label to the durations of its calls, in seconds. Raises AttributeError if an object does not
-    have the method.
+    `calls` maps a label to an object and a method name. Yields a mapping from each label to the
+    durations in seconds. Raises AttributeError if an object does not have the method.
     """
     times: Times = {label: [] for label in calls}
     with ExitStack() as stack:

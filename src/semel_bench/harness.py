@@ -89,11 +89,10 @@ class Harness(Struct, frozen=True):
 async def interleave(
     sides: Mapping[str, Side[T]], rounds: int, *, warm_rounds: int = 1
 ) -> dict[str, list[T]]:
-    """Run every side `rounds` times, and return a mapping from each side to its results.
+    """Run every side of a comparison `rounds` times, and return the results of each side.
 
     Each round runs every side once, so that a noisy machine affects all sides equally. The order of
-    the sides rotates from round to round. Before these rounds, there are `warm_rounds` rounds whose
-    results are dropped.
+    the sides rotates. The results of `warm_rounds` additional rounds at the start are dropped.
     """
     names = list(sides)
     results: dict[str, list[T]] = {name: [] for name in names}
@@ -116,7 +115,7 @@ def file_system(directory: str) -> str:
 
 
 class Target(Struct, frozen=True):
-    """A bound for a figure's value or for its ratio. `of` says for which of the two."""
+    """A bound for a figure. `of` says whether it applies to the figure's value or to its ratio."""
 
     sense: Literal[">=", "<="]
     bound: float

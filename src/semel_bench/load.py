@@ -142,12 +142,11 @@ async def drive(
     """Send the requests of each source over its own connection, and return the measurements.
 
     Without `seconds`, the load runs until the sources have no more requests. With `seconds`, the
-    load is measured for that time. Before the measurement, it runs for a sixth of that time to warm
-    up.
+    load is measured for that time, after a short warm-up.
 
     `response_bytes` returns the size of the response at the start of its argument, or 0 if the
-    response is incomplete. `drive` raises the errors that `response_bytes` raises, and
-    ConnectionError if the server closes a connection.
+    response is incomplete. `drive` raises the errors of `response_bytes`. It raises ConnectionError
+    if the server closes a connection.
     """
     state = _RoundState(len(sources))
     loop = asyncio.get_running_loop()
@@ -258,9 +257,8 @@ def read_all(
 ) -> tuple[int, float]:
     """Read a stream from its head to its tail.
 
-    Returns the number of bytes read and the duration in seconds. `fields` are additional header
-    lines of every request, and `query` is added to the query of every request. Raises BadResponse
-    if a read does not succeed.
+    Returns the number of bytes read and the duration in seconds. `fields` and `query` are added to
+    the headers and the query of every request. Raises BadResponse if a read fails.
     """
     offset, total, is_over = "-1", 0, False
     buffer = bytearray(_BUFFER_BYTES)

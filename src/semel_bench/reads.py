@@ -47,7 +47,7 @@ _SMALL_STREAMS: Final = 50
 
 async def measure_catchup(harness: Harness) -> list[Figure]:
     """Measure reads of a stream from its head to its tail. The files are in the page cache."""
-    small = f"256 bytes, {_SMALL_STREAMS} streams interleaved"
+    small = f"256-byte appends, {_SMALL_STREAMS} streams interleaved"
     frames = f"Accept: {FRAMES}"
     kinds = {
         "1 MiB appends, bytes": ("large-bytes", (), at_least(800)),
@@ -114,7 +114,7 @@ class EventReader(asyncio.Protocol):
         self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Add the data to `arrived`. While `arrived` is None, only check if the tail is reached."""
+        """Add the data to `arrived`. While `arrived` is None, only look for the tail."""
         if self.arrived is not None:
             self.arrived.append((time.perf_counter(), data))
         elif not self._began.done():
@@ -182,7 +182,7 @@ async def measure_sse(harness: Harness) -> list[Figure]:
         await create_streams(semel, [_STREAM], JSON)
         deliveries = [await _deliver(semel, options, count) for _ in range(options.rounds)]
     rounds = [each for each, _ in deliveries]
-    name = f"p99, {count:,} readers, {_EVENTS_PER_SECOND} events/s"
+    name = f"p99 latency, {count:,} readers, {_EVENTS_PER_SECOND} events/s"
     return [
         Figure(name, median_of(rounds, lambda r: r.ms(99)), "ms", at_most(10)),
         Figure("p50", median_of(rounds, lambda r: r.ms(50)), "ms"),
@@ -248,7 +248,7 @@ async def measure_idle(harness: Harness) -> list[Figure]:
     # same limit, and it needs some files for other purposes.
     count = min(target, int(_raise_file_limit() * 0.8) - 200)
     if count < target:
-        harness.skipped.append(f"idle: the limit on open files allows {count} of {target} readers")
+        harness.skipped.append(f"idle: limit on open files allows {count} readers, not {target}")
     with harness.scratch() as folder, semel_server(folder) as semel:
         await create_streams(semel, ["idle"], JSON)
         before = semel.memory_kib
@@ -292,9 +292,9 @@ async def measure_memory(harness: Harness) -> list[Figure]:
             created = semel.memory_kib - empty
         with semel_server(folder) as semel:
             restarted = semel.memory_kib - empty
-    name = f"per idle stream of {count:,}"
+    name = f"memory per stream, {count:,} idle"
     return [
-        Figure(f"{name}, after a restart", restarted / count, "KiB", at_most(1.2)),
+        Figure(f"{name}, after restart", restarted / count, "KiB", at_most(1.2)),
         Figure(f"{name}, just created", created / count, "KiB"),
         Figure("streams created", creation.rate, "streams/s"),
     ]

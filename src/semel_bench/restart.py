@@ -1,9 +1,8 @@
 """The time to open a directory with a long history and many streams, after a kill or a close.
 
 The first process builds the history and ends abruptly while appends are in flight. Then the files
-are dropped from the page cache. The second process measures how long it takes to open the
-directory. It then reads and checks a sample of the streams, and closes the directory. The third
-process does the same as the second, but opens a directory that was closed normally.
+are dropped from the page cache. The second process opens the directory, checks a sample of the
+streams, and closes the directory normally. The third process does the same after this close.
 """
 
 import asyncio
@@ -65,7 +64,7 @@ class Extent(Struct, frozen=True):
         return -(-max(self.acknowledged - stream, 0) // self.streams)
 
     def sampled(self, sample: int) -> list[int]:
-        """Return a random sample of `sample` streams. It is the same in every process."""
+        """Return a random sample of `sample` streams. The sample is the same in every process."""
         return Random(2).sample(range(self.streams), min(sample, self.streams))
 
 
@@ -154,7 +153,7 @@ def in_child(step: Step, *args: object, is_killed: bool = False) -> Any:
     try:
         return here.recv()
     except EOFError:
-        raise RuntimeError(f"{step.__name__} failed in its process") from None
+        raise RuntimeError(f"the child process that ran {step.__name__} failed") from None
     finally:
         child.join()
 
@@ -320,7 +319,7 @@ async def _check(engine: Engine, extent: Extent, sample: int) -> int:
     checked = 0
     for stream in extent.sampled(sample):
         messages = _read_all(engine, stream)
-        assert len(messages) >= extent.confirmed(stream), f"stream {stream} lost a message"
+        assert len(messages) >= extent.confirmed(stream), f"stream {stream} has lost a message"
         assert messages == [_message(stream, index) for index in range(len(messages))]
         checked += len(messages)
         if stream % _PRODUCER_EVERY == 0 and messages:

@@ -1,8 +1,7 @@
 """Starts each measured server in its own process, and measures its CPU time and memory.
 
-The module also has a `BareServer` for comparison, which only writes to `BareFiles`. These files are
-written and synced like the journal. `python -m semel_bench.servers [DIRECTORY]` starts this server.
-The module works on Linux only.
+For comparison, a `BareServer` only writes each request's body to `BareFiles` and responds. Start it
+with `python -m semel_bench.servers [DIRECTORY]`. The module works on Linux only.
 """
 
 import asyncio
@@ -195,7 +194,7 @@ def _running(
 def _read_port(output: IO[str], name: str) -> int:
     line = output.readline().strip()
     if not line.startswith("listening on http://"):
-        raise Unavailable(f"{name} did not start: {line or 'it printed nothing'}")
+        raise Unavailable(f"the {name} server did not start: {line or 'it printed nothing'}")
     return int(line.rpartition(":")[2].rstrip("/"))
 
 
@@ -206,7 +205,7 @@ def _await_port(child: subprocess.Popen[str], name: str, port: int) -> None:
             if probe.connect_ex((HOST, port)) == 0:
                 return
         time.sleep(0.02)
-    raise Unavailable(f"{name} did not start")
+    raise Unavailable(f"the {name} server did not start")
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
@@ -227,7 +226,7 @@ def semel_server(folder: str) -> AbstractContextManager[Process]:
 
 
 def bare_server(directory: str | None) -> AbstractContextManager[Process]:
-    """Return a context manager that runs a `BareServer`. Without a directory, it writes nothing."""
+    """Return a context manager that runs a `BareServer`. It writes only if `directory` is set."""
     arguments = [] if directory is None else [directory]
     return _running("bare", [sys.executable, "-m", "semel_bench.servers", *arguments])
 
@@ -239,9 +238,9 @@ def node_server(directory: str, node_modules: str) -> AbstractContextManager[Pro
     """
     node = shutil.which("node")
     if node is None:
-        raise Unavailable("Node reference server: there is no node on the PATH")
+        raise Unavailable("Node reference server: the program node is not on the PATH")
     if not (Path(node_modules) / _NODE_PACKAGE).is_dir():
-        raise Unavailable(f"Node reference server: there is no {_NODE_PACKAGE} in {node_modules}")
+        raise Unavailable(f"Node reference server: {_NODE_PACKAGE} is not in {node_modules}")
     os.makedirs(directory, exist_ok=True)
     return _running(
         "Node",
@@ -252,13 +251,13 @@ def node_server(directory: str, node_modules: str) -> AbstractContextManager[Pro
 
 
 def redis_server(directory: str) -> AbstractContextManager[Process]:
-    """Return a context manager that runs Redis. It is configured to sync after every command.
+    """Return a context manager that runs Redis. Redis is configured to sync after every command.
 
     Raises Unavailable if Redis is not installed.
     """
     redis = shutil.which("redis-server")
     if redis is None:
-        raise Unavailable("Redis Streams: there is no redis-server on the PATH")
+        raise Unavailable("Redis Streams: the program redis-server is not on the PATH")
     os.makedirs(directory, exist_ok=True)
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -281,8 +280,8 @@ FRAME_EXTRA: Final = bytes(
 class BareFiles:
     """Files that are written and synced like the journal.
 
-    Each file has a size of `file_bytes`, which is allocated in advance. If `file_bytes` is 0, there
-    is only one file, and it grows.
+    Each file is allocated in advance with a size of `file_bytes`. If `file_bytes` is 0, there is
+    only one file, and it grows.
     """
 
     def __init__(self, directory: str, file_bytes: int = SEGMENT_BYTES_DEFAULT) -> None:
@@ -326,8 +325,7 @@ class BareServer:
     """A server that only makes each request's body durable and sends a constant response.
 
     Without files, the server writes nothing and responds immediately. With files, it writes all
-    waiting bodies with one sync. It uses semel's HTTP listener and does nothing else, so no server
-    with this HTTP listener can be faster.
+    waiting bodies with one sync. It uses semel's HTTP listener, so semel cannot be faster.
     """
 
     def __init__(self, files: BareFiles | None) -> None:

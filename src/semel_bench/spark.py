@@ -1,11 +1,9 @@
 """The rates at which Spark reads and writes streams, compared with Spark's own text source.
 
-Each query is a streaming query. It processes the rows that were stored before it started. The rate
-is computed from the duration of the query's only batch. Spark reports this duration, which includes
-planning and the Spark checkpoint.
+To measure a rate, a streaming query processes the stored rows in one batch. The rate is computed
+from the batch duration that Spark reports. It includes planning and the Spark checkpoint.
 
-The CPU time of the JVM, of the Python workers and of the server is measured over the whole query,
-including its start.
+CPU time is measured over the whole query, including its start.
 """
 
 import asyncio
@@ -53,7 +51,7 @@ _WORKERS: Final = b"pyspark.daemon"
 
 _TEXT: Final = "text file to noop"
 _READ: Final = "source to noop"
-_DECODE: Final = "source to noop, as 7 columns"
+_DECODE: Final = "source to noop, decoded into 7 columns"
 _COPY: Final = "source to sink"
 _EMPTY: Final = "nothing"
 
@@ -246,9 +244,9 @@ def _rates(best: dict[str, Run], count: int) -> list[Figure]:
 def _small_batches(runs: dict[str, list[Run]]) -> list[Figure]:
     ours, empty = _batch_ms(runs[_COPY]), _batch_ms(runs[_EMPTY])
     return [
-        Figure("a batch of 100 rows, minus an empty batch", ours - empty, "ms", at_most(60)),
-        Figure("a batch of 100 rows, source to sink", ours, "ms"),
-        Figure("an empty batch, Python to Python", empty, "ms"),
+        Figure("100-row batch, additional time for semel", ours - empty, "ms", at_most(60)),
+        Figure("100-row batch, from semel source to semel sink", ours, "ms"),
+        Figure("100-row batch, source and sink that do no work", empty, "ms"),
     ]
 
 
@@ -263,7 +261,7 @@ def _batch_ms(runs: Sequence[Run]) -> float:
 
 def _background_appends(idle: list[float], meanwhile: dict[str, list[float]]) -> list[Figure]:
     rest = percentile(idle, 99)
-    figures = [Figure("another client's append, p99, idle", rest * 1e3, "ms")]
+    figures = [Figure("another client's append, p99, no query", rest * 1e3, "ms")]
     for name, latencies in meanwhile.items():
         p99 = percentile(latencies, 99)
         compared = (None, ratio(p99, rest), "idle")

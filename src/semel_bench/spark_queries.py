@@ -1,8 +1,8 @@
 """The queries that the benchmark `spark` runs.
 
 Only this benchmark module imports Spark at its top level. Spark's Python workers also import this
-module, because it defines `EmptySource`. The module imports semel only when a Spark session starts,
-because an import at the top level would add time to every batch.
+module, because it defines `EmptySource`. Therefore semel is not imported at the top level: that
+import would add time to every batch.
 """
 
 from collections.abc import Iterator, Sequence

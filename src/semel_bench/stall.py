@@ -1,14 +1,12 @@
 """Measures how long a checkpoint delays the event loop while there is a steady load.
 
-Before each checkpoint, every stream is written to. So every stream has a changed tail and a changed
-index block that the checkpoint must store. During every second checkpoint, the appends are
-submitted one at a time, because the engine sometimes writes a single append on the event loop
-itself.
+Before each checkpoint, every stream is written to, so that the checkpoint must store every stream.
+During every second checkpoint, the appends are submitted one at a time, because the engine
+sometimes writes a single append on the event loop itself.
 
-A ticker wakes up every millisecond. A gap is the delay of one wake-up. The gap includes the time
-that the load itself needs on the event loop. The net gap is the gap minus the time that the threads
-of this process waited for a core. On a busy machine, the delay that the engine causes is between
-the net gap and the gap.
+A ticker wakes up every millisecond. A gap is the delay of one wake-up. It includes the time that
+the load itself needs. The net gap is the gap minus the time that threads waited for a core. On a
+busy machine, the delay that the engine causes is between the net gap and the gap.
 """
 
 import asyncio
@@ -92,7 +90,7 @@ async def _stall(path: str, streams: int, checkpoints: int, per_second: int) -> 
         Figure("checkpoint duration", median(durations), "s"),
         *_gap_figures("gap without checkpoint", ticker.quiet),
         *_gap_figures("gap during checkpoint", ticker.steady, at_most(20)),
-        *_gap_figures("gap during checkpoint, lone appends", ticker.trickle, at_most(20)),
+        *_gap_figures("gap during checkpoint, single appends", ticker.trickle, at_most(20)),
         *(Figure(f"{k} max", max(v, default=0.0) * 1e3, "ms") for k, v in parts.items()),
     ]
 
@@ -109,8 +107,8 @@ def _gap_figures(name: str, gaps: Gaps, target: Target | None = None) -> list[Fi
 def _parts(engine: Engine) -> dict[str, tuple[object, str]]:
     """Return the methods to measure, keyed by label.
 
-    They are the methods that a checkpoint runs on the event loop, and other methods that can delay
-    the event loop.
+    These methods run on the event loop: those of a checkpoint, and others that can delay the event
+    loop.
     """
     return {
         "cut()": (engine.broker, "cut"),
@@ -126,7 +124,7 @@ def _is_in_checkpoint(parts: Times) -> bool:
 
 
 async def _checkpoint(engine: Engine, parts: Times) -> float:
-    """Request a checkpoint, wait until `parts` shows its end, and return the seconds it took."""
+    """Request a checkpoint, wait until it has ended, and return its duration in seconds."""
     began = time.perf_counter()
     engine.checkpoint()
     while _is_in_checkpoint(parts):  # noqa: ASYNC110 - the engine does not report the end
@@ -138,7 +136,7 @@ async def _checkpoint(engine: Engine, parts: Times) -> float:
 def _timed_collections(parts: Times) -> Iterator[None]:
     """Measure the full garbage collections during the block, because each stops all threads.
 
-    Their durations are added to `parts`.
+    The durations are added to `parts`.
     """
     parts["full collection"] = []
     began = 0.0
@@ -227,7 +225,7 @@ class Ticker:
 class CoreWaits:
     """Measures how long the threads of this process were ready to run but waited for a core.
 
-    The result is the sum over the threads that exist when this object is created. It is 0 if the
+    Threads that start after the creation of this object are not counted. The result is 0 if the
     kernel does not measure these waits. This class works on Linux only.
     """
 

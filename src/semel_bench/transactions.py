@@ -94,7 +94,7 @@ async def measure_commit(harness: Harness) -> list[Figure]:
         Figure("CPU per four appends", cpu_apart, "us"),
         Figure("commits", median_of(together, lambda r: r.rate), "commits/s"),
         Figure("four appends", median_of(apart, lambda r: r.rate / _STREAMS_EACH), "sets/s"),
-        Figure("syncs per commit, one at a time", syncs, "syncs", at_most(1)),
+        Figure("syncs per commit if sent one at a time", syncs, "syncs", at_most(1)),
         Figure("p50, one commit", median_of(together, lambda r: r.ms(50)), "ms"),
         Figure("p99, one commit", median_of(together, lambda r: r.ms(99)), "ms"),
     ]
@@ -170,10 +170,10 @@ async def measure_staged(harness: Harness) -> list[Figure]:
         Figure(f"memory growth, {size}", growth.mb, "MB", at_most(200)),
         Figure(f"staging of {size}", chunks * MIB / 1e6 / staged.wall_s, "MB/s"),
         Figure("commit", committed.wall_s * 1e3, "ms"),
-        Figure(f"{another}, p99, meanwhile", p99 * 1e3, "ms", None, ratio(p99, rest), "idle"),
-        Figure(f"{another}, longest, meanwhile", max(meanwhile) * 1e3, "ms"),
-        Figure(f"{another}, longest, around the commit", max(during_commit) * 1e3, "ms"),
-        Figure(f"{another}, p99, idle", rest * 1e3, "ms"),
+        Figure(f"{another}, p99, while staging", p99 * 1e3, "ms", None, ratio(p99, rest), "idle"),
+        Figure(f"{another}, longest, while staging", max(meanwhile) * 1e3, "ms"),
+        Figure(f"{another}, longest, during the commit", max(during_commit) * 1e3, "ms"),
+        Figure(f"{another}, p99, before staging", rest * 1e3, "ms"),
     ]
 
 
@@ -218,7 +218,7 @@ async def measure_aborted(harness: Harness) -> list[Figure]:
             read_s = await reading.watch(_read_committed(semel))
             looks = await _find_tails(semel, options)
     return [
-        Figure(f"memory after a restart, {many:,} aborted", restarted, "MB", at_most(100)),
+        Figure(f"memory after restart, {many:,} aborts", restarted, "MB", at_most(100)),
         Figure("memory growth during the transactions", filling.mb, "MB"),
         Figure("memory growth during the read", reading.mb, "MB"),
         Figure("start", started_s, "s"),
@@ -255,7 +255,7 @@ async def _read_committed(process: Process) -> float:
     query = f"&{_COMMITTED}"
     total, seconds = await asyncio.to_thread(read_all, process, _LONG, query=query)
     if total != 2 * len(_BODY):
-        raise BadResponse(f"read {total} committed bytes; expected {2 * len(_BODY)}")
+        raise BadResponse(f"the read returned {total} bytes, but {2 * len(_BODY)} were expected")
     return seconds
 
 

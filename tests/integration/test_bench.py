@@ -15,12 +15,12 @@ POSITIVE = {
     "engine": [
         "256 B durable",
         "256 B CPU per append",
-        "256 B share of bare loop",
-        "256 B tagged CPU per append",
+        "256 B speed, compared with bare loop",
+        "256 B with a producer: CPU per append",
         "engine durable",
         "engine CPU per append",
         "1 MiB durable",
-        "1 MiB share of bare loop",
+        "1 MiB speed, compared with bare loop",
         "1 MiB bare loop, growing file",
     ],
     "stall": [
@@ -28,7 +28,7 @@ POSITIVE = {
         "checkpoint duration",
         "gap without checkpoint max",
         "gap during checkpoint max",
-        "gap during checkpoint, lone appends max",
+        "gap during checkpoint, single appends max",
         "cut() max",
     ],
     "restart": [

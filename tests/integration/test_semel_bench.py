@@ -19,7 +19,7 @@ POSITIVE = {
     ("append", "bare limit"),
     ("one", "p50, semel"),
     ("batch", "1 MiB, bytes"),
-    ("batch", "1 MiB, JSON, 100-byte messages"),
+    ("batch", "1 MiB appends of 100-byte JSON messages"),
     ("catchup", "1 MiB appends, bytes"),
     ("catchup", "1 MB appends, JSON"),
     ("catchup", "1 MiB appends, frames format"),
@@ -30,14 +30,14 @@ POSITIVE = {
     ("commit", "CPU per four appends"),
     ("commit", "commits"),
     ("staged", "staging of 40 MiB"),
-    ("staged", "another client's append, p99, meanwhile"),
-    ("staged", "another client's append, p99, idle"),
+    ("staged", "another client's append, p99, while staging"),
+    ("staged", "another client's append, p99, before staging"),
     ("aborted", "start"),
     ("aborted", "read at read_committed, from start to end"),
     ("aborted", "HEAD, p50, 2,000 aborted"),
     ("aborted", "read at the tail, p50, 2,000 aborted"),
-    ("pipelined", "one in flight, 10 ms round trip"),
-    ("pipelined", "five in flight, 10 ms round trip"),
+    ("pipelined", "one batch in flight, 10 ms round trip"),
+    ("pipelined", "five batches in flight, 10 ms round trip"),
     ("producer", "Producer, 100-byte JSON messages"),
     ("producer", "client CPU per message, Producer"),
     ("producer", "AsyncProducer, 100-byte JSON messages"),
@@ -87,17 +87,17 @@ def test_five_in_flight_are_faster_than_one_and_what_deduplication_costs_is_show
 ) -> None:
     report = json.loads((folder / "report.json").read_bytes())
     found = {(each["work"], each["name"]): each for each in report["figures"]}
-    five = found["pipelined", "five in flight, 10 ms round trip"]
+    five = found["pipelined", "five batches in flight, 10 ms round trip"]
     assert five["beside"] == "one"
     assert five["ratio"] > 1  # much more; how much is for people to judge
     assert five["target"] == ">= 4.50x"
-    assert found["append", "CPU ratio with producer headers"]["target"] == "<= 1.15x"
+    assert found["append", "CPU with and without producer headers"]["target"] == "<= 1.15x"
 
 
 def test_a_commit_over_four_streams_takes_one_sync(folder: Path) -> None:
     report = json.loads((folder / "report.json").read_bytes())
     found = {(each["work"], each["name"]): each for each in report["figures"]}
-    assert found["commit", "syncs per commit, one at a time"]["value"] == 1
+    assert found["commit", "syncs per commit if sent one at a time"]["value"] == 1
     assert found["commit", "CPU per commit"]["target"] == "<= 1.50x"
     assert found["staged", "memory growth, 40 MiB"]["target"] == "<= 200 MB"
 

@@ -206,7 +206,7 @@ TXN_REFUSALS: Final = (
             " to a different query"
         ),
         error="AppBound",
-        advice="use a different app name, or `semel sinks rebind`",
+        advice="use a different app name, or take over the sink with `semel sinks rebind`",
         spark=(
             "the sink {app} belongs to a different query or checkpoint. Set a different txnAppId"
             " for this query, or give the sink to this query with `semel sinks rebind {app}"
@@ -251,7 +251,10 @@ TXN_REFUSALS: Final = (
         cli="`semel sinks ls` lists the sinks",
     ),
     Entry(
-        "snapshot_conflict", 409, outcome="SnapshotConflict", message="step {0.number} is pinned"
+        "snapshot_conflict",
+        409,
+        outcome="SnapshotConflict",
+        message="the group has pinned step {0.number}; only this step or the next can be pinned",
     ),
     Entry(
         "incarnation_conflict",

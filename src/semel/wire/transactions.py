@@ -73,7 +73,7 @@ _TIMED_OUT_PHASE: Final = "Dead"
 
 
 class TxnQuery(Struct, frozen=True):
-    """A query for a page of the list of pending transactions, filtered by state and stream.
+    """A query for a page of pending transactions, filtered by state and stream.
 
     If a filter is None, it accepts everything. The page begins after transaction number `after`.
     """
