@@ -262,8 +262,8 @@ def _measure(url: str, engine: str, rounds: int, steps: int) -> list[Figure]:
     latencies = _latencies(url, _graph(url, f"{engine}-steps"), engine, steps)
     return [
         Figure(f"messages, {engine}", median(rates), "/s"),
-        Figure(f"p50 of a step, {engine}", percentile(latencies, 50) * 1e3, "ms"),
-        Figure(f"p99 of a step, {engine}", percentile(latencies, 99) * 1e3, "ms"),
+        Figure(f"p50 latency of a step, {engine}", percentile(latencies, 50) * 1e3, "ms"),
+        Figure(f"p99 latency of a step, {engine}", percentile(latencies, 99) * 1e3, "ms"),
     ]
 
 

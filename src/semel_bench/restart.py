@@ -311,10 +311,10 @@ def _timed_read(engine: Engine, stream: int) -> float:
 
 
 async def _check(engine: Engine, extent: Extent, sample: int) -> int:
-    """Read and check a sample of the streams. Return the number of messages in them.
+    """Read and check a sample of the streams. Return the number of checked messages.
 
-    Asserts that no acknowledged message is missing or changed. Also sends the last message of each
-    producer again, and asserts that the engine recognises it as a duplicate.
+    Asserts that no acknowledged message is missing or changed. Also repeats the last append of each
+    producer, and asserts that the outcome is a duplicate.
     """
     checked = 0
     for stream in extent.sampled(sample):

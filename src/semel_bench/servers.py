@@ -322,10 +322,10 @@ class BareFiles:
 
 
 class BareServer:
-    """A server that only makes each request's body durable and sends a constant response.
+    """A server that sends a constant response to every request.
 
-    Without files, the server writes nothing and responds immediately. With files, it writes all
-    waiting bodies with one sync. It uses semel's HTTP listener, so semel cannot be faster.
+    With files, the server first makes the request's body durable. It writes all waiting bodies with
+    one sync. The server uses semel's HTTP listener, so semel cannot be faster.
     """
 
     def __init__(self, files: BareFiles | None) -> None:

@@ -1,7 +1,7 @@
 """The rates at which Spark reads and writes streams, compared with Spark's own text source.
 
 To measure a rate, a streaming query processes the stored rows in one batch. The rate is computed
-from the batch duration that Spark reports. It includes planning and the Spark checkpoint.
+from the duration that Spark reports. This duration includes planning and the Spark checkpoint.
 
 CPU time is measured over the whole query, including its start.
 """

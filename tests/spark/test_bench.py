@@ -11,10 +11,10 @@ import pytest
 
 POSITIVE = {
     ("pipeline", "messages, local"),
-    ("pipeline", "p50 of a step, local"),
-    ("pipeline", "p99 of a step, local"),
+    ("pipeline", "p50 latency of a step, local"),
+    ("pipeline", "p99 latency of a step, local"),
     ("pipeline", "messages, spark"),
-    ("pipeline", "p50 of a step, spark"),
+    ("pipeline", "p50 latency of a step, spark"),
     ("spark", "text file to noop"),
     ("spark", "source to noop"),
     ("spark", "source to sink"),

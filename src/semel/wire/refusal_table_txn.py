@@ -59,7 +59,7 @@ TXN_REFUSALS: Final = (
         outcome="UnknownTransaction",
         message="there is no transaction with that id and epoch",
         error="UnknownTransaction",
-        advice="begin the transaction; outcomes of older transactions are kept for 7 days",
+        advice="begin the transaction; the server keeps outcomes of ended transactions for 7 days",
         cli="`semel txn ls` lists the pending transactions",
     ),
     Entry(
@@ -254,7 +254,7 @@ TXN_REFUSALS: Final = (
         "snapshot_conflict",
         409,
         outcome="SnapshotConflict",
-        message="the group has pinned step {0.number}; only this step or the next can be pinned",
+        message="the group has pinned step {0.number}; only this or the next step can be pinned",
     ),
     Entry(
         "incarnation_conflict",

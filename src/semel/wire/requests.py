@@ -64,7 +64,7 @@ class AppendPlan(Struct, frozen=True, gc=False):
     """The parsed headers of an append. Appends that differ only in body and sequence share a plan.
 
     If `is_named` is False, the server has chosen the producer id, and the plan is for one append
-    only. If `is_common` is True, `append_response_lines` can build the response.
+    only. If `is_common` is False, `append_response_lines` must not build the response.
     """
 
     path: str
@@ -257,7 +257,7 @@ def parse_patch(path: str, headers: Headers, repeated: Set[str], *, now_ms: int)
     dedup = read_switch(headers, "stream-dedup")
     if dedup is None:
         raise bad_header(
-            "stream-dedup", "must be sent: 'on' or 'off'; a stream has no other changeable setting"
+            "stream-dedup", "is missing: send 'on' or 'off' (no other setting can be changed)"
         )
     return SwitchDedup(path, now_ms, dedup)
 
