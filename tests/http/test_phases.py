@@ -313,7 +313,9 @@ def test_an_event_that_a_table_does_not_list_is_a_bug(
     illegal = set(product(phases, events)) - legal
     assert illegal
     for phase, event in illegal:
-        with pytest.raises(InvariantBroken, match=f"event {event.name} in phase {phase.name}"):
+        with pytest.raises(
+            InvariantBroken, match=f"the event {event.name} is illegal in the phase {phase.name}"
+        ):
             table.next(phase, event)
 
 

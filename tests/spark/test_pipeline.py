@@ -197,7 +197,7 @@ def test_messages_that_are_trimmed_before_they_are_read_stop_the_processor(
     place.client.group(f"{place.id}/p").set({path: 5})
     place.client.stream(path).trim(before="0000000000000000_0000000000000010")
     (reason,) = place.run(graph).values()
-    assert "offsets 5 to 9 were not read yet" in reason
+    assert "offsets 5 to 9 were trimmed before the query read them" in reason
     assert f"({path} 5..20)" in reason
 
 

@@ -48,11 +48,10 @@ class Live:
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:
     """Return the pending transaction that a reader at `read_committed` waits for, or None.
 
-    The first message of that transaction is at the stable offset. The engine's state is ahead of
-    the disk. Therefore this function returns the transaction only if its first message is durable.
-    If the engine's state says that the transaction has ended, this function returns None, even
-    before the commit or abort is durable.
+    The first message of this transaction is durable, and its offset is the stable offset.
     """
+    # The engine's state is ahead of the disk. If the transaction has already ended in that state,
+    # the result is None, even before the commit or abort is durable.
     stable = done.tail.stable
     if isolation != READ_COMMITTED or not stable <= done.next_offset < done.tail.tail:
         return None
@@ -64,9 +63,9 @@ def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None
 
 
 def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
-    """Return the facts about a stream that a response needs.
+    """Copy the facts about a stream that a response needs.
 
-    The facts are copied, because `semel.wire` must not import the classes of `row` and `tail`.
+    They are copied, because `semel.wire` must not import the classes of `done.row` and `done.tail`.
     """
     row, tail = done.row, done.tail
     return StreamFacts(

@@ -62,7 +62,7 @@ def render_metrics(
         f"# HELP semel_{name} {text}\n# TYPE semel_{name} {kind}\nsemel_{name} {value}"
         for name, kind, text, value in metrics
     ]
-    lines.append("# HELP semel_outcomes_total Responses to writes, by outcome.")
+    lines.append("# HELP semel_outcomes_total Responses to writes, for each outcome.")
     lines.append("# TYPE semel_outcomes_total counter")
     lines.extend(
         f'semel_outcomes_total{{outcome="{name}"}} {count}'
@@ -73,14 +73,14 @@ def render_metrics(
 
 def _engine_metrics(figures: EngineFigures, live_readers: int) -> list[Metric]:
     return [
-        ("streams", "gauge", "Streams, soft-deleted ones included.", figures.streams),
-        ("journal_durable_bytes", "counter", "Durable watermark.", figures.durable_bytes),
-        ("journal_end_bytes", "counter", "End of the journal.", figures.end_bytes),
-        ("journal_syncs_total", "counter", "Syncs of the journal.", figures.sync_count),
-        ("checkpoints_total", "counter", "Checkpoints.", figures.checkpoint_count),
-        ("disk_full", "gauge", "1 while growth is refused.", int(figures.is_full)),
-        ("live_readers", "gauge", "Long-polls and event streams.", live_readers),
-        ("replayed_bytes", "gauge", "Replayed at start.", figures.replayed_bytes),
+        ("streams", "gauge", "Streams, including soft-deleted streams.", figures.streams),
+        ("journal_durable_bytes", "counter", "Durable journal bytes.", figures.durable_bytes),
+        ("journal_end_bytes", "counter", "Journal bytes, durable or not.", figures.end_bytes),
+        ("journal_syncs_total", "counter", "Completed journal syncs.", figures.sync_count),
+        ("checkpoints_total", "counter", "Completed checkpoints.", figures.checkpoint_count),
+        ("disk_full", "gauge", "1 while the disk is full, otherwise 0.", int(figures.is_full)),
+        ("live_readers", "gauge", "Open long-polls and event streams.", live_readers),
+        ("replayed_bytes", "gauge", "Journal bytes replayed at start.", figures.replayed_bytes),
     ]
 
 
@@ -89,22 +89,22 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
     fenced = count["StaleEpoch"] + count["StaleSession"] + count["SessionConflict"]
     mismatches = tally.mismatches + count["PayloadMismatch"]
     totals = (
-        ("duplicates", "Appends that were stored before.", count["Duplicate"]),
+        ("duplicates", "Repeated appends that are already stored.", count["Duplicate"]),
         ("gaps", "Appends refused because earlier appends are missing.", count["SequenceGap"]),
-        ("fenced", "Appends of fenced producers.", fenced),
-        ("payload_mismatches", "Repeats with another payload.", mismatches),
-        ("below_window", "Repeats whose receipt has expired.", tally.below_window),
+        ("fenced", "Writes refused because the producer is fenced.", fenced),
+        ("payload_mismatches", "Repeated appends with a different payload.", mismatches),
+        ("below_window", "Repeated appends whose receipt has expired.", tally.below_window),
     )
     return [
-        ("producers", "gauge", "Producers of all streams, without tombstones.", producers),
-        ("gaps_held", "gauge", "Appends that wait for earlier appends.", gaps_held),
+        ("producers", "gauge", "Producers in all streams that have not expired.", producers),
+        ("gaps_held", "gauge", "Appends that are held until earlier appends arrive.", gaps_held),
         *((f"producer_{name}_total", "counter", text, value) for name, text, value in totals),
         # Two of these metrics are repeated under the names that other servers of this protocol use.
-        ("idempotent_producers_active", "gauge", "As semel_producers.", producers),
+        ("idempotent_producers_active", "gauge", "Same value as semel_producers.", producers),
         (
             "idempotent_duplicates_total",
             "counter",
-            "As semel_producer_duplicates_total.",
+            "Same value as semel_producer_duplicates_total.",
             count["Duplicate"],
         ),
     ]
@@ -112,13 +112,13 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
 
 def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
     totals = (
-        ("started", "Transactions begun.", figures.txns_started),
-        ("committed", "Transactions committed.", figures.txns_committed),
-        ("aborted", "Transactions aborted, for any reason.", figures.txns_aborted),
-        ("timed_out", "Transactions aborted after their deadline.", figures.txns_timed_out),
+        ("started", "Started transactions.", figures.txns_started),
+        ("committed", "Committed transactions.", figures.txns_committed),
+        ("aborted", "Aborted transactions, including timeouts.", figures.txns_aborted),
+        ("timed_out", "Transactions that timed out.", figures.txns_timed_out),
     )
     gauges: tuple[tuple[str, str, float], ...] = (
-        ("transactions_active", "Pending transactions: open or prepared.", figures.txns_pending),
+        ("transactions_active", "Transactions that are open or prepared.", figures.txns_pending),
         (
             "transactions_prepared",
             "Prepared transactions.",
@@ -126,20 +126,20 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
         ),
         (
             "oldest_transaction_seconds",
-            "Age of the oldest pending transaction.",
+            "Age of the oldest open or prepared transaction, in seconds.",
             _seconds(now_ms, figures.oldest_txn_ms),
         ),
         (
             "stable_lag_offsets",
-            "The largest distance from a stable offset to its tail.",
+            "The largest distance between the stable offset and the tail of a stream.",
             figures.stable_lag,
         ),
         (
             "stable_lag_seconds",
-            "Age of the oldest transaction that keeps a stable offset before its tail.",
+            "Age of the oldest transaction that holds back a stable offset, in seconds.",
             _seconds(now_ms, figures.stable_lag_ms),
         ),
-        ("sinks", "Sinks that have committed.", figures.sinks),
+        ("sinks", "Sinks that have committed at least once.", figures.sinks),
     )
     return [
         *((f"transactions_{name}_total", "counter", text, value) for name, text, value in totals),

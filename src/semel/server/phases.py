@@ -1,18 +1,12 @@
-"""The phases of connections and exchanges, as tables of transitions.
+"""Three small state machines for connections. Each is a table of phases and events.
 
-There are three small state machines. Each has a table that maps a phase and an event to the next
-phase. If the table does not list an event for the current phase, there is a bug, and
-`PhaseTable.next` raises InvariantBroken.
-
-- `CONNECTION`: which part of a request is being read, or how much of the connection is closed.
-- `INPUT`: whether the transport delivers more bytes (back-pressure). `INPUT` changes independently
-  of `CONNECTION`, because a connection can be paused before, between and after the parts of a
-  request.
+- `CONNECTION`: the part of a request that is being read, or the progress of closing.
+- `INPUT`: whether the transport delivers more bytes (back-pressure). It changes independently of
+  `CONNECTION`, because a connection can be paused at any point of a request.
 - `EXCHANGE`: whether the response to one request has begun, and whether it is complete.
 
-The tables do not contain properties of a request (`is_head`, `closes`) or the data of a phase, such
-as a partly received body. `docs/contributing/connections.md` shows the same tables. One test
-compares that page with the tables. Another test checks that every transition occurs.
+An event that is not listed for the current phase is a bug. `PhaseTable.next` then raises
+InvariantBroken. A test compares the tables with the page `docs/contributing/connections.md`.
 """
 
 from collections.abc import Mapping
@@ -38,7 +32,9 @@ class PhaseTable(Generic[PhaseT, EventT]):
         try:
             return self.rows[phase][event]
         except KeyError:
-            raise InvariantBroken(f"event {event.name} in phase {phase.name}") from None
+            raise InvariantBroken(
+                f"the event {event.name} is illegal in the phase {phase.name}"
+            ) from None
 
 
 class ConnectionPhase(IntEnum):

@@ -45,7 +45,7 @@ class ProducersResource(Resource):
     """The handlers of the three addresses for producers."""
 
     def pages(self) -> dict[str, Mapping[str, Route]]:
-        """Return a mapping from each address to its handlers, keyed by method."""
+        """Return the routes of each address. The routes map each method to its handler."""
         return {
             PRODUCERS: {"POST": self._register, **reads(self._show), "DELETE": self._forget},
             CLAIM: {"POST": self._claim},
@@ -67,9 +67,8 @@ class ProducersResource(Resource):
     def asks_for_id(self, request: Request, path: str) -> bool:
         """Return True if a POST to `path` asks for a producer id and is not an append.
 
-        The request asks for an id if all these conditions hold: the path ends in `/producer`, the
-        body is empty, there is no header Stream-Closed, no stream has this path, and the path
-        without `/producer` is the path of a stream that is not deleted.
+        An example is a POST without a body to `orders/producer`, if the stream `orders` exists and
+        the stream `orders/producer` does not exist.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:
@@ -113,9 +112,8 @@ def _page_response(page: Page | ExplainResponse | Outcome) -> Response:
 def producers_page(state: State, query: calls.ProducerQuery) -> Page | Outcome:
     """Return a page with the producers that `query` selects.
 
-    If `query` has only a stream, the page lists the stream's producers. If `query` has a stream and
-    an id, the page has only that producer. If `query` has only an id, the page has the registration
-    of that id. If the stream does not exist, return a refusal.
+    If `query` has no stream, the page contains the registration of the producer id. If the stream
+    does not exist, return a refusal.
     """
     if query.stream is None:
         return ProducersPage(_registered(state, query.id or ""))
@@ -182,7 +180,7 @@ def _receipts_of(row: ProducerRow) -> list[Receipt]:
 def explain_append(
     state: State, query: calls.ExplainQuery, now_ms: int
 ) -> ExplainResponse | Outcome:
-    """Return which outcome an append would have, and why. Nothing is appended.
+    """Return the outcome that an append would have, and explain it. Nothing is appended.
 
     If the stream does not exist, return a refusal.
     """

@@ -26,9 +26,8 @@ class _Next(Enum):
 class PartialBody:
     """A request whose body is incomplete. `length` is the Content-Length, or CHUNKED.
 
-    A chunked body is parsed strictly. There are limits on its size, on the number of body chunks,
-    and on the size of its trailers. The caller must keep the bytes that `take` did not consume, and
-    pass them again, followed by the next bytes.
+    The caller must keep the bytes that `take` did not consume. The next call of `take` needs these
+    bytes again, followed by the new bytes.
     """
 
     __slots__ = (
@@ -94,7 +93,7 @@ class PartialBody:
             self._next = _Next.SIZE
             return position + 2
         if end not in (b"", b"\r"):
-            raise malformed("a chunk is longer than its size line says")
+            raise malformed("a chunk of the request body is longer than its declared size")
         return position
 
     def _take_line(self, data: bytes, position: int) -> int:
@@ -103,7 +102,7 @@ class PartialBody:
             rest = data[position : position + self._limits.chunk_line_bytes_max + 2]
             check_line_ends(rest)
             if len(rest) > self._limits.chunk_line_bytes_max + 1:
-                raise malformed("a chunk line is too long")
+                raise malformed("a chunk size line or a trailer line is too long")
             return position
         line = data[position:end]
         if self._next is _Next.SIZE:
@@ -117,20 +116,20 @@ class PartialBody:
     def _begin_chunk(self, line: bytes) -> None:
         match = _CHUNK.fullmatch(line)
         if match is None:
-            raise malformed("a chunk size is malformed")
+            raise malformed("the size line of a chunk is malformed")
         self._missing_bytes = int(match[1], 16)
         self._chunk_count += 1
         if len(self._body) + self._missing_bytes > self._limits.body_bytes_max:
             raise body_too_large(self._limits)
         if self._chunk_count > self._limits.chunk_count_max:
-            raise HttpRefused(413, "body_too_large", "the body comes in too many chunks")
+            raise HttpRefused(413, "body_too_large", "the request body has too many chunks")
         self._next = _Next.DATA if self._missing_bytes else _Next.TRAILER
 
     def _skip_trailer(self, line: bytes) -> None:
         check_trailer(line.decode("latin-1"))
         self._trailer_bytes += len(line)
         if self._trailer_bytes > self._limits.trailer_bytes_max:
-            raise HttpRefused(431, "headers_too_large", "the trailers are too long")
+            raise HttpRefused(431, "headers_too_large", "the trailers of the request are too long")
 
     def is_late(self, elapsed: float) -> bool:
         """Return True if too little of the body has arrived `elapsed` seconds after the head."""

@@ -1,11 +1,9 @@
 """The strict parser of request heads.
 
-A head that two parsers could understand differently is refused. RFC 9112 allows servers to accept
-some deviations from its grammar, but this parser is strict: lines must end with CRLF, header lines
-must not be folded, and exactly one space must separate the parts of the request line.
+A head that two parsers could understand differently is refused. For example, every line must end
+with CRLF, although RFC 9112 allows servers to accept a single LF.
 
-Clients send most header lines again and again, so parsed lines are cached. `HeadCache` also caches
-complete heads.
+Parsed lines and complete heads are cached, because clients send most of them again and again.
 """
 
 import re
@@ -63,7 +61,7 @@ class _Fields(dict[str, tuple[str, str]]):
 class _Starts(dict[str, _Start]):
     """A cache of parsed request lines.
 
-    It maps a line to its method, its path, its query, whether it is HTTP/1.1, and its host.
+    It maps a line to a tuple: the method, path, query, whether the version is 1.1, and the host.
     """
 
     def __missing__(self, line: str) -> _Start:
@@ -107,7 +105,9 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
     if len(raw) > limits.header_line_bytes_max or len(raw) > limits.url_bytes_max:
         _check_lengths(lines, limits)
     if len(lines) > limits.header_count_max + 1:
-        raise HttpRefused(431, "headers_too_large", f"more than {limits.header_count_max} headers")
+        raise HttpRefused(
+            431, "headers_too_large", f"the request has more than {limits.header_count_max} headers"
+        )
     method, path, query, is_modern, target_host = _STARTS[lines[0]]
     del lines[0]
     headers = dict(map(_FIELDS.__getitem__, lines))
@@ -145,7 +145,7 @@ def _check_lengths(lines: list[str], limits: HttpLimits) -> None:
 
 
 def _join_repeated(headers: dict[str, str], lines: list[str]) -> frozenset[str]:
-    """Join the values of each repeated header in `headers`. Return the repeated names."""
+    """Set each repeated header to all its values, joined by commas. Return the repeated names."""
     values: dict[str, list[str]] = {}
     for line in lines:
         name, value = _FIELDS[line]
@@ -161,7 +161,7 @@ def _check_host(host: str | None, repeated: frozenset[str], is_modern: bool) -> 
             raise malformed("the Host header is missing")
         return
     if "host" in repeated:
-        raise malformed("the Host header was sent twice")
+        raise malformed("the request has more than one Host header")
     if _HOST.fullmatch(host) is None:
         raise malformed("the Host header is malformed")
     _remember(_HOSTS, host, True)
@@ -196,7 +196,7 @@ def check_line_ends(partial: bytes) -> None:
     ends = partial.count(b"\r\n")
     returns = partial.count(b"\r") - partial.endswith(b"\r")
     if partial.count(b"\n") != ends or returns != ends:
-        raise malformed("a line does not end with CRLF")
+        raise malformed("a line of the request does not end with CRLF")
 
 
 def body_length(head: Head, limits: HttpLimits) -> int:
@@ -208,11 +208,11 @@ def body_length(head: Head, limits: HttpLimits) -> int:
     coding = head.headers.get("transfer-encoding")
     if coding is not None:
         if length is not None:
-            raise malformed("Content-Length and Transfer-Encoding exclude each other")
+            raise malformed("a request cannot have both Content-Length and Transfer-Encoding")
         if not head.is_modern:
-            raise malformed("HTTP/1.0 has no Transfer-Encoding")
+            raise malformed("an HTTP/1.0 request cannot have the header Transfer-Encoding")
         if coding.lower() != "chunked":
-            raise malformed("the only Transfer-Encoding is chunked")
+            raise malformed("the only supported Transfer-Encoding is chunked")
         return CHUNKED
     if length is None:
         return 0
@@ -227,7 +227,7 @@ def body_length(head: Head, limits: HttpLimits) -> int:
 def body_too_large(limits: HttpLimits) -> HttpRefused:
     """Return the refusal for a body that is too large."""
     return HttpRefused(
-        413, "body_too_large", f"a body may have at most {limits.body_bytes_max} bytes"
+        413, "body_too_large", f"a request body can have at most {limits.body_bytes_max} bytes"
     )
 
 
@@ -298,8 +298,8 @@ class HeadCache:
     def read(self, raw: bytes) -> tuple[Request, int]:
         """Return the request without its body, and either the length of the body or CHUNKED.
 
-        `raw` is the request head without its last two line ends. Raises HttpRefused if the head is
-        malformed, or if the head or the body is too large.
+        `raw` is the request head without its last two line ends. Raises HttpRefused if the request
+        is malformed or too large.
         """
         if len(raw) > self._bytes_max:
             head, count = self._parse(raw)
@@ -324,7 +324,7 @@ class HeadCache:
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:
-        """Return True if an earlier head was equal to `rest` after the same lines were stripped."""
+        """Return True if the stripped head `rest` has occurred before. Otherwise remember it."""
         digest = hash(rest)
         if digest in self._once:
             return True
@@ -336,7 +336,7 @@ class HeadCache:
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
         """Return True if `head` can be cached after Content-Length and Producer-Seq are stripped.
 
-        `length` and `seq` are the values of these lines. A value is empty if its line was kept.
+        `length` and `seq` are the values of the stripped lines. They are empty for other lines.
         """
         headers = head.headers
         return (
@@ -355,10 +355,10 @@ class HeadCache:
 
 
 def _split_special(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Strip a header line from `raw`. Return the rest of `raw`, and the digits in that line.
+    """Strip a header line from `raw`. Return the rest of `raw`, and the number in that line.
 
-    `lines` are two spellings of the start of the line. If there is no such line, or if its value
-    is not a number of at most _DIGITS_MAX digits, return all of `raw` and an empty value.
+    `lines` contains two spellings of the start of the line. If the line is missing or has no valid
+    number, return all of `raw` and an empty number.
     """
     before, line, after = raw.partition(lines[0])
     if not line:

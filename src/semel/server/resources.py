@@ -55,7 +55,7 @@ Routes = Mapping[tuple[str, ...], Mapping[str, Route]]
 
 
 class Resource:
-    """Base class for the handlers of one address and of the addresses below it."""
+    """Base class for the handlers of an address and all addresses below it."""
 
     def __init__(self, engine: Engine, tally: OutcomeCounts | None = None) -> None:
         self.engine = engine
@@ -63,7 +63,7 @@ class Resource:
 
     @property
     def now_ms(self) -> int:
-        """The current time of the engine's clock. Every command needs it."""
+        """The current time of the engine's clock. Every command contains this time."""
         return self.engine.clock.now_ms()
 
     def type_of(self, path: str) -> str | None:
@@ -79,7 +79,7 @@ class Resource:
     ) -> None:
         """Submit a command to the engine, and respond with its outcome.
 
-        `command` is a Problem if the request was malformed. In that case, raise MalformedRequest.
+        Raises MalformedRequest if `command` is a Problem, because then the request was malformed.
         """
         if isinstance(command, Problem):
             raise MalformedRequest(command)
@@ -100,8 +100,8 @@ class Resource:
     ) -> None:
         """Call `question` with the state, and respond with the result.
 
-        The response is sent as soon as the state that was read is durable (rule EO-4). If the
-        stream at `path` has expired, it is deleted before the state is read.
+        The response is sent after the state has become durable (rule EO-4). If the stream at `path`
+        has expired, it is deleted before the call.
         """
         self.engine.ask(
             question, lambda view: send_response(responder, response_of(view)), path=path
@@ -121,7 +121,7 @@ def reads(handler: Route) -> dict[str, Route]:
 
 
 class TransactionsResource(Resource):
-    """The handlers that begin, list and show transactions, and that perform one of ACTIONS."""
+    """The handlers for transactions: begin, list, show, and each action in ACTIONS."""
 
     def routes(self) -> Routes:
         return {
@@ -163,7 +163,7 @@ def _transaction_response(
 ) -> Response:
     """Return the response that shows one transaction.
 
-    `view` is the pending transaction. It is shown if its epoch matches. Otherwise `ended` is shown.
+    If the pending transaction `view` matches `epoch`, it is shown. Otherwise `ended` is shown.
     """
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, pending_transaction(view, now_ms))
@@ -230,7 +230,7 @@ class CommitsResource(Resource):
 
 
 class GroupsResource(Resource):
-    """The handlers that show and change a group's positions, and that show and pin its step."""
+    """The handlers for groups: show and change the positions, show and pin the step."""
 
     def routes(self) -> Routes:
         return {

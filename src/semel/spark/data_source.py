@@ -1,7 +1,7 @@
 """The entry point for Spark: the class for the format "semel". It creates readers and writers.
 
-Spark imports this module in every process that plans a query. To keep that import fast, each method
-imports only the modules that it needs.
+Every process that plans a query imports this module. To keep this import fast, each method imports
+only the modules that it needs.
 """
 
 from pyspark.sql.datasource import (

@@ -36,7 +36,7 @@ class RowError(ValueError):
 
     def __str__(self) -> str:
         where = f"partition {self.partition}, row {self.row}"
-        return f"{where}: {self.what}; nothing of this batch is written"
+        return f"{where}: {self.what}; no row of this batch was written"
 
 
 class CheckpointError(RuntimeError):
@@ -64,25 +64,25 @@ def not_a_semel_server(url: str, error: ClientError | None = None) -> ServerUnre
 def stream_trimmed(stream: str, begin: int, head: int) -> DataLossError:
     """Return the error for messages that were trimmed before the query read them."""
     return DataLossError(
-        f"{stream} starts at offset {head} now, and offsets {begin} to {head - 1} were not read"
-        f" yet: they were trimmed; {_CONTINUE}"
+        f"{stream} now starts at offset {head}: offsets {begin} to {head - 1} were trimmed before"
+        f" the query read them; {_CONTINUE}"
     )
 
 
 def stream_recreated(stream: str) -> DataLossError:
     """Return the error for a stream that was deleted and created again."""
     return DataLossError(
-        f"{stream} was deleted and created again since the query read it: messages that were not"
-        " read are lost. Start with a new checkpointLocation to read the new stream from its"
-        f" beginning; {_CONTINUE}"
+        f"{stream} was deleted and created again after the query had read it: the messages that"
+        " were not read are lost. To read the new stream from its beginning, start with a new"
+        f" checkpointLocation; {_CONTINUE}"
     )
 
 
 def stream_deleted(stream: str) -> DataLossError:
     """Return the error for a stream that was deleted."""
     return DataLossError(
-        f"{stream} was deleted while the query read it: create it again and start with a new"
-        f" checkpointLocation, or remove it from the query; {_CONTINUE}"
+        f"{stream} was deleted while the query read it: create the stream again and start with a"
+        f" new checkpointLocation, or remove the stream from the query; {_CONTINUE}"
     )
 
 
@@ -90,7 +90,7 @@ def stream_truncated(stream: str, position: int, tail: int) -> DataLossError:
     """Return the error for a stream whose tail is before the offset that the query has reached."""
     return DataLossError(
         f"{stream} ends at offset {tail}, but the query has read up to {position}: the server lost"
-        " data, or a backup was restored. Start with a new checkpointLocation;"
+        " data, or an older backup was restored. Start with a new checkpointLocation;"
         f" {_CONTINUE}"
     )
 

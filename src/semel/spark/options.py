@@ -1,7 +1,6 @@
-"""Parses the options of the format "semel", and creates clients for the servers that they name.
+"""Parses the options of the format "semel", and creates clients for the server.
 
-Spark passes options as strings, and sometimes changes their names to lower case. Therefore the case
-of a name is ignored. The options that Spark itself adds are accepted.
+The case of option names is ignored, because Spark sometimes changes names to lower case.
 """
 
 import json
@@ -46,7 +45,7 @@ def read_path(name: str, text: str) -> str:
     try:
         return checked_path(text)
     except ValueError as error:
-        raise SparkOptionError(f"{name}: {text!r} is not a path of a stream: {error}") from None
+        raise SparkOptionError(f"{name}: {text!r} is not a valid stream path: {error}") from None
 
 
 def read_paths(name: str, text: str) -> tuple[str, ...]:
@@ -122,7 +121,7 @@ class StartOffsets(Struct, frozen=True):
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return True if `default`, or the ordinal of one of `streams`, is -1 (the tail)."""
+        """Return True if `default` is -1 (the tail), or if one of `streams` has the ordinal -1."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
@@ -135,9 +134,9 @@ _EXAMPLE: Final = 'write earliest, latest, or JSON such as {"orders": 23}'
 
 
 def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
-    """Parse the value of startingOffsets or endingOffsets. Raises ValueError if it is not valid.
+    """Parse startingOffsets or endingOffsets. Raises ValueError if the text is not valid.
 
-    `default` is the ordinal for the streams that the JSON document does not name.
+    `default` is the ordinal for each stream that the text does not name.
     """
     word = _START_WORDS.get(text.lower())
     if word is not None:
@@ -161,8 +160,8 @@ def _ordinal(stream: str, value: object) -> int:
         or not EARLIEST_NUMBER <= value <= NUMBER_MAX
     ):
         raise ValueError(
-            f"the offset of {stream} is not valid; expected a number, an offset as semel prints it,"
-            " -1 for the tail of the stream, or -2 for its head"
+            f"the offset of {stream} is not valid; expected an integer, an offset as semel prints"
+            " it, -1 for the tail of the stream, or -2 for its head"
         )
     return value
 
@@ -284,9 +283,8 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
 class _OptionReader:
     """Looks up and parses the options of one read or write.
 
-    The case of option names is ignored. `verb` is "read" or "write". For a read, `allowed` lists
-    the options of reads, and `others` lists the options of writes. For a write, it is the other way
-    round. Raises SparkOptionError if the user sets an option that is not in `allowed`.
+    `verb` is "read" or "write". `allowed` contains the options of this verb, and `others` contains
+    the options of the other verb. Raises SparkOptionError if an option is not in `allowed`.
     """
 
     def __init__(
@@ -328,7 +326,7 @@ class _OptionReader:
                 'the address of the server is missing: add .option("url", "http://127.0.0.1:4437")'
             )
         if path not in (None, address):
-            raise SparkOptionError(f"url is {url} and path is {path}: set only one of them")
+            raise SparkOptionError(f"url is {url}, but path is {path}: set only one of them")
         try:
             parse_address(address)
         except ValueError as error:
@@ -340,7 +338,7 @@ def _refuse_unknown(
     name: str, names: Mapping[str, str], others: tuple[str, ...], verb: str
 ) -> NoReturn:
     if name in {other.lower() for other in others}:
-        raise SparkOptionError(f"the option {name} has no meaning in a {verb}: remove it")
+        raise SparkOptionError(f"the option {name} cannot be used in a {verb}: remove the option")
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     listed = ", ".join(names.values())
     hint = f"did you mean {names[near[0]]}?" if near else f"expected one of {listed}"
@@ -353,7 +351,8 @@ def _subscription(values: _OptionReader) -> tuple[tuple[str, ...], str | None]:
     if len(named) != 1:
         present = " and ".join(named) if named else "none of them"
         raise SparkOptionError(
-            f"set exactly one of stream, subscribe and subscribePattern; {present} is set"
+            "set exactly one of the options stream, subscribe and subscribePattern;"
+            f" now {present} is set"
         )
     stream = values.take("stream", read_path)
     paths = values.take("subscribe", read_paths) or ()
@@ -374,7 +373,7 @@ def _starts(
     unread = sorted(set(starts.by_stream) - set(streams)) if streams else []
     if unread:
         raise SparkOptionError(
-            f"{name} names {unread[0]}, which is not read; this read has only {', '.join(streams)}"
+            f"{name} names the stream {unread[0]}, but this query reads only {', '.join(streams)}"
         )
     return starts
 
@@ -382,7 +381,9 @@ def _starts(
 def _ends(values: _OptionReader, streams: tuple[str, ...]) -> StartOffsets | None:
     ends = _starts(values, "endingOffsets", streams, LATEST_NUMBER)
     if ends is not None and EARLIEST_NUMBER in (ends.default, *ends.by_stream.values()):
-        raise SparkOptionError("endingOffsets: a read cannot end at the start; write latest")
+        raise SparkOptionError(
+            "endingOffsets: a read cannot end at the start of a stream; use latest"
+        )
     return ends
 
 

@@ -15,11 +15,8 @@ An example of a power loss:
     file.write(0, [b"hello"])
     disk.crash(Random(7), "torn_bytes")  # neither the write nor the name "a" was synced
 
-To inject faults into individual operations, pass `faults` to `VirtualDisk`. `faults` is an object
-with a method `before(operation, name, size)`. The fault that this method returns can make the
-operation fail, make a write shorter than requested, make a sync lose data, or end the process.
-
-All random choices come from the `Random` that the test passes in.
+To inject a fault into one operation, pass `faults` to `VirtualDisk`: an object with a method
+`before(operation, name, size)`. The method returns the fault, or None.
 """
 
 from semel.client.local import LocalServer, NotStarted, local

@@ -1,9 +1,7 @@
 """The log checker: compares the content of a stream with the recorded operations of its clients.
 
-The checker need not search for a valid order of the appends. Every value is unique and responses
-contain offsets, so the stream itself shows the order of the appends.
-
-The check takes O(n log n) time in the size of the history, because it sorts by time.
+Every value must be unique. Therefore the stream itself shows the order of the appends, and the
+checker does not search for a valid order. The check takes O(n log n) time.
 """
 
 from bisect import bisect_left
@@ -143,10 +141,10 @@ def check_history(
     """Compare a history with the final content of the stream, and return the violations.
 
     `log` contains every message of the stream. `first_offset` is the offset of the first message in
-    `log`. It is above 0 if the stream was trimmed.
+    `log`. All threads that use the history must have ended.
 
-    All threads that use the history must have ended before the call. At most 1,000 violations are
-    returned. Raises ValueError if two operations append the same value.
+    At most 1,000 violations are returned. Raises ValueError if two operations append the same
+    value.
     """
     checks = _Checks(history, log, first_offset)
     every = (
@@ -261,7 +259,7 @@ class _Checks:
                     yield Violation("read_before_sent", facts)
 
     def stale_reads(self) -> Iterator[Violation]:
-        """Check that an up-to-date read returned all messages acknowledged before it started."""
+        """Check that an up-to-date read reached all messages acknowledged before the read."""
         times, ends = _acknowledged(self._history.operations)
         for read in self._history.reads:
             count = bisect_left(times, read.invoked_at)
@@ -302,7 +300,7 @@ def _differs(read: Read, values: list[Hashable], stored: list[Hashable], start: 
 
 
 def _acknowledged(operations: Sequence[Operation]) -> tuple[list[int], list[int]]:
-    """Return the sorted times of all acknowledgements, and a lower bound of the tail at each time.
+    """Return the sorted times of all acknowledgements, and a lower bound for the tail at each time.
 
     The lower bound is the highest offset that was acknowledged by that time, plus one.
     """

@@ -1,13 +1,10 @@
 """A directory in memory that simulates power losses, failing syncs and a full disk.
 
-It replaces `RealDisk` in tests. Each file has two contents: the content on the disk (`durable`),
-and the content that a reader sees through the page cache (`current`). The changes that are not yet
-synced are kept in order.
+It replaces `RealDisk` in tests. Each file has two contents: `durable` is the content on the disk,
+and `current` is the content in the page cache. A reader sees `current`.
 
-File names work the same way. Creating, renaming or removing a file is durable only after
-`sync_names`.
-
-All random choices come from the `Random` that the test passes in.
+Creating, renaming or removing a file is durable only after `sync_names`. All random choices come
+from the `Random` that the test passes in.
 """
 
 import contextlib
@@ -94,12 +91,11 @@ class VirtualFile:
 class VirtualDisk(FaultyStorage):
     """A `Disk` for tests.
 
-    `faults.before` is called before each of these operations: create, grow, write, sync, rename,
-    unlink, sync_names, open and read. The method `create` performs three operations, as on a real
-    disk: a create, a grow and a sync.
+    `faults.before` is called before each operation: create, grow, write, sync, rename, unlink,
+    sync_names, open or read. The method `create` performs a create, a grow and a sync.
 
-    `create` fails with ENOSPC if it would exceed the capacity. A write that would exceed the
-    capacity is short, and the next write that extends a file fails with ENOSPC.
+    `create` fails with ENOSPC if the file does not fit. A write that fits only in part is short. A
+    write that does not fit at all fails with ENOSPC.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -342,8 +338,8 @@ class VirtualDisk(FaultyStorage):
     def _forget_nameless(self) -> None:
         """Drop files that have no name and are not open.
 
-        Call this only when all changes of names are synced, because an unsynced change can refer to
-        a file that would be dropped.
+        Call this only if all changes of names are synced. An unsynced change can refer to a file
+        that would be dropped.
         """
         reachable = {*self._durable_names.values(), *self._names.values(), *+self._open_counts}
         self._inodes = {n: inode for n, inode in self._inodes.items() if n in reachable}

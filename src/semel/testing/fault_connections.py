@@ -126,9 +126,9 @@ class ConnectionRegistry:
         self._held: dict[int, asyncio.Future[None]] = {}
 
     def hold(self, number: int) -> asyncio.Future[None]:
-        """Hold request `number`. Return a future that is done when a later request overtakes it.
+        """Hold request `number`. Return a future that is done when a later request is answered.
 
-        A later request, in any session, overtakes request `number` if it is answered first.
+        The later request can belong to any session.
         """
         future = self._held[number] = asyncio.get_running_loop().create_future()
         return future
@@ -148,7 +148,7 @@ class ConnectionRegistry:
                 future.set_result(None)
 
     async def connect(self) -> tuple[WatchedReader, asyncio.StreamWriter]:
-        """Connect to the current address of the server. Raises OSError if that fails."""
+        """Connect to the current address of the server. Raises OSError on failure."""
         loop = asyncio.get_running_loop()
         reader = WatchedReader(limit=HEAD_BYTES_MAX, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -158,7 +158,7 @@ class ConnectionRegistry:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def send_aside(self, request: bytes, method: str) -> bytes | None:
-        """Send a request on a separate connection. Return the response, or None if that fails."""
+        """Send a request on a separate connection. Return the response, or None on failure."""
         try:
             reader, writer = await self.connect()
         except OSError:
@@ -219,10 +219,9 @@ class Broken(Exception):
 
 
 class MessageHead(Struct, frozen=True):
-    """The head of an HTTP message, and how the end of its body is found.
+    """The head of an HTTP message, and the length of its body.
 
-    `length` is the length of the body. It is None if the body is chunked (`is_chunked`), and also
-    if the body ends with the connection (then `is_chunked` is false).
+    `length` is None if the body is chunked, or if the body ends when the connection ends.
     """
 
     data: bytes
@@ -257,8 +256,8 @@ async def read_request_head(reader: asyncio.StreamReader) -> MessageHead | None:
 async def read_response_head(reader: asyncio.StreamReader, method: str) -> MessageHead | None:
     """Read the head of the final response to a request. Return None if the connection has ended.
 
-    `method` is the method of the request. It is needed because the response to HEAD has no body.
-    Raises Broken if the connection ends within the head, or if the head is not valid.
+    `method` is the method of the request, because the response to HEAD has no body. Raises Broken
+    if the head is incomplete or not valid.
     """
     while (data := await _read_head(reader)) is not None:
         if not re.match(rb"HTTP/1\.[01] \d\d\d[ \r]", data):
@@ -297,7 +296,7 @@ async def read_body(reader: asyncio.StreamReader, head: MessageHead) -> AsyncIte
         while left:
             piece = await reader.read(min(left, PIECE_BYTES))
             if not piece:
-                raise Broken("the connection ended within a body")
+                raise Broken("the connection ended within the body of an HTTP message")
             left -= len(piece)
             yield piece
 
@@ -312,7 +311,7 @@ async def read_whole(reader: asyncio.StreamReader, head: MessageHead) -> bytes:
     async for piece in read_body(reader, head):
         message += piece
         if len(message) > MESSAGE_BYTES_MAX:
-            raise Broken(f"a message has more than {MESSAGE_BYTES_MAX} bytes")
+            raise Broken(f"an HTTP message has more than {MESSAGE_BYTES_MAX} bytes")
     return bytes(message)
 
 
@@ -321,10 +320,10 @@ async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
         return await reader.readuntil(_HEAD_END)
     except asyncio.IncompleteReadError as error:
         if error.partial:
-            raise Broken("the connection ended within a head") from error
+            raise Broken("the connection ended within the head of an HTTP message") from error
         return None
     except asyncio.LimitOverrunError as error:
-        raise Broken(f"a head has more than {HEAD_BYTES_MAX} bytes") from error
+        raise Broken(f"the head of an HTTP message has more than {HEAD_BYTES_MAX} bytes") from error
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -334,7 +333,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             line = await reader.readuntil(b"\r\n")
             size = int(line.partition(b";")[0], 16)
             if size > MESSAGE_BYTES_MAX:
-                raise Broken(f"a chunk has more than {MESSAGE_BYTES_MAX} bytes")
+                raise Broken(f"a body chunk has more than {MESSAGE_BYTES_MAX} bytes")
             chunk = line + (await reader.readexactly(size + 2) if size else b"")
             while not size and not chunk.endswith(b"\r\n\r\n"):
                 chunk += await reader.readuntil(b"\r\n")  # the trailers and the final empty line

@@ -43,7 +43,7 @@ def test_a_place_may_be_a_path_or_a_uri(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_log_that_is_not_there_is_an_error_with_a_cure(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="has no offsets/3") as caught:
+    with pytest.raises(CheckpointError, match="has no file offsets/3") as caught:
         read_digests(str(tmp_path), 3)
     assert "complete URI" in str(caught.value)
 
@@ -69,6 +69,6 @@ def test_below_a_common_root_the_name_or_the_id_finds_the_checkpoint(tmp_path: P
     found = find_checkpoint(str(tmp_path), None, "q2")
     assert read_digests(found, 0).input == digest('"q2"')
     assert read_digests(find_checkpoint(root, None, "q2"), 0).input == digest('"q2"')
-    with pytest.raises(CheckpointError, match="set the checkpoint of the query"):
+    with pytest.raises(CheckpointError, match="set the location of the checkpoint"):
         find_checkpoint(root, None, "q3")
     assert find_checkpoint("dbfs:/all", None, "q") == "dbfs:/all"

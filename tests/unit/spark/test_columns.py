@@ -151,10 +151,10 @@ def test_every_type_that_is_promised_has_its_arrow_type(kind: DataType) -> None:
             StructField("a", StructType([StructField("b", LongType(), nullable=False)])),
             "a.b is declared not null",
         ),
-        (StructField("a", ArrayType(LongType(), containsNull=False)), "allow nulls there"),
+        (StructField("a", ArrayType(LongType(), containsNull=False)), "allow nulls in the schema"),
         (
             StructField("a", MapType(StringType(), LongType(), valueContainsNull=False)),
-            "allow nulls there",
+            "allow nulls in the schema",
         ),
     ],
 )

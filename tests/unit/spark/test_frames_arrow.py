@@ -93,19 +93,19 @@ def test_extras_that_reach_beyond_their_end_are_refused() -> None:
     body = body_of([Slice(0, 1, b"x", b"", False, 1, extras)])
     longer_key = body.replace(struct.pack("<I", 3) + b"abc", struct.pack("<I", 9) + b"abc")
     assert longer_key != body
-    with pytest.raises(BadFormat, match="extras are truncated"):
+    with pytest.raises(BadFormat, match="extras of a slice are truncated"):
         rows_of(longer_key)
     no_room = encode_extras(1, keys=[b""])
     body = body_of([Slice(0, 1, b"x", b"", False, 1, no_room)])
-    with pytest.raises(BadFormat, match="extras are truncated"):
+    with pytest.raises(BadFormat, match="extras of a slice are truncated"):
         rows_of(body.replace(no_room, struct.pack("<I", 2) + no_room[4:]))
 
 
 def test_lengths_that_do_not_fit_their_piece_are_refused() -> None:
     two = Slice(0, 2, b"ab", struct.pack("<2I", 1, 1), False, 1)
     body = body_of([two])
-    with pytest.raises(BadFormat, match="lengths do not add up"):
+    with pytest.raises(BadFormat, match="total length of the messages differs"):
         rows_of(body.replace(two.lengths, struct.pack("<2I", 1, 0)))
     none = struct.pack("<4sHHIQQ", b"SMF1", 0, 0, 1, 0, 0) + struct.pack("<QQIII", 0, 1, 0, 1, 0)
-    with pytest.raises(BadFormat, match="one length per message"):
+    with pytest.raises(BadFormat, match="one length for each message"):
         rows_of(none + b"x")

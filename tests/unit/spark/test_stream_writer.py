@@ -375,7 +375,10 @@ def test_a_row_over_the_limit_fails_the_task_and_nothing_is_seen(
     query = Query(current, small_url, path, tmp_path / "checkpoint", uuid4().hex)
     query.plan(0, 1)
     rows = ["1", f'"{"x" * BODY_BYTES_MAX}"', "2"]
-    with pytest.raises(RowError, match=r"partition 0, row 1: the message has .* too large") as it:
+    with pytest.raises(
+        RowError,
+        match=r"partition 0, row 1: the message, with its key and headers, has .* too large",
+    ) as it:
         query.write(0, batches(rows))
     assert "\n" not in str(it.value)
     with Client(small_url) as client:

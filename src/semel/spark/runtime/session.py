@@ -29,19 +29,18 @@ _LOGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> SparkSession:
     """Start a Spark session, or return the session that is already running.
 
-    `conf` sets Spark's configuration. In a keyword, underscores become dots and `spark.` is
-    added: `sql_shuffle_partitions=8`. A name with dots is used as it is:
-    `**{"spark.sql.shuffle.partitions": "8"}`.
+    `conf` contains Spark settings: `sql_shuffle_partitions=8` sets `spark.sql.shuffle.partitions`.
+    A name that contains dots is not changed.
 
     If a session is already running, `app` and `master` are ignored, and `conf` is set on that
     session. Raises ValueError if `conf` has a setting that cannot change in a running session.
 
     After `stop()`, the next session is started in the same JVM. Therefore settings of the JVM
-    itself do not change. If the JVM has ended, a new JVM is started.
-
-    The default master uses all cores and tries a task up to four times. With `local[*]`, a query
-    fails as soon as a task fails once.
+    itself do not change.
     """
+    # The default master tries a task up to four times. With `local[*]`, a query fails as soon as a
+    # task fails once.
+
     settings = {_name(key): _text(value) for key, value in conf.items()}
     _drop_ended_jvm()
     running = _running()
@@ -53,8 +52,8 @@ def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> Spar
 def register(spark: SparkSession) -> None:
     """Register `format("semel")` with a Spark session that did not find the format itself.
 
-    Normally Spark finds the format itself, if its Python can import `pyspark_semel`. Spark does not
-    find the format if a different package whose name begins with `pyspark_` cannot be imported.
+    Normally Spark finds the format itself. Spark does not find the format if any installed package
+    named `pyspark_...` cannot be imported.
 
     The session becomes the active session of this thread. Raises WrongPython if a local session
     uses a Python that cannot run its tasks.
@@ -68,7 +67,7 @@ def register(spark: SparkSession) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make `spark` the thread's active session. Spark looks up a sink's format in that session."""
+    """Make `spark` the active session of this thread. Spark looks up the sink's format there."""
     jvm: Any = spark._jvm
     jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
@@ -97,7 +96,7 @@ def _choose_python(*, is_local: bool) -> None:
 
 
 def _drop_ended_jvm() -> None:
-    """If pyspark's JVM has ended, make pyspark forget it. Otherwise pyspark would use it again."""
+    """Make pyspark forget a JVM that has ended. Otherwise pyspark would try to use that JVM."""
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None or gateway.proc.poll() is None:
         return
@@ -115,7 +114,7 @@ def _changed(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
     fixed = [key for key in new if not spark.conf.isModifiable(key)]
     if fixed:
         raise ValueError(
-            f"{', '.join(fixed)} cannot change while a session is running; call stop() first"
+            f"call stop() first: {', '.join(fixed)} cannot change while a Spark session runs"
         )
     for key, value in new.items():
         spark.conf.set(key, value)

@@ -25,13 +25,10 @@ _AS_SOURCE: Final = "array<struct<key string, value binary>>"
 
 
 class SinkColumns(Struct, frozen=True):
-    """The index of each column that the sink uses, or None if there is no such column.
+    """The index of each column that the sink uses. An index is None if the column is not used.
 
-    If there is no column `value`, each row is written as a JSON object. `named` then lists the
-    index and the name of each column of that object, and `key`, `headers` and `timestamp` are None.
-
-    `stream` is the index of the column that contains the path of each row's stream. It is None if
-    all rows are written to the same stream.
+    If there is no column `value`, each row is written as a JSON object. `named` then contains the
+    index and the name of each column of that object.
     """
 
     value: int | None
@@ -43,10 +40,10 @@ class SinkColumns(Struct, frozen=True):
 
 
 def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
-    """Return the indices of the columns of `schema` that the sink uses.
+    """Return the indices of the columns that the sink uses.
 
-    If `stream` is set, all rows are written to that stream. Otherwise `schema` must have a column
-    `stream`. Raises SparkOptionError if a DataFrame with this schema cannot be written.
+    If `stream` is None, `schema` must have a column `stream`. Raises SparkOptionError if a
+    DataFrame with this schema cannot be written.
     """
     names = [name.lower() for name in schema.names]
     indices = {name: index for index, name in enumerate(names)}
@@ -54,7 +51,7 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
     route = None if stream is not None else indices.get("stream")
     if stream is None and route is None:
         raise SparkOptionError(
-            'no stream to write to: add .option("stream", "totals"), or add a column stream'
+            'no stream is set: add .option("stream", "totals"), or add a column named stream'
         )
     if route is not None:
         _require(schema, route, (StringType,), "string")
@@ -84,7 +81,7 @@ def _require_once(names: Iterable[str]) -> None:
     """Raise SparkOptionError if a name occurs twice, because one of the columns would be lost."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise SparkOptionError(f"there are two columns {name}: rename or drop one of them")
+            raise SparkOptionError(f"two columns are named {name}: rename or drop one of them")
 
 
 def _require(
@@ -127,6 +124,6 @@ def _require_json(name: str, kind: DataType) -> None:
             _require_json(f"{name}.{field.name}", field.dataType)
     elif kind.typeName() in _NO_JSON or "interval" in kind.typeName():
         raise SparkOptionError(
-            f"the column {name} is {kind.simpleString()}, which cannot be written as JSON: cast it"
-            " to string, or drop it"
+            f"the column {name} is {kind.simpleString()}, which cannot be written as JSON: cast the"
+            " column to string, or drop the column"
         )

@@ -54,9 +54,8 @@ UNKNOWN: Final = Digests()
 def read_digests(checkpoint: str, batch_id: int) -> Digests:
     """Compute the digests of a batch from the offset log of a Spark checkpoint.
 
-    Both digests are None if pyarrow does not support the URI scheme of `checkpoint`, because then
-    only Spark can read the log. `previous` is None for the first batch, and if Spark has removed
-    the previous batch from the log.
+    Both digests are None if pyarrow does not support the URI scheme of `checkpoint`. `previous` is
+    None if the log does not contain the previous batch.
 
     Raises CheckpointError if the log has no entry for this batch, or cannot be read.
     """
@@ -67,8 +66,8 @@ def read_digests(checkpoint: str, batch_id: int) -> Digests:
     digest = _digest(files, f"{path}/offsets/{batch_id}")
     if digest is None:
         raise CheckpointError(
-            f"the checkpoint {checkpoint} has no offsets/{batch_id}: set checkpointLocation to a"
-            " complete URI, such as file:///data/checkpoint"
+            f"the checkpoint {checkpoint} has no file offsets/{batch_id}: set checkpointLocation to"
+            " a complete URI, such as file:///data/checkpoint"
         )
     previous = _digest(files, f"{path}/offsets/{batch_id - 1}") if batch_id else None
     return Digests(digest, previous)
@@ -77,22 +76,21 @@ def read_digests(checkpoint: str, batch_id: int) -> Digests:
 def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
     """Return the location of a query's Spark checkpoint below `root`.
 
-    `root` is the directory that the Spark configuration sets for the checkpoints of all queries.
-    If the query has no name, its checkpoint is found by `query_id`. If pyarrow does not support the
-    URI scheme of `root`, return `root`. Raises CheckpointError if no checkpoint has this id.
+    `root` is the directory for the checkpoints of all queries. A query without a name is found by
+    its id. Raises CheckpointError if no checkpoint has this id.
     """
     if query_name is not None:
         return f"{root.rstrip('/')}/{query_name}"
     location = _open(root)
     if location is None:
-        return root
+        return root  # pyarrow does not support the URI scheme, so the id cannot be looked up
     files, path = location
     for entry in files.get_file_info(FileSelector(path)):
         if entry.type is FileType.Directory and _query_id(files, entry.path) == query_id:
             return f"{root.rstrip('/')}/{entry.base_name}"
     raise CheckpointError(
-        f"{root} has no checkpoint of the query {query_id}: set the checkpoint of the query with"
-        ' .option("checkpointLocation", ...)'
+        f"{root} contains no checkpoint of the query {query_id}: set the location of the"
+        ' checkpoint with .option("checkpointLocation", ...)'
     )
 
 
@@ -118,15 +116,14 @@ def _read(files: FileSystem, path: str) -> bytes | None:
         return None
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoint file {path} cannot be read: {error}; pyarrow needs access to it"
+            f"the checkpoint file {path} cannot be read: {error}; pyarrow needs access to this file"
         ) from None
 
 
 def _open(location: str) -> tuple[FileSystem, str] | None:
-    """Return the file system and the path of a location, or None if pyarrow does not support it.
+    """Return the file system and the path of a Hadoop location.
 
-    A location is a Hadoop path. Spaces and percent signs in it are literal, but pyarrow expects a
-    URI, so these characters are escaped.
+    Return None if pyarrow does not support the URI scheme of the location.
     """
     scheme, _, rest = location.partition(":")
     if not rest or "/" in scheme:
@@ -134,6 +131,7 @@ def _open(location: str) -> tuple[FileSystem, str] | None:
     if scheme == "file":
         path = rest[2:][rest[2:].find("/") :] if rest.startswith("//") else rest
         return LocalFileSystem(), path.rstrip("/")
+    # In a Hadoop path, spaces and percent signs are literal. In the URI they must be escaped.
     uri = f"{_SCHEME_ALIASES.get(scheme, scheme)}:{quote(rest, safe='/:@?&=')}"
     try:
         files, path = FileSystem.from_uri(uri)
@@ -162,12 +160,11 @@ def commit_staged(
 ) -> CommitResult:
     """Commit staged transactions as one version of the sink `app`. Return the result.
 
-    `tokens` are the tokens of the transactions. If the version was committed before, the
-    transactions that are not part of the earlier commit are aborted.
+    `tokens` identifies the transactions. If the version was committed before, the transactions that
+    are not part of the earlier commit are aborted.
 
-    Raises ServerUnreachable if the server does not respond. Raises SinkRefused, with advice for
-    users of Spark, if the server refuses the commit. Raises SparkOptionError if there are more
-    tokens than one commit allows.
+    Raises ServerUnreachable if the server does not respond. Raises SinkRefused if the server
+    refuses the commit. Raises SparkOptionError if there are too many tokens.
     """
     if len(tokens) > TXN_LIST_MAX:
         raise SparkOptionError(
@@ -189,7 +186,7 @@ def commit_staged(
 
 
 def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
-    """Try for a few seconds to abort staged transactions. The next commit aborts the rest."""
+    """Try for a few seconds to abort transactions. The sink's next commit aborts the others."""
     sink = sink_of(options, app)
     deadline = time.monotonic() + min(options.retry_seconds, _ABORT_SECONDS_MAX)
     for token in tokens:

@@ -100,7 +100,7 @@ _COLUMNS: Final = ("values", "keys", "headers", "times")
 
 
 def concatenate(parts: list[StreamRows]) -> StreamRows:
-    """Join `parts`, which must all be rows of the same stream, in the given order."""
+    """Join `parts` in the given order. All parts must belong to the same stream."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -242,8 +242,8 @@ def _string(array: pa.Array) -> pa.Array:
 def _escaped(raw: bytes) -> bytes:
     """Encode a text as a JSON string.
 
-    Invalid UTF-8 is copied unchanged. The server then refuses the row, and the error can name the
-    number of the row.
+    Invalid UTF-8 is copied unchanged. The server then refuses the row, and the error contains the
+    row number.
     """
     try:
         return _quote(raw.decode())
@@ -282,7 +282,7 @@ def _require_four_digits(array: pa.Array, kind: pa.DataType, low: int, high: int
     """
     limits = pc.min_max(array.view(kind)).as_py()
     if limits["min"] is not None and not low <= limits["min"] <= limits["max"] <= high:
-        raise ValueError("a year is not within 1 to 9999: cast the column to string, or drop it")
+        raise ValueError("a year is not between 1 and 9999: cast the column to string, or drop it")
 
 
 def _binary(array: pa.Array) -> pa.Array:

@@ -78,7 +78,7 @@ class RowSplitter:
         try:
             values = self._values(batch)
         except ValueError as error:
-            raise self._wrong(numbers[0], f"this row or a later row: {error}") from None
+            raise self._wrong(numbers[0], f"this or a later row is invalid: {error}") from None
         whole = StreamRows("", "", values, numbers, *self._extras(batch))
         if self._columns.stream is None:
             assert self._stream is not None
@@ -104,7 +104,7 @@ class RowSplitter:
         if column.null_count:
             at = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise self._wrong(
-                numbers[at], 'stream is null; set it, or add .option("stream", "...")'
+                numbers[at], 'the column stream is null: set it, or add .option("stream", "...")'
             )
         coded = column.dictionary_encode()
         paths = coded.dictionary.to_pylist()
@@ -134,7 +134,7 @@ class RowSplitter:
         elif values.null_count:
             at = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
             raise self._wrong(
-                rows.numbers[at], f"value is null; {content_type} cannot represent null"
+                rows.numbers[at], f"the column value is null; {content_type} cannot represent null"
             )
         return self._checked(replace(rows, path=path, content_type=content_type, values=values))
 
@@ -142,15 +142,15 @@ class RowSplitter:
         lengths = lengths_of(rows.values)
         if not lengths.all():
             at = int(np.argmin(lengths))
-            what = "not JSON" if is_json(rows.content_type) else "not a message"
-            raise self._wrong(rows.numbers[at], f"value is empty, which is {what}")
+            what = "not valid JSON" if is_json(rows.content_type) else "not a valid message"
+            raise self._wrong(rows.numbers[at], f"the column value is empty, which is {what}")
         if rows.keys is not None:
             keys = pc.fill_null(pc.binary_length(rows.keys), 0).to_numpy(zero_copy_only=False)
             if len(keys) and keys.max() > MESSAGE_KEY_BYTES_MAX:
                 at = int(np.argmax(keys))
                 raise self._wrong(
                     rows.numbers[at],
-                    f"key has {keys[at]} bytes; the maximum is {MESSAGE_KEY_BYTES_MAX}",
+                    f"the key has {keys[at]} bytes; the maximum is {MESSAGE_KEY_BYTES_MAX}",
                 )
         return rows
 
@@ -220,9 +220,8 @@ class Targets:
     def type_of(self, path: str) -> str:
         """Return the content type of a stream. Create the stream if it does not exist.
 
-        Raises ValueError if the path is not valid. Raises SparkOptionError (a subclass of
-        ValueError) if the options forbid creating the stream, or if the task writes to too many
-        streams.
+        Raises ValueError if the path is not valid. Raises SparkOptionError if the options forbid
+        creating the stream, or if the task writes to too many streams.
         """
         if path not in self._types:
             if len(self._types) == TXN_STREAMS_MAX:
@@ -240,7 +239,7 @@ class Targets:
             return stream.head(timeout=timeout).content_type
         if not self._options.is_creating:
             raise SparkOptionError(
-                "the stream does not exist: create it, or remove createStream=false"
+                "the stream does not exist: create it, or remove the option createStream"
             )
         stream.create(self._options.content_type, exist_ok=True)
         return stream.calls.content_type or self._options.content_type
@@ -292,8 +291,8 @@ class Sender:
             raise RowError(
                 self._partition,
                 int(rows.numbers[0]),
-                f"the message has {len(body):,} bytes with its key and headers, which is too large"
-                " for the server: make it smaller",
+                f"the message, with its key and headers, has {len(body):,} bytes and is too large"
+                " for the server: make the message smaller",
             )
         middle = len(rows) // 2
         self._send_in_parts(rows.part(0, middle))
@@ -318,10 +317,10 @@ class Sender:
         invalid = rows.first_invalid()
         if invalid is None:
             return RowError(
-                self._partition, int(rows.numbers[0]), f"this row or a later row: {error}"
+                self._partition, int(rows.numbers[0]), f"this or a later row is invalid: {error}"
             )
         row, what = invalid
-        return RowError(self._partition, row, f"{rows.path} does not accept this row: {what}")
+        return RowError(self._partition, row, f"the stream {rows.path} refuses this row: {what}")
 
 
 # ---- chunks --------------------------------------------------------------------------------------

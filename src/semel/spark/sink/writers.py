@@ -41,18 +41,13 @@ _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 
 @dataclass(frozen=True)
 class StagedTask(WriterCommitMessage):
-    """The message that a task sends to the driver when it has staged its rows.
-
-    `token` is None if the task had no rows. `query_id` is the id of the streaming query. Outside a
-    query, `query_id` equals `app`. `checkpoints` is the directory that the Spark configuration sets
-    for the Spark checkpoints of all queries. It is None if the configuration sets no directory.
-    """
+    """The message that a task sends to the driver when it has staged its rows."""
 
     partition: int
-    token: str | None
+    token: str | None  # None if the task had no rows
     app: str
-    query_id: str
-    checkpoints: str | None = None
+    query_id: str  # outside a streaming query, this is the same as `app`
+    checkpoints: str | None = None  # the configured directory for all Spark checkpoints
 
 
 @hide_traceback
@@ -93,7 +88,7 @@ def _task_context() -> TaskContext:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query. Spark plans and commits with two different instances."""
+    """The writer of a streaming query. Spark uses one instance to plan and a second to commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -103,8 +98,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         if options.version is not None:
             raise SparkOptionError(
-                "txnVersion is only for batch writes, because a query counts its own batches:"
-                " remove it"
+                "txnVersion is only for batch writes, because a query numbers its own"
+                " batches: remove txnVersion"
             )
         self.options = options
         self.columns = find_columns(schema, options.stream)
@@ -116,7 +111,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch_id = context.getLocalProperty(BATCH_ID)
         if query_id is None or batch_id is None:
             raise RuntimeError(
-                "this version of Spark does not pass the query to its tasks: use pyspark >= 4.2"
+                "this version of Spark does not pass the query id to tasks: use pyspark >= 4.2"
             )
         app = self.options.app_id or query_id
         return stage_task(self.options, self.columns, app, int(batch_id), iterator)
@@ -152,9 +147,9 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
 
 
 _IN_FOREACH: Final = (
-    "Spark runs a batch again after a failure, and then foreachBatch would write it twice: add"
-    ' .option("txnAppId", "totals").option("txnVersion", batch_id), with a different txnAppId for'
-    " each write, or use semel.spark.commit_batch"
+    "Spark runs a batch again after a failure, and then foreachBatch would write its rows twice:"
+    ' add .option("txnAppId", "totals").option("txnVersion", batch_id), with a different txnAppId'
+    " for each write, or use semel.spark.commit_batch"
 )
 
 
@@ -227,18 +222,17 @@ def commit_batch(
     Call this function in foreachBatch, with the `batch_id` that Spark passes. `frames` maps the
     path of each stream to the DataFrame to write.
 
+    If Spark runs a batch again, its rows are not written again. This function then returns the
+    result of the first commit, with `duplicate` set.
+
     `app` is the name of the sink. The default is the id of the query. Two calls in the same batch
     need different names.
 
-    Each batch is written only once. If Spark runs a batch again, this function returns the result
-    of the first commit, with `duplicate` set.
-
-    `options` are sink options: `token`, `createStream`, `contentType`, `retryTimeout` and
-    `checkpointLocation`. Set `checkpointLocation` to the location of the query's Spark checkpoint.
-    The server then also detects if this checkpoint was copied or restored.
+    `options` are sink options, such as `token`. If `checkpointLocation` is the query's Spark
+    checkpoint, the server also detects that the checkpoint was copied or restored.
     """
     if not frames:
-        raise ValueError("nothing to write: frames is empty")
+        raise ValueError("the argument frames is empty: pass at least one DataFrame")
     parsed = {path: parse_sink({"url": url, "stream": path, **options}) for path in frames}
     for path, frame in frames.items():
         if frame.isStreaming:
@@ -249,7 +243,7 @@ def commit_batch(
     name = app or query_id
     if name is None:
         raise SparkOptionError(
-            "outside foreachBatch, and in Spark Connect, the query's id is unknown: add app="
+            "the query's id is unknown outside foreachBatch and in Spark Connect: add app="
         )
     _require_first(run_id, name, batch_id)
     first = next(iter(parsed.values()))
@@ -270,7 +264,7 @@ def commit_batch(
 def _query_of(spark: SparkSession) -> tuple[str | None, str | None]:
     """Return the id of this thread's query and the id of the query's current run.
 
-    Both are None in Spark Connect and outside a query.
+    Both ids are None in Spark Connect and outside a query.
     """
     try:
         context = spark.sparkContext

@@ -119,8 +119,8 @@ class StreamCatalog:
             return end.stable
         if start > end.tail:
             raise SparkOptionError(
-                f"startingOffsets: the start of {stream} is {start}, but the tail is {end.tail}:"
-                " use a smaller offset, or -1 for the end"
+                f"startingOffsets: for {stream}, the offset {start} is after the tail {end.tail}:"
+                " use a smaller offset, or -1 for the tail"
             )
         return start
 
@@ -216,7 +216,7 @@ class StreamCatalog:
             hint = f"the server has {', '.join(names[:3]) or 'no streams'};"
         return StreamMissing(
             f"there is no stream {stream} at {self._options.url}: {hint}"
-            f" `semel create {stream}` creates it"
+            f" `semel create {stream}` creates this stream"
         )
 
 
@@ -227,7 +227,7 @@ def _ordinal(offset: str) -> int:
 
 
 def _literal_prefix(pattern: str) -> str:
-    """Return the literal text at the start of a pattern. Every matching path starts with it."""
+    """Return the literal start of a pattern. Every matching path starts with this text."""
     if "|" in pattern:
         return ""
     match = _LITERAL.match(pattern)

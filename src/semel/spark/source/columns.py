@@ -180,7 +180,7 @@ def _headers(headers: list[list[Header] | None], kind: pa.DataType) -> pa.Array:
 
 
 def _texts(values: pa.BinaryArray, bad: list[int]) -> pa.Array:
-    """Return a column that contains the text of each bad record, and null for every good one.
+    """Return a column that contains the text of each bad record, and null for each good record.
 
     `bad` contains the indices of the bad records.
     """
@@ -200,14 +200,14 @@ def _check_field(field: StructField) -> None:
     expected = _FILLED.get(field.name)
     if expected is not None and field.dataType != expected:
         raise SchemaError(
-            f"the column {field.name} is filled by semel: write `{field.name}"
+            f"the column {field.name} has a type that semel sets: write `{field.name}"
             f" {expected.simpleString()}` in the schema"
         )
     _check_type(field.name, field.dataType)
     if not field.nullable:
         raise SchemaError(
-            f"the column {field.name} is declared not null, but it is null for a bad record:"
-            " remove NOT NULL from the schema"
+            f"the column {field.name} is declared not null, but all columns of a bad record are"
+            " null: remove NOT NULL from the schema"
         )
 
 
@@ -232,5 +232,5 @@ def _check_type(name: str, kind: DataType) -> None:
 def _check_nullable(name: str, *, is_nullable: bool) -> None:
     if not is_nullable:
         raise SchemaError(
-            f"{name} is declared not null, but JSON can contain a null: allow nulls there"
+            f"{name} is declared not null, but JSON can contain null: allow nulls in the schema"
         )

@@ -1,11 +1,9 @@
 """Decodes JSON messages to typed columns. A bad record affects only its own row.
 
-Arrow's parser decodes whole blocks, about a million rows per second. It refuses the whole block if
-one record is bad. A refused block is halved until it is small. A small block is then decoded record
-by record, with `record_parser`.
+Arrow's parser is fast, but it refuses a whole block if one record is bad. A refused block is halved
+until it is small. A small block is decoded record by record, with `record_parser`.
 
-Only JSON objects are passed to Arrow's parser. Other input can make the parser split or join
-records, and a bare `null` crashes the process. Therefore every record is checked first.
+Only JSON objects are passed to Arrow's parser. A bare `null`, for example, would crash the process.
 """
 
 import json
@@ -61,7 +59,7 @@ class Decoder:
     def _decode(self, records: list[bytes], first: int, bad: list[int]) -> pa.Table:
         """Decode `records` to a table, and append the indices of bad rows to `bad`.
 
-        `first` is the index of the first record among all records of the `decode` call.
+        `first` is the index that `records[0]` has among all records of the `decode` call.
         """
         table = self._parse_block(records) if self._is_plain else None
         if table is not None:
@@ -133,8 +131,8 @@ def _has_infinity(column: pa.ChunkedArray) -> bool:
 def _is_plain(kind: pa.DataType, *, is_top: bool = False) -> bool:
     """Return True if Arrow's parser can decode columns of this type.
 
-    Arrow's parser cannot decode maps. It can decode a date or a time only if that is the type of
-    the column itself (`is_top`), and not inside a struct or a list.
+    Arrow's parser cannot decode maps. It decodes dates and times only at the top level (`is_top`),
+    not inside a struct or a list.
     """
     if pa.types.is_struct(kind):
         return all(_is_plain(field.type) for field in kind)
@@ -172,7 +170,7 @@ class _Real(str):
 
 
 def _refuse(value: object) -> Any:
-    raise BadRecord(f"{value!r} is not of the column's type")
+    raise BadRecord(f"the value {value!r} does not have the type of its column")
 
 
 _load: Final = json.JSONDecoder(parse_float=_Real, parse_constant=_refuse).decode

@@ -1,9 +1,8 @@
 """Decodes the frames format into columns, without a Python loop over messages.
 
-The body contains the messages in order, with slice heads, lengths and commas between them. An Arrow
-array uses the body as its buffer. Each message is one element of this array, and the bytes between
-two messages are one element, too. The elements 0, 2, 4 and so on are therefore the messages. One
-Arrow call, which is written in C++, copies these elements.
+The body contains the messages in order, with other bytes between them. An Arrow array uses the body
+as its buffer. The elements 0, 2, 4 and so on are the messages. The elements 1, 3, 5 and so on are
+the bytes between two messages. One Arrow call copies all messages.
 
 Only headers are decoded message by message, because headers are rare.
 """
@@ -34,19 +33,14 @@ Ints = npt.NDArray[np.int64]
 
 
 class FrameRows(NamedTuple):
-    """The messages of one page, as columns.
-
-    `stored_ms` contains the time at which each message was stored. `times_us` contains each
-    message's timestamp, or its stored time if it has no timestamp. `keys` is None if no message has
-    a key. `headers` is None if no message has headers, or if they were not requested.
-    """
+    """The messages of one page, as columns."""
 
     values: pa.BinaryArray
     offsets: Ints
-    stored_ms: Ints
-    times_us: Ints
-    keys: pa.BinaryArray | None
-    headers: list[list[Header] | None] | None
+    stored_ms: Ints  # the time at which each message was stored
+    times_us: Ints  # the timestamp of each message; without a timestamp, its stored time
+    keys: pa.BinaryArray | None  # None if no message has a key
+    headers: list[list[Header] | None] | None  # None if there are none, or if not requested
 
     def before(self, end: int) -> "FrameRows":
         """Return the messages before the offset `end`."""
@@ -87,7 +81,7 @@ def rows_of(body: bytes, *, has_headers: bool = False) -> FrameRows:
     try:
         return _columns(body, _find_slices(body), has_headers=has_headers)
     except (struct.error, OverflowError, ValueError) as error:
-        raise BadFormat(f"the frames are truncated or malformed: {error}") from None
+        raise BadFormat(f"the frames in the response are truncated or malformed: {error}") from None
 
 
 def _find_slices(body: bytes) -> _Slices:
@@ -97,7 +91,7 @@ def _find_slices(body: bytes) -> _Slices:
     """
     magic, _, type_bytes, count, _, _ = FRAMES_HEAD.unpack_from(body)
     if magic != FRAMES_MAGIC:
-        raise BadFormat("the body does not begin with frames of this version")
+        raise BadFormat("the body is not in a known version of the frames format")
     at = FRAMES_HEAD.size + type_bytes
     numbers: list[int] = []  # six per slice
     lengths: list[bytes] = []
@@ -119,7 +113,7 @@ def _find_slices(body: bytes) -> _Slices:
         numbers += (offset, time_ms, messages, size, flags, at)
         at += size
     if at != len(body):
-        raise BadFormat("the slices do not add up to the length of the body")
+        raise BadFormat("the total size of the slices differs from the size of the body")
     offsets, times_ms, counts, sizes, flags, starts = np.array(numbers, np.int64).reshape(-1, 6).T
     return _Slices(
         offsets, times_ms, counts, sizes, flags=flags, starts=starts, lengths=lengths, extras=extras
@@ -134,11 +128,11 @@ def _columns(body: bytes, slices: _Slices, *, has_headers: bool) -> FrameRows:
     counts = slices.counts
     firsts = np.cumsum(counts) - counts
     if counts.min() < 1 or len(lengths) != counts.sum():
-        raise BadFormat("a slice does not have one length per message")
+        raise BadFormat("a slice must have one length for each message")
     joined = slices.flags & SLICE_JOINED
     sizes = np.add.reduceat(lengths, firsts) + joined * (counts - 1)
     if not np.array_equal(sizes, slices.sizes):
-        raise BadFormat("the lengths do not add up to the size of a slice")
+        raise BadFormat("the total length of the messages differs from the size of their slice")
     within = _within(lengths + np.repeat(joined, counts), counts, firsts)
     starts = np.repeat(slices.starts, counts) + within
     rank = np.arange(len(lengths)) - np.repeat(firsts, counts)
@@ -164,10 +158,10 @@ def _numbers(parts: list[bytes]) -> Ints:
 
 
 def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
-    """Return the distance of each message from the first message of its slice, in bytes.
+    """For each message, return its distance in bytes from the first message of its slice.
 
-    `sizes` contains the size of each message. `counts` contains the number of messages in each
-    slice. `firsts` contains the index of each slice's first message. Keys work the same way.
+    `sizes` has one size for each message. For each slice, `counts` has the number of messages, and
+    `firsts` has the index of the first message. Keys work the same way.
     """
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)
@@ -240,4 +234,4 @@ def _headers(body: bytes, slices: _Slices) -> list[list[Header] | None]:
 
 def _require(is_sound: Any) -> None:
     if not is_sound:
-        raise BadFormat("the extras are truncated")
+        raise BadFormat("the extras of a slice are truncated")

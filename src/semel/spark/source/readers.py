@@ -51,14 +51,13 @@ class _TaskReader:
 class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of `readStream`. It reads each message once if the Spark checkpoint is kept.
 
-    Spark creates one instance, and this instance plans all batches of the query. Spark also sends
-    copies of the instance to the tasks. A task only calls `read`.
+    One instance plans all batches of the query. Each task has a copy, and calls only `read`.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.ends is not None:
             raise SparkOptionError(
-                "endingOffsets has no meaning in a streaming read: remove it, or use spark.read"
+                "endingOffsets cannot be used in a streaming read: remove it, or use spark.read"
             )
         super().__init__(options, schema)
         self._catalog = StreamCatalog(options)
@@ -96,9 +95,9 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     @hide_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch, which begins at `start`.
+        """Return the end of the batch that begins at `start`.
 
-        If there are no new messages, wait for a short time. Return `start` if none arrive.
+        If there are no new messages, wait for a short time. Return `start` if no messages arrive.
         """
         if is_pin(start):
             return to_document(self._catalog.starts(self._ends({})))
@@ -233,7 +232,7 @@ def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
         }
     except (TypeError, KeyError, ValueError):
         raise ValueError(
-            f"the checkpoint has {json.dumps(document)[:200]}, which is not an offset of semel: the"
+            f"the checkpoint has {json.dumps(document)[:200]}, which is not a semel offset: the"
             " checkpoint belongs to a different source; start with a new checkpointLocation"
         ) from None
 
@@ -246,12 +245,11 @@ def next_positions(
 ) -> dict[str, StreamPosition]:
     """Return the position of each stream at the end of the next batch.
 
-    That position is the end of the stream or the query's current position, whichever is higher. A
+    `positions` contains the current positions. Within an incarnation, a position never decreases. A
     stream that is in `positions` but not in `ends` was deleted.
 
-    If messages were lost and `is_loss_fatal` is true, raise DataLossError. If `is_loss_fatal` is
-    false, a deleted stream keeps its position, and a stream that was created again is read in its
-    new incarnation.
+    Raises DataLossError if messages were lost and `is_loss_fatal` is true. Otherwise a deleted
+    stream keeps its position, and a recreated stream is read from its head.
     """
     latest: dict[str, StreamPosition] = {}
     for stream, position in positions.items():
@@ -303,8 +301,8 @@ class BatchReader(_TaskReader, DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.max_offsets_per_trigger is not None:
             raise SparkOptionError(
-                "maxOffsetsPerTrigger has no meaning in a batch read: remove it, or set"
-                " endingOffsets"
+                "maxOffsetsPerTrigger cannot be used in a batch read: remove it, or set"
+                " endingOffsets instead"
             )
         super().__init__(options, schema)
 
@@ -326,7 +324,7 @@ class BatchReader(_TaskReader, DataSourceReader):
             return end.stable
         if limit > end.stable:
             raise SparkOptionError(
-                f"endingOffsets: the offset {limit} for {stream} is after its stable offset"
+                f"endingOffsets: the offset {limit} for {stream} is after the stable offset"
                 f" {end.stable}: use a smaller offset, or latest"
             )
         return limit

@@ -29,8 +29,8 @@ OFFSETS_MAX: Final = 1_000_000
 class Span(Struct, frozen=True):
     """The offsets from `begin` up to `end` in a stream. `id` is the stream's incarnation.
 
-    `is_open` means that the span starts at the head of the stream. A trim can move the head before
-    the span is read. Messages trimmed at the start of an open span are not reported as lost.
+    If `is_open` is true, the span starts at the head of the stream. A trim can move the head.
+    Messages trimmed at the start of such a span are not reported as lost.
     """
 
     id: str
@@ -66,8 +66,8 @@ def split_range(
 ) -> list[TaskInput]:
     """Split `spans` into inputs for tasks. `spans` maps the path of each stream to its span.
 
-    There are at least `min_partitions` inputs, if there are enough offsets. `cores` is the number
-    of cores that run tasks. The default is the number of cores of this machine.
+    The result has at least `min_partitions` inputs, if there are enough offsets. `cores` is the
+    number of cores that run tasks, or None for all cores of this machine.
     """
     total = sum(span.end - span.begin for span in spans.values())
     cores = cores or os.cpu_count() or 1
@@ -87,10 +87,9 @@ def split_range(
 
 
 def _packed(ranges: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
-    """Combine small ranges into inputs of up to `offsets_max` offsets.
+    """Combine small ranges into inputs of up to `offsets_max` offsets. This saves tasks.
 
-    Without this, many streams with few messages would need many tasks. A range that is larger than
-    `offsets_max` gets an input of its own.
+    A range that is larger than `offsets_max` gets an input of its own.
     """
     inputs: list[list[OffsetRange]] = []
     budget = 0
@@ -124,13 +123,12 @@ def read_task(
 def read_offset_range(
     options: SourceOptions, columns: Columns, part: OffsetRange
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the committed messages of a range, in order and each only once.
-
-    The next page is fetched while the current page is decoded.
+    """Yield the committed messages of a range in order, each message only once.
 
     Raises DataLossError if messages were lost and `failOnDataLoss` is true. Raises
     ServerUnreachable if the server does not respond.
     """
+    # The next page is fetched while the current page is decoded.
     with ThreadPoolExecutor(_AHEAD, "semel-pages") as ahead:
         fetch = _Fetch(options, part)
         next_page = ahead.submit(fetch.page, part.span.begin)
@@ -160,9 +158,8 @@ class _Fetch:
     def page(self, offset: int) -> FramesPage | None:
         """Return the page that starts at `offset`, or None if there is nothing more to read.
 
-        Raises DataLossError if the messages at `offset` were lost and `failOnDataLoss` is true. If
-        `failOnDataLoss` is false, lost messages are skipped. Raises ServerUnreachable if
-        the server does not respond.
+        If messages were lost, raise DataLossError, or skip these messages if `failOnDataLoss` is
+        false. Raises ServerUnreachable if the server does not respond.
         """
         try:
             return self._page(offset)
