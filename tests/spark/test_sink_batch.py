@@ -178,7 +178,7 @@ def test_outside_foreach_batch_a_name_is_needed(
     spark: SparkSession, client: Client, server: Server, name: str
 ) -> None:
     frame = spark.range(3).selectExpr("id")
-    with pytest.raises(SparkOptionError, match="add app="):
+    with pytest.raises(SparkOptionError, match="add the argument app"):
         commit_batch(0, {f"a-{name}": frame}, url=server.url)
     with pytest.raises(ValueError, match="frames is empty"):
         commit_batch(0, {}, url=server.url)

@@ -96,7 +96,7 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
         ("below_window", "Repeated appends whose receipt has expired.", tally.below_window),
     )
     return [
-        ("producers", "gauge", "Producers in all streams that have not expired.", producers),
+        ("producers", "gauge", "Producers in all streams, without expired producers.", producers),
         ("gaps_held", "gauge", "Appends that are held until earlier appends arrive.", gaps_held),
         *((f"producer_{name}_total", "counter", text, value) for name, text, value in totals),
         # Two of these metrics are repeated under the names that other servers of this protocol use.

@@ -1,4 +1,4 @@
-"""Three small state machines for connections. Each is a table of phases and events.
+"""Three small state machines for connections. Tables map phase and event to the next phase.
 
 - `CONNECTION`: the part of a request that is being read, or the progress of closing.
 - `INPUT`: whether the transport delivers more bytes (back-pressure). It changes independently of

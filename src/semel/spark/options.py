@@ -283,8 +283,8 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
 class _OptionReader:
     """Looks up and parses the options of one read or write.
 
-    `verb` is "read" or "write". `allowed` contains the options of this verb, and `others` contains
-    the options of the other verb. Raises SparkOptionError if an option is not in `allowed`.
+    `verb` is "read" or "write". `allowed` lists the options for this verb. `others` lists the
+    options for the opposite verb. Raises SparkOptionError if an option is not in `allowed`.
     """
 
     def __init__(

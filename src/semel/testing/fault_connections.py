@@ -256,8 +256,8 @@ async def read_request_head(reader: asyncio.StreamReader) -> MessageHead | None:
 async def read_response_head(reader: asyncio.StreamReader, method: str) -> MessageHead | None:
     """Read the head of the final response to a request. Return None if the connection has ended.
 
-    `method` is the method of the request, because the response to HEAD has no body. Raises Broken
-    if the head is incomplete or not valid.
+    `method` is the method of the request. It is needed because a response to HEAD has no body.
+    Raises Broken if the head is incomplete or not valid.
     """
     while (data := await _read_head(reader)) is not None:
         if not re.match(rb"HTTP/1\.[01] \d\d\d[ \r]", data):

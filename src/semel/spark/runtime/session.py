@@ -86,8 +86,8 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
 def _choose_python(*, is_local: bool) -> None:
     """Make Spark run tasks with the Python of this process, not with the `python3` on the PATH.
 
-    On a cluster, Python can have a different path. Therefore PYSPARK_PYTHON is kept there if it is
-    already set.
+    On a cluster, Python can have a different path. Therefore an existing value of PYSPARK_PYTHON is
+    kept on a cluster.
     """
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -114,7 +114,8 @@ def _changed(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
     fixed = [key for key in new if not spark.conf.isModifiable(key)]
     if fixed:
         raise ValueError(
-            f"call stop() first: {', '.join(fixed)} cannot change while a Spark session runs"
+            f"these settings cannot change in a running Spark session: {', '.join(fixed)};"
+            " call stop() on the session first"
         )
     for key, value in new.items():
         spark.conf.set(key, value)

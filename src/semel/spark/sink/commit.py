@@ -76,8 +76,8 @@ def read_digests(checkpoint: str, batch_id: int) -> Digests:
 def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
     """Return the location of a query's Spark checkpoint below `root`.
 
-    `root` is the directory for the checkpoints of all queries. A query without a name is found by
-    its id. Raises CheckpointError if no checkpoint has this id.
+    `root` is the directory for the checkpoints of all queries. If the query has no name, its
+    checkpoint is found by `query_id`. Raises CheckpointError if no checkpoint has this id.
     """
     if query_name is not None:
         return f"{root.rstrip('/')}/{query_name}"

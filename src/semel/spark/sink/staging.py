@@ -239,7 +239,7 @@ class Targets:
             return stream.head(timeout=timeout).content_type
         if not self._options.is_creating:
             raise SparkOptionError(
-                "the stream does not exist: create it, or remove the option createStream"
+                "the stream does not exist: create it, or remove the option createStream=false"
             )
         stream.create(self._options.content_type, exist_ok=True)
         return stream.calls.content_type or self._options.content_type

@@ -60,7 +60,7 @@ class StreamCatalog:
     """Asks the server for the streams of one read and for their offsets.
 
     Every method that sends a request raises ServerUnreachable if the server does not respond, or
-    if it is not a semel server.
+    if the server is not a semel server.
     """
 
     def __init__(self, options: SourceOptions) -> None:

@@ -102,7 +102,7 @@ class Columns:
 
 
 class PlainColumns(Columns):
-    """Makes a column of each message field: key, value, stream, partition, offset, timestamp.
+    """Makes one column from each message field: key, value, stream, partition, offset, timestamp.
 
     With `has_headers` there is also a column for the headers.
     """
@@ -200,14 +200,14 @@ def _check_field(field: StructField) -> None:
     expected = _FILLED.get(field.name)
     if expected is not None and field.dataType != expected:
         raise SchemaError(
-            f"the column {field.name} has a type that semel sets: write `{field.name}"
+            f"the type of the column {field.name} is fixed: write `{field.name}"
             f" {expected.simpleString()}` in the schema"
         )
     _check_type(field.name, field.dataType)
     if not field.nullable:
         raise SchemaError(
-            f"the column {field.name} is declared not null, but all columns of a bad record are"
-            " null: remove NOT NULL from the schema"
+            f"the column {field.name} is declared not null, but it is null in the row of a bad"
+            " record: remove NOT NULL from the schema"
         )
 
 
