@@ -243,7 +243,8 @@ def commit_batch(
     name = app or query_id
     if name is None:
         raise SparkOptionError(
-            "the query id is unknown outside foreachBatch and in Spark Connect: add the argument app"
+            "the query id is unknown outside foreachBatch and in Spark Connect: to name the sink,"
+            " add the argument app"
         )
     _require_first(run_id, name, batch_id)
     first = next(iter(parsed.values()))
