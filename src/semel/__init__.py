@@ -1,7 +1,7 @@
 """semel: a durable log with exactly-once writes.
 
-Importing this package is cheap: it does not load the server, the broker or Spark. The client is
-loaded when one of its names is first used.
+Importing this package is fast, because it loads neither the server nor the broker nor Spark. The
+client is loaded when it is first used.
 """
 
 from importlib import import_module
@@ -41,7 +41,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module that defines a public name, and return the object with that name.
+    """Return the public object `name`. Import the module that defines it if necessary.
 
     Raises AttributeError if `name` is not a public name.
     """

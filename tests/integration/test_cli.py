@@ -86,7 +86,13 @@ def test_without_a_directory_the_machine_is_checked() -> None:
 def test_a_first_look_shows_what_a_directory_holds(data: Path) -> None:
     result = doctor("--data", data)
     assert result.exit_code == 0
-    for part in ("not in use", "version 1", "segments", "at position", "--verify"):
+    for part in (
+        "no process uses the directory",
+        "version 1",
+        "segments",
+        "at position",
+        "--verify",
+    ):
         assert part in result.stdout
 
 

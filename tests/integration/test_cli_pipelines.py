@@ -136,8 +136,8 @@ def test_a_bad_graph_is_refused_with_every_mistake(served: Served, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "has no graph; create one"),
-        ("from semel.pipeline import Graph\na = Graph('a')\nb = Graph('b')", "choose one with"),
+        ("", "has no graph; add the line"),
+        ("from semel.pipeline import Graph\na = Graph('a')\nb = Graph('b')", "select one with"),
         (
             "from semel.pipeline import Graph\na, b = Graph('a'), Graph('a')",
             "two graphs with the id",

@@ -334,7 +334,7 @@ def test_a_message_carries_a_key_and_headers(served: Served) -> None:
         assert "key" not in second
         assert first["offset"] == print_offset(0)
     many = served.refused(64, "append", "carried-json", "[1,2]", "--key", "k")
-    assert "not one message" in many
+    assert "has none or several" in many
     long = served.refused(64, "append", "carried", "x", "--key", "k" * 100_000)
     assert "a message key can have" in long
     assert "NAME=VALUE" in served.refused(64, "append", "carried", "x", "--header", "a")
@@ -348,11 +348,12 @@ def test_lines_are_messages(served: Served) -> None:
     assert served.semel("read", "lines").stdout == '{"n": 1}\n[2, 3]\n4\n'
     assert served.semel("producers", "ls", "lines").stdout == ""
     bad = served.refused(64, "append", "lines", "--lines", given=b"5\n{\n6\n")
-    assert "line 2: " in bad
+    assert "input line 2: " in bad
     assert "1 lines are stored" in bad
     assert served.semel("read", "lines", "--offset", "3").stdout == "5\n"
-    assert "--lines allows only" in served.refused(64, "append", "lines", "x", "--lines")
-    assert "--lines allows only" in served.refused(64, "append", "lines", "--lines", "--seq", "0")
+    assert "--lines can be used only with" in served.refused(64, "append", "lines", "x", "--lines")
+    refusal = served.refused(64, "append", "lines", "--lines", "--seq", "0")
+    assert "--lines can be used only with" in refusal
     assert "stream_not_found" in served.refused(1, "append", "absent", "--lines", given=b"1")
 
 
@@ -369,7 +370,7 @@ def test_lines_of_a_producer_are_stored_once_however_often_they_are_sent(
     (again,) = served.json(*command, "--header", "source=file")
     assert (again["stored"], again["stored_before"]) == (2_000, 3_000)
     done = served.semel(*command)
-    assert done.stdout == "stored 0 lines in import; 5,000 were stored before\n"
+    assert done.stdout == "stored 0 lines in import; 5,000 lines were already stored\n"
     assert served.semel("read", "import").stdout == "".join(lines)
     assert served.json("read", "import", "--offset", "3000")[0]["headers"] == [["source", "file"]]
     assert "absent" in served.refused(64, "append", "import", "--lines", "--file", "absent")
@@ -656,7 +657,7 @@ def test_an_append_that_is_never_answered_is_in_doubt() -> None:
         arguments = ["append", "a", "x", "--url", listener.url, "--timeout", "0.5"]
         result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 69
-    assert "may or may not have been applied" in result.stderr
+    assert "it is unknown whether the server applied the request" in result.stderr
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:

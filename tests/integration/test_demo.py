@@ -33,7 +33,7 @@ def test_without_spark_the_producers_half_is_shown_and_exactly_once(tmp_path: Pa
     result = demo("--data", path, "--orders", "3000", "--seed", "3")
     assert result.exit_code == 0, result.output
     output = result.stdout
-    assert "Only the producers run, without Spark: --no-spark is set" in output
+    assert "The demo runs without Spark: --no-spark is set" in output
     assert rows(output, "orders produced") == [[3_001, 3_001]]
     assert rows(output, "server kills") == [[2, 2]]
     assert rows(output, "rows in: orders")[0][0] == 3_001
@@ -45,7 +45,7 @@ def test_without_spark_the_producers_half_is_shown_and_exactly_once(tmp_path: Pa
     assert naive_duplicated > 0
     assert rows(output, "duplicates refused")[0][0] > 0
     assert rows(output, "responses dropped")[0][0] > 0
-    assert output.count("SIGKILL to the server") == 2
+    assert output.count("SIGKILL was sent to the server") == 2
     assert "rows out" not in output
     assert f"semel serve --data {path / DATA}" in output.replace("'", "")
     doctor = CliRunner().invoke(cli, ["doctor", "--verify", "--data", str(path / DATA)])
@@ -62,7 +62,7 @@ def test_a_loss_ends_with_exit_code_70(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(run.DemoRun, "_stored", lambda self, *args: whole(self, *args)[1:])
     result = demo("--data", tmp_path / "demo", "--orders", "40")
     assert result.exit_code == 70
-    assert "NOT exactly once: orders: 1 lost" in result.stdout
+    assert "NOT exactly once: stream orders: 1 rows lost" in result.stdout
 
 
 @pytest.mark.crash

@@ -97,7 +97,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path, server: LocalServ
         local(bodies=3)
     with pytest.raises(NotStarted, match=r"exit code 73"):
         local(server.data)
-    with pytest.raises(NotStarted, match=r"cannot listen on .*choose another --port"):
+    with pytest.raises(NotStarted, match=r"cannot listen on .*choose a different --port"):
         local(port=server.port)
     file = tmp_path / "file"
     file.touch()

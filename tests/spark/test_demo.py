@@ -33,7 +33,7 @@ def test_the_demo_is_exactly_once_from_producer_to_spark_to_stream(
     assert rows(output, "orders produced") == [[4_001, 4_001]]
     assert rows(output, "server kills") == [[3, 3]]
     assert rows(output, "Spark driver kills") == [[1, 1]]
-    assert output.count("SIGKILL to the Spark driver") == 1
+    assert output.count("SIGKILL was sent to the Spark driver") == 1
     assert rows(output, "rows in: orders")[0][0] == 4_001
     assert rows(output, "rows out: enriched orders")[0][0] == 4_001
     assert rows(output, "rows out: windows closed")[0][0] == 121

@@ -1,12 +1,11 @@
 """The broker: it decides every command and builds every frame of the journal.
 
 The broker does not write to the disk. It returns work orders, and the engine executes them.
-`docs/explanation/exactly-once.md` defines the steps EO-1 to EO-7 of an append. The broker does
-the steps EO-2 to EO-7:
+`docs/explanation/exactly-once.md` explains the steps EO-1 to EO-7. The broker does EO-2 to EO-7:
 
-    submit()      EO-2 decide, EO-3 apply and collect frames, EO-4 delay every reply
-    next_group()  EO-5 return the bytes to write and sync
-    written()     EO-6 move the watermark, update the durable view, send the replies
+    submit()      EO-2 decide, EO-3 apply, EO-4 delay the reply
+    next_group()  EO-5 return the bytes to write
+    written()     EO-6 send the replies
     cut()         EO-7 return the rows of a checkpoint
 """
 
@@ -244,7 +243,7 @@ class Broker:
                     self._expiry.watch(stream)
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
-        """EO-4. Reply when the state that `result` reveals is durable. A refusal also waits."""
+        """EO-4. Send a reply when the state that `result` reveals is durable. Refusals wait too."""
         if self._appender.has_facts:
             self._open.replies.append((reply, result))
         elif self._flying is not None and self._flying.is_synced:
@@ -257,7 +256,7 @@ class Broker:
         self._release(reply, question(self.state))
 
     def has_stream(self, path: str, now_ms: int) -> bool:
-        """Delete the stream if it has expired. After that, return True if the state has it."""
+        """Return True if the state has the stream. Delete the stream first if it has expired."""
         if not self._expiry.is_idle:
             self._expire_if_due(path, now_ms)
         return path in self.state.by_path
@@ -300,7 +299,7 @@ class Broker:
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
-        """EO-5. Return the next write group, or None if a write is running or none is needed."""
+        """EO-5. Return the next write group. Return None during a write, or if nothing is due."""
         if self._flying is not None:
             return None
         group = self._appender.take()
@@ -316,9 +315,9 @@ class Broker:
         return group
 
     def written(self, group: WriteGroup) -> None:
-        """EO-6. Record that a write group was written and, if it was synced, that it is durable.
+        """EO-6. Record that a write group was written. If it was synced, it is now durable.
 
-        Then make the group's messages visible to readers, and send its replies.
+        Then make the group's messages visible to readers, and send the group's replies.
         """
         flying, self._flying = self._flying, None
         assert flying is not None
@@ -380,8 +379,8 @@ class Broker:
     def cut(self) -> Cut | None:
         """Return a cut: the work order for a checkpoint of the current state.
 
-        Return None if the journal has not grown since the last cut. The cut must not be committed
-        until everything before its LSN is durable.
+        Return None if the journal has not grown since the last cut. Commit the cut only after the
+        journal is durable up to the cut's LSN.
         """
         if self.end == self._cut_lsn:
             return None
@@ -427,7 +426,7 @@ class Broker:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Reply with a stream's durable messages, starting at `offset`. None means the head.
+        """Reply with a stream's durable messages, starting at `offset` or, if None, at the head.
 
         If the stream has a TTL, a read at a valid offset restarts the TTL.
         """
@@ -440,7 +439,7 @@ class Broker:
             reply(outcome)
 
     def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
-        """Reply with a stream's durable state, without messages. Do not restart its TTL."""
+        """Reply with a stream's durable state, without messages. The TTL is not restarted."""
         view = self._find_view(path, now_ms, reply)
         if view is not None:
             tail = view.durable_tail
@@ -463,9 +462,9 @@ class Broker:
         return None
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """Expire streams, transactions and producers that are due, at most `count_max` of each.
+        """Expire the streams, transactions and producers that are due. Return the total number.
 
-        Return how many were expired in total.
+        At most `count_max` of each kind are expired.
         """
         streams = self._expiry.due(now_ms, count_max)
         txns = self._deadlines.due(now_ms, count_max)
@@ -478,9 +477,9 @@ class Broker:
         return count
 
     def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
-        """Reply with a transaction's outcome. If `epoch` is None, use the newest retained outcome.
+        """Reply with a transaction's outcome. If `epoch` is None, reply with the newest outcome.
 
-        Reply with None if there is no such outcome, or if the id or the epoch is invalid.
+        Reply with None if no such outcome is retained, or if the id or the epoch is invalid.
         """
         result: TxnOutcome | Outcome | None = None
         if is_name(txn_id, TXN_ID_BYTES_MAX) and (epoch is None or is_number(epoch)):

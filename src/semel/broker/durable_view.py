@@ -1,7 +1,7 @@
-"""The durable view: every stream as it is at the durable watermark, and reads from it.
+"""The durable view: all streams as they are at the durable watermark.
 
-The state is ahead of the disk. A read from the state could therefore return messages that are lost
-in a crash. GET, HEAD, lists and live reads use only this view (EO-6).
+The state is ahead of the disk, so a crash can lose messages that the state contains. GET, HEAD,
+lists and live reads therefore use only the durable view (EO-6).
 """
 
 import struct
@@ -63,7 +63,7 @@ class StreamView(Struct, gc=False, eq=False):
 
     @property
     def durable_tail(self) -> TailRow:
-        """The tail of a stream that has not been removed."""
+        """The tail row. The stream must not have been removed."""
         assert self.tail is not None
         return self.tail
 
@@ -71,8 +71,8 @@ class StreamView(Struct, gc=False, eq=False):
 class DurableView:
     """All durable streams.
 
-    `by_path` finds a stream by its path, and `by_number` finds it by its stream number. `paths` is
-    the sorted set of paths. It does not contain soft-deleted streams.
+    `by_path` maps paths to streams, and `by_number` maps stream numbers to streams. `paths` is the
+    sorted set of all paths, except the paths of soft-deleted streams.
     """
 
     def __init__(self, state: State) -> None:
@@ -121,9 +121,8 @@ class DurableView:
     ) -> tuple[StreamView, Waiter] | None:
         """Call `wake` once, when a stream has messages at `offset`, or is closed or deleted.
 
-        Return the arguments for `stop_waiting`. Return None, and never call `wake`, in these cases:
-        the stream already has messages at `offset`, the stream is closed or deleted, there is no
-        such stream, or too many readers already wait.
+        Return the arguments for `stop_waiting`. If there is nothing to wait for, or if too many
+        readers already wait, return None and never call `wake`.
         """
         view = self.by_path.get(path)
         if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
@@ -285,11 +284,10 @@ class BrokerReader:
     ) -> tuple[list[Slice], int]:
         """Return the messages from `offset` up to `end`, and the offset at which to continue.
 
-        The read stops as soon as it has `bytes_max` bytes or has read READ_FRAMES_MAX frames. It
-        can return more than `bytes_max` bytes, because it always returns whole slices.
+        The read stops after READ_FRAMES_MAX frames, or after the slice that reaches `bytes_max`.
 
-        Control records are skipped. If `is_committed`, aborted ranges are skipped too. The offset
-        at which to continue is after everything that was skipped. Raises ReadFailed.
+        Control records are skipped. If `is_committed`, aborted messages are skipped too. Raises
+        ReadFailed.
         """
         slices: list[Slice] = []
         size = frames = 0
@@ -307,9 +305,9 @@ class BrokerReader:
     def _visible(
         self, number: int, offset: int, end: int, *, is_committed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yield the start and the end of each visible part of a range of offsets.
+        """Yield the parts of a range that a reader can see, each as a pair (start, end).
 
-        If `is_committed`, the aborted ranges are not visible. Otherwise the whole range is visible.
+        If `is_committed`, aborted messages are left out. Otherwise the whole range is yielded.
         """
         tail = self._view.by_number[number].tail
         clean = end if tail is None else tail.aborted_end
@@ -324,10 +322,10 @@ class BrokerReader:
             yield offset, end
 
     def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
-        """Split a range of offsets into parts, each of which is stored in a single stream.
+        """Split a range of offsets into parts. Each part is stored in one stream.
 
-        Return (stream number, start, end) for each part, sorted by offset. The parts from a
-        fork's source therefore come before the part from the fork.
+        Return (stream number, start, end) for each part, sorted by offset. A fork's source stores
+        the offsets before the fork's start.
         """
         pieces: list[tuple[int, int, int]] = []
         row = view.row
@@ -364,14 +362,14 @@ class BrokerReader:
             if offset >= end:
                 return
         raise CorruptRead(
-            f"the index leads to no frame that contains offset {offset}",
+            f"the index lists no frame that contains offset {offset}",
             file=f"stream {number}",
             position=offset,
         )
 
 
 def unreadable(error: ReadFailed) -> Outcome:
-    """Return the outcome that reports that stored data could not be read."""
+    """Return the outcome that reports a failed read of stored data."""
     is_corrupt = isinstance(error, CorruptRead)
     return Unreadable(str(error)) if is_corrupt else DiskReadFailed(str(error))
 

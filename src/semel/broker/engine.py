@@ -1,7 +1,7 @@
 """The engine: a broker on a data directory, with an event loop and two threads.
 
-The loop decides commands and sends replies. One thread writes the journal, and the other commits
-checkpoints. A write starts without waiting for more frames. Frames that arrive during a write are
+The loop decides commands and sends replies. One thread writes the journal, except for writes that
+are faster on the loop. The other thread commits checkpoints. Frames that arrive during a write are
 collected for the next write.
 """
 
@@ -189,10 +189,10 @@ class Engine:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Read the durable messages of a stream, starting at `offset`. Raises EngineStopped.
+        """Read a stream's durable messages, starting at `offset`. Raises EngineStopped.
 
-        The offset None means the head, and TAIL means the current tail. `reply` is called with a
-        ReadDone or a refusal, either immediately or on a later turn of the loop (see `ReadTurns`).
+        The offset None means the head, and TAIL means the tail. The reply is a ReadDone or a
+        refusal, and comes immediately or on a later turn of the loop (see `ReadTurns`).
         """
         self._check_running()
 
@@ -236,7 +236,7 @@ class Engine:
     def has_stream(self, path: str) -> bool:
         """Return True if the state has the stream, even if the stream is not durable yet.
 
-        A response that depends on the result must wait until the engine has sent a later reply.
+        Send a response that depends on the result only in the reply to a later `submit` or `ask`.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
@@ -253,11 +253,11 @@ class Engine:
         return self.broker.durable
 
     def stream(self, path: str) -> Stream | None:
-        """Return the stream at `path`, or None. The stream may not be durable yet."""
+        """Return the stream at `path`, or None. The stream might not be durable yet."""
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the pending transaction at a stream's stable offset. It may not be durable yet."""
+        """Return the pending transaction at a stream's stable offset, even if not durable yet."""
         return holding_view(self.broker.state, path)
 
     def wait(
@@ -284,8 +284,8 @@ class Engine:
     def _guard(self, action: Callable[[], None]) -> None:
         """Call `action`. Stop the engine if `action` raises.
 
-        Clients' mistakes and full disks are reported as outcomes. An exception here means a bug or
-        a failed disk, and the state and the journal may no longer agree.
+        An exception means a bug or a failed disk. The state and the journal can then differ.
+        Clients' mistakes and full disks raise no exception. They are reported as outcomes.
         """
         try:
             action()
@@ -344,7 +344,7 @@ class Engine:
             self._written(group, self._write(group))
 
     def _is_worth_a_thread(self, group: WriteGroup) -> bool:
-        """Return True to write a group on the thread, and False to write it on the loop.
+        """Return True if a group should be written on the thread, and False if on the loop.
 
         A fast, idle disk syncs a single frame in less time than a thread takes to wake up.
         """
@@ -375,9 +375,9 @@ class Engine:
     def _look_for_room(self) -> None:
         """Try again to allocate the spare segment and the reserve.
 
-        If there was no space for a checkpoint, remove the reserve to make space. If the disk is
-        full, begin a checkpoint immediately, because only a checkpoint frees the space of deleted
-        messages. Raises DiskFailed if the data directory no longer exists.
+        If the last checkpoint had no space, remove the reserve instead. If the disk is full, begin
+        a checkpoint, because only a checkpoint frees the space of deleted messages. Raises
+        DiskFailed if the data directory no longer exists.
         """
         if not self._directory.disk.is_there():
             raise DiskFailed("the data directory was deleted while the process was running")
@@ -420,7 +420,7 @@ class Engine:
 
     def _committed(self, cut: Cut, dead: list[int] | None) -> None:
         if dead is None:
-            log.warning("no disk space for a checkpoint; no data is lost; semel will try again")
+            log.warning("the disk is too full for a checkpoint; free some space; no data is lost")
             self.broker.cut_failed(cut)
             self._cut_over(None)
             self._needs_reserve = True

@@ -1,11 +1,8 @@
-"""The gap hold: if an append arrives before its predecessor, the append waits a moment.
+"""The gap hold: an append that arrives before its predecessor waits for the predecessor.
 
-If a producer sends on several connections, sequence 3 can arrive before sequence 2. `decide` then
-refuses sequence 3 as a gap. With a gap hold, that refusal is not sent immediately: the append waits
-a moment for its predecessor and is submitted again.
-
-The gap hold is a layer above the broker. It sees only outcomes. If it submits an append
-again, the broker decides that append like any other append.
+If a producer sends on several connections, sequence 3 can arrive before sequence 2. The broker
+refuses sequence 3 as a gap. The gap hold does not send this refusal. It submits the append again
+when sequence 2 is accepted, or after a limited time.
 """
 
 from collections.abc import Callable
@@ -42,7 +39,7 @@ class _Held(Struct):
 class GapHold:
     """Wraps the `submit` method of an engine. All methods must be called from the same thread.
 
-    `seconds` is how long an append is held. `count` is the number of appends that are held now.
+    `seconds` is the longest time that an append is held. `count` is how many are held now.
     """
 
     def __init__(self, submit: Submit, call_later: CallLater, *, seconds: float) -> None:
@@ -56,7 +53,7 @@ class GapHold:
     def submit(self, command: Append, reply: Reply) -> None:
         """Submit an append. If it is refused as a gap, hold it and submit it once more.
 
-        The append is submitted again when its predecessor is accepted, or when the hold ends.
+        The append is submitted again when its predecessor is accepted, or when its time is over.
         """
         tag = command.producer
         if tag is None or tag.mode != DENSE:
@@ -79,7 +76,7 @@ class GapHold:
     def _hold(self, producer: Producer, seq: int, command: Append, reply: Reply) -> bool:
         """Hold an append and return True, or return False if the append cannot be held.
 
-        It cannot be held if a limit is reached, or if an append with its sequence is already held.
+        It cannot be held if a limit is reached, or if the same sequence is already held.
         """
         waiting = self._held.get(producer, {})
         size = _size(command)
@@ -96,7 +93,7 @@ class GapHold:
     def _release(self, producer: Producer, seq: int) -> None:
         """Submit the held append with sequence `seq` and the held appends that directly follow it.
 
-        These appends become durable together.
+        All of them are submitted before the next write, so that one write can store them all.
         """
         while self._resubmit(producer, seq):
             seq += 1

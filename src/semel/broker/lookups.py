@@ -54,9 +54,9 @@ def affected_paths(command: EngineCommand) -> list[str]:
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
     """Return the pending transactions that a command affects.
 
-    A Begin by a producer affects all transactions of that producer, because they can conflict with
-    each other. A Begin by a sink's task affects only the transaction with the same id. The sink
-    can have many other transactions, but a sink's transactions do not conflict with each other.
+    A Begin by a producer affects all transactions of that producer, because they can conflict. A
+    sink's transactions never conflict. A Begin by a sink's task therefore affects only the
+    transaction with the same id.
     """
     ids = dict.fromkeys(_ids_of(command))
     txns = [state.transactions[txn_id] for txn_id in ids if txn_id in state.transactions]
@@ -87,10 +87,10 @@ class Lookups:
         self._reader = reader
 
     def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Return the outcome of a transaction, and the epoch that `last_epoch` returns for its id.
+        """Return a transaction's outcome, and the result of `last_epoch` for its id.
 
-        The outcome is None if it was never stored or has expired. If the transaction is pending,
-        the outcome is None and the epoch is 0.
+        The outcome is None if it was never stored or has expired. Return (None, 0) if the
+        transaction is pending.
         """
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:
@@ -101,9 +101,9 @@ class Lookups:
         return None if row is None else row.outcome, self.last_epoch(txn_id, now_ms)
 
     def last_epoch(self, txn_id: str, now_ms: int) -> int:
-        """Return the epoch of the newest transaction with this id whose outcome is retained.
+        """Return the epoch of the newest retained outcome with this transaction id.
 
-        Return 0 if there is no such transaction.
+        Return 0 if no outcome is retained.
         """
         row = self._txn_history.last_outcome(
             txn_id, lambda row: is_outcome_retained(self._state, row, now_ms)
@@ -111,7 +111,7 @@ class Lookups:
         return 0 if row is None else row.outcome.epoch
 
     def add(self, command: EngineCommand) -> EngineCommand | None:
-        """Add to the command the stored facts that are needed to decide it. Return the result.
+        """Return the command with the stored facts that are needed to decide it.
 
         Return None if one of these facts is not durable yet. Raises ReadFailed.
         """
@@ -134,10 +134,10 @@ class Lookups:
         return replace(named, remembered=outcome, last_epoch=last_epoch)
 
     def _add_stored(self, command: Create) -> Create | None:
-        """Add to `command` the stored append at the fork's offset, if the fork has a sub-offset.
+        """Return the command with the stored append that the fork's sub-offset splits.
 
-        A fork with a sub-offset splits this append. Return None if the append is not durable yet.
-        Return the command unchanged if there is no append to split. Raises ReadFailed.
+        Return the command unchanged if there is no append to split. Return None if the append is
+        not durable yet. Raises ReadFailed.
         """
         fork = command.fork
         if fork is None or not fork.sub_offset or fork.offset is None:

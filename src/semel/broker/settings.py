@@ -33,7 +33,7 @@ class Settings(Struct, frozen=True):
         for is_valid, rule in (
             (
                 size >= default.SEGMENT_BYTES_MIN and size % 8 == 0,
-                f"segment_bytes must be a multiple of 8, at least {default.SEGMENT_BYTES_MIN}",
+                f"segment_bytes must be a multiple of 8 and at least {default.SEGMENT_BYTES_MIN}",
             ),
             (size <= default.SEGMENT_BYTES_MAX, "segment_bytes must be below 4 GiB"),
             (self.reserve_bytes >= 0, "reserve_bytes must not be negative"),

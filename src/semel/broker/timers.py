@@ -1,7 +1,7 @@
-"""Finds overdue transactions, expired streams and idle producers without waiting for a request.
+"""Finds overdue transactions, expired streams and idle producers, even if no request arrives.
 
-Each class only returns the objects that are due. The broker then decides a command for each of
-them, such as ExpireTxn.
+Each class only returns the objects that are due. For each object, the broker then decides a
+command, such as ExpireTxn.
 """
 
 from heapq import heapify, heappop, heappush
@@ -18,11 +18,8 @@ from semel.machine.txn.decide_end import deadline_of
 class Deadlines:
     """A queue of the pending transactions that have a deadline.
 
-    Each entry has the time of the next check. A new chunk postpones the deadline of a transaction,
-    but not the check. If the deadline has not passed at the check, the check is repeated later.
-
-    The entry of an ended transaction is removed when it is checked, or earlier if about half of all
-    entries belong to ended transactions.
+    Each entry has the time of the next check. A new chunk postpones a transaction's deadline, but
+    not its next check. If the deadline has not passed at that check, a later check is added.
     """
 
     def __init__(self, state: State) -> None:
@@ -39,6 +36,7 @@ class Deadlines:
         if due_ms is not None:
             heappush(self._queue, (due_ms, txn.row.number))
         pending = self._state.by_txn
+        # If about half of the transactions in the queue have ended, remove those.
         if len(self._queue) > 2 * len(pending) + _QUEUE_SLACK:
             self._queue = [entry for entry in self._queue if entry[1] in pending]
             heapify(self._queue)
@@ -160,7 +158,7 @@ _CHECKS_PER_RESULT: Final = 10
 
 
 class IdleProducers:
-    """A queue of the producers of all streams, sorted by the time of their next idle check."""
+    """A queue of all streams' producers, sorted by the time of their next idle check."""
 
     def __init__(self, state: State, idle_ms: int) -> None:
         self.idle_ms: Final = idle_ms
@@ -203,7 +201,7 @@ class IdleProducers:
         return idle
 
     def _row(self, number: int, producer_id: str) -> ProducerRow | None:
-        """Return the row of a producer that can expire, or None if there is no such producer."""
+        """Return the producer's row, or None if the producer does not exist or has expired."""
         stream = self._state.by_number.get(number)
         if stream is None or stream.tail.is_deleted or not stream.producers:
             return None

@@ -61,8 +61,8 @@ _READING_SECONDS_MAX: Final = 0.005
 class ReadTurns:
     """A queue that runs reads in order, for a limited time per turn of the loop.
 
-    When a turn's time is used up, the remaining reads wait for a later turn. Each turn runs at
-    least one read, however long that read takes.
+    When this time is used up, the remaining reads wait for a later turn. Each turn runs at least
+    one waiting read.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -72,7 +72,7 @@ class ReadTurns:
         self._is_due = False
 
     def begin(self, read: Callable[[], None]) -> None:
-        """Run `read` now, or queue it if reads are waiting or the time of this turn is used up."""
+        """Run `read` now. If reads are waiting or this turn's time is used up, queue it instead."""
         if self._waiting or self._seconds > _READING_SECONDS_MAX:
             self._waiting.append(read)
         else:

@@ -86,7 +86,7 @@ def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_
         "producer_id": options.producer,
     }
     where = "" if next_offset is None else f", next offset {next_offset}"
-    before = f"; {skipped:,} were stored before" if skipped else ""
+    before = f"; {skipped:,} lines were already stored" if skipped else ""
     report(f"stored {stored:,} lines in {path}{where}{before}", facts, is_json=is_json)
 
 
@@ -94,7 +94,7 @@ def _check(options: AppendOptions) -> None:
     others = (options.epoch, options.seq, options.idempotency_key, options.if_match)
     is_fitting = all(other is None for other in (*others, options.content_type))
     if options.data not in (None, "-") or options.close or not is_fitting:
-        raise CommandRefused("--lines allows only --file, --producer, --key and --header")
+        raise CommandRefused("--lines can be used only with --file, --producer, --key and --header")
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def _append_all(
             try:
                 producer.append(message, key=options.key, headers=headers, seq=seq)
             except (ValueError, TooLarge) as error:
-                raise CommandRefused(f"line {number + 1}: {error}") from error
+                raise CommandRefused(f"input line {number + 1}: {error}") from error
         if number % 1_000 == 0:
             steps.show("lines", done if total else number, total)
 
@@ -158,7 +158,7 @@ def _size(source: IO[bytes]) -> int:
 @path_argument
 @click.argument("data", required=False)
 @click.option("--file", metavar="FILE", help="Append the content of this file.")
-@click.option("--lines", is_flag=True, help="Append each line of standard input, or of --file.")
+@click.option("--lines", is_flag=True, help="Append each line of --file or standard input.")
 @click.option(
     "--content-type",
     type=TokenText(),
@@ -179,21 +179,19 @@ def _size(source: IO[bytes]) -> int:
 @click.option(
     "--idempotency-key",
     type=TokenText(),
-    help="Store the append only once, even if it is sent again while the key is retained.",
+    help="Appends with the same key are stored only once, while the server retains the key.",
 )
 @click.option("--close", is_flag=True, help="Close the stream after the append.")
-@click.option("--if-match", type=Offset(), help="Append only if this offset is the tail.")
+@click.option("--if-match", type=Offset(), help="Append only if the tail has this offset.")
 @remote
 def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -> None:
     """Append DATA to the stream PATH.
 
     If DATA is `-`, the data is read from standard input. In a JSON stream, each element of an array
-    is one message.
+    is one message. --json affects only the output.
 
-    If a response is lost, the request is sent again until --timeout, and the append is stored only
-    once. If the stream does not recognise duplicates, the request is not sent again.
-
-    --json changes the output, not the data.
+    If a response is lost, the request is repeated until --timeout. The append is stored only once.
+    The request is not repeated if the stream does not recognise duplicates.
     """
     options = AppendOptions(**values)
     if options.lines:
@@ -258,7 +256,7 @@ def _with_extras(content_type: str, body: bytes, options: AppendOptions) -> byte
     if is_json_type(content_type):
         batch = split_json(body)
         if not isinstance(batch, Batch) or batch.count != 1:
-            reason = batch if isinstance(batch, str) else "the data is not one message"
+            reason = batch if isinstance(batch, str) else "the JSON array has none or several"
             raise CommandRefused(f"--key and --header require exactly one message: {reason}")
         body = batch.payload
     try:
@@ -281,10 +279,10 @@ def _body(options: AppendOptions) -> bytes:
     elif options.close:
         return b""
     else:
-        raise CommandRefused("nothing to append: pass DATA, - for standard input, or --file")
+        raise CommandRefused("nothing to append: pass DATA, or - for standard input, or --file")
     if not body:
         raise CommandRefused(
-            "nothing to append: the data is empty; to close a stream use `semel close`"
+            "nothing to append: the data is empty; to close a stream, use `semel close`"
         )
     if len(body) > BODY_BYTES_MAX:
         raise CommandRefused(
@@ -318,7 +316,7 @@ def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) 
         "payload_mismatch": receipt.mismatch,
     }
     if is_duplicate:
-        where = "its receipt has expired" if offset is None else f"next offset {offset}"
+        where = "at an unknown offset" if offset is None else f"next offset {offset}"
         sentence = f"already stored in {path}, {where}"
     else:
         sentence = f"stored in {path}, next offset {offset}"

@@ -25,7 +25,7 @@ def _find_command() -> click.Command:
         return _unavailable(f"the benchmarks are not installed; {_ADVICE}")
     ours, theirs = semel.__version__, semel_bench.__version__
     if theirs != ours:
-        return _unavailable(f"semel-bench {theirs} cannot measure semel {ours}; {_ADVICE}")
+        return _unavailable(f"semel-bench {theirs} does not match semel {ours}; {_ADVICE}")
     from semel_bench.command import command
 
     return command

@@ -75,7 +75,7 @@ def _check_python() -> Check:
     version = platform.python_version()
     if sys.version_info >= _PYTHON_MIN:
         return Check("python", "ok", version)
-    return Check("python", "fail", f"{version}; semel requires {_dotted(_PYTHON_MIN)} or newer")
+    return Check("python", "fail", f"{version} is too old; install {_dotted(_PYTHON_MIN)} or newer")
 
 
 def _check_dependency(name: str) -> Check:
@@ -83,7 +83,7 @@ def _check_dependency(name: str) -> Check:
         importlib.import_module(name)
         return Check(name, "ok", importlib.metadata.version(name))
     except ImportError as error:
-        return Check(name, "fail", f"cannot be imported ({error}); install semel again")
+        return Check(name, "fail", f"the import failed ({error}); install semel again")
 
 
 def _check_files() -> Check:
@@ -92,7 +92,9 @@ def _check_files() -> Check:
         return Check("open files", "ok", "no limit")
     if hard >= _FILES_MIN:
         return Check("open files", "ok", f"up to {hard}")
-    return Check("open files", "warn", f"only {hard}; raise the limit: `ulimit -n {_FILES_MIN}`")
+    return Check(
+        "open files", "warn", f"only {hard} files can be open; run `ulimit -n {_FILES_MIN}`"
+    )
 
 
 def check_space(path: str) -> Check:
@@ -101,7 +103,7 @@ def check_space(path: str) -> Check:
     if free >= _FREE_BYTES_MIN:
         return Check("free space", "ok", size_text(free))
     needed = size_text(_FREE_BYTES_MIN)
-    detail = f"only {size_text(free)}; with default settings a server needs {needed}"
+    detail = f"only {size_text(free)} is free; with default settings, a server needs {needed}"
     return Check("free space", "warn", detail)
 
 
@@ -143,7 +145,7 @@ def _check_package(name: str, lowest: Version, too_new: Version | None) -> Check
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Check(name, "warn", f"is missing; {advice}")
+        return Check(name, "warn", f"the package is missing; {advice}")
     numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if numbers < lowest or (too_new is not None and numbers >= too_new):
         return Check(name, "warn", f"version {version} is not supported; {advice}")
@@ -159,7 +161,7 @@ def _check_java() -> Check:
         java = find_java()
     except JavaMissing as error:
         return Check("java", "warn", str(error))
-    return Check("java", "ok", f"{java.version} at {java.home}, found by {java.origin}")
+    return Check("java", "ok", f"{java.version} in {java.home}, found through {java.origin}")
 
 
 def _check_worker_python(python: str, result: ProbeResult | None) -> Check:
@@ -168,7 +170,7 @@ def _check_worker_python(python: str, result: ProbeResult | None) -> Check:
     return Check(
         "python of tasks",
         "warn",
-        f"{python} {python_problem(result)}; {python_advice()} (semel.spark.session() does this)",
+        f"{python} {python_problem(result)}; {python_advice()} (or use semel.spark.session())",
     )
 
 
@@ -180,10 +182,10 @@ def _check_format(result: ProbeResult) -> Check:
     """
     broken = {name: why for name, why in result.packages.items() if why}
     if not broken:
-        return Check('format "semel"', "ok", "Spark finds the format through pyspark_semel")
+        return Check('format "semel"', "ok", "Spark finds the format in pyspark_semel")
     names = " ".join(broken)
     reasons = "; ".join(f"{name}: {why}" for name, why in broken.items())
-    advice = f"fix or remove {names}, or call semel.spark.register(spark)"
+    advice = f"repair or remove the packages {names}, or call semel.spark.register(spark)"
     return Check('format "semel"', "warn", f"Spark does not find the format ({reasons}); {advice}")
 
 
@@ -208,7 +210,9 @@ class Overview(Struct):
 
     def add_lock(self, path: str) -> None:
         self.is_in_use = is_in_use(path)
-        detail = "in use by a running process" if self.is_in_use else "not in use"
+        detail = (
+            "a process uses the directory" if self.is_in_use else "no process uses the directory"
+        )
         self.checks.append(Check("directory", "info", detail))
 
     def add_identity(self, disk: ReadOnlyDisk) -> None:
@@ -264,7 +268,7 @@ _STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold
 
 
 @click.command("doctor")
-@click.option("--data", metavar="DIR", help="Check this data directory instead of Spark.")
+@click.option("--data", metavar="DIR", help="Data directory to check; without it, check Spark.")
 @click.option(
     "--verify", "is_deep", is_flag=True, help="Read the whole directory and check every byte."
 )
@@ -274,11 +278,11 @@ def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
 
     Changes no data, and does not keep the directory locked.
 
-    Exit codes: 0 if no problem was found, 65 if the data is corrupt, 66 if there is no such data
-    directory, 69 if something that semel needs is missing.
+    The exit code is 65 if the data is corrupt, 66 if there is no such data directory, and 69 if
+    something that semel needs is missing. Otherwise the exit code is 0.
     """
     if is_deep and data is None:
-        raise CommandRefused("--verify requires a directory: semel doctor --verify --data DIR")
+        raise CommandRefused("--verify requires --data; run `semel doctor --verify --data DIR`")
     checks = check_environment()
     overview = report = None
     if data is None:
@@ -337,13 +341,15 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
         report = verify(ReadOnlyDisk(path), store, steps.show)
         store.close()
     if not os.path.exists(os.path.join(path, FILE_NAME)):
-        report.note(FILE_NAME, None, "is missing; the next start replays the whole journal")
+        report.note(
+            FILE_NAME, None, "the file is missing; the next start replays the whole journal"
+        )
     if is_shared:
         report.note(
             path,
             None,
-            "is in use by a running process; the data may have changed during this check, so"
-            " some findings may be outdated",
+            "a process uses the directory; some findings can be outdated, because the data can"
+            " change during this check",
         )
     return report
 
@@ -381,7 +387,7 @@ def _print(
         console.print(_totals(report))
         _print_findings(console, report)
     elif overview is not None and path is not None:
-        console.print(f"\nTo check every byte: semel doctor --verify --data {printable(path)}")
+        console.print(f"\nTo check every byte, run: semel doctor --verify --data {printable(path)}")
 
 
 def _totals(report: Report) -> Table:
@@ -410,10 +416,12 @@ def _print_findings(console: Console, report: Report) -> None:
         console.print(f"and {report.omitted_count:,} more findings")
     damage = sum(not finding.is_note for finding in report.findings)
     if report.is_sound:
-        console.print(Text("sound: all checksums and cross-checks are correct", style="green"))
+        console.print(Text("the data is sound: all checks have passed", style="green"))
     else:
         count = f"{damage:,} finding" + ("" if damage == 1 else "s")
-        console.print(Text(f"CORRUPT: see the {count} above; no data was changed", "bold red"))
+        console.print(
+            Text(f"the data is CORRUPT: see the {count} above; no data was changed", "bold red")
+        )
 
 
 def _finding_text(finding: Finding) -> Text:

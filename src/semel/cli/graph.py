@@ -48,7 +48,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--svg",
     "svg_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the graph as SVG into this file.",
+    help="Draw the graph as SVG in this file.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 def graph_command(*, file: Path, name: str | None, svg_file: Path | None, is_json: bool) -> None:
@@ -83,10 +83,10 @@ def load_graph(file: Path, name: str | None = None) -> Graph:
     listed = ", ".join(graphs) or "no graph"
     if name is not None:
         if name not in graphs:
-            raise CommandRefused(f"{file} has no graph {name!r}; it has {listed}")
+            raise CommandRefused(f"{file} has no graph {name!r}; the file has {listed}")
         return graphs[name]
     if len(graphs) != 1:
-        advice = "choose one with --graph" if graphs else "create one: graph = Graph('orders')"
+        advice = "select one with --graph" if graphs else "add the line graph = Graph('orders')"
         raise CommandRefused(f"{file} has {listed}; {advice}")
     return next(iter(graphs.values()))
 
@@ -141,8 +141,8 @@ def _module(file: Path) -> ModuleType:
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
-    help="Where functions run: on Spark or in this process; default: on Spark if the graph needs"
-    " Spark or --master is set, else in this process.",
+    help="Where functions run. The default is Spark if the graph needs Spark or --master is set,"
+    " and otherwise this process.",
 )
 @click.option("--master", help="Spark master, such as local[*] or spark://host:7077.")
 @click.option("--checkpoints", help="Directory or URI for Spark checkpoints.")
@@ -192,7 +192,7 @@ def run_command(
 
 @contextmanager
 def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
-    """Within the block, SIGTERM stops the runner cleanly. Service managers send SIGTERM."""
+    """Make SIGTERM stop the runner cleanly within the block. Service managers send SIGTERM."""
     # Only the main thread can set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -306,7 +306,7 @@ def _line(gauge: Gauge, rate: float) -> str:
 
 
 def _rows(gauge: Gauge) -> int:
-    """Return how many messages a processor has read or, if it is a source, has written."""
+    """Return how many messages a processor has read. For a source, count the written messages."""
     return gauge.read or gauge.written
 
 
@@ -349,7 +349,7 @@ class _Rates:
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many of the newest steps to show.",
+    help="Number of steps to show; the newest are shown.",
 )
 @remote
 def trace_command(

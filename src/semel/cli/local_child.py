@@ -1,10 +1,9 @@
 """The child process of `local()`: a `semel serve` that ends when its parent process ends.
 
-The child's standard input is a pipe to which the parent writes nothing. End of file therefore means
-that the parent has ended.
+The child's standard input is a pipe from the parent. The parent writes nothing to it, so the end of
+this input means that the parent has ended.
 
-The first argument is the parent's temporary directory, or an empty string if there is none. The
-child removes this directory when the parent has ended.
+The first argument is a temporary directory that the child then removes, or an empty string.
 """
 
 import os

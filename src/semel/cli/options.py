@@ -129,7 +129,7 @@ class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
         try:
             path = stream_path(stream_url("", text))
         except UnicodeEncodeError:
-            self.fail("the path is not UTF-8", param, ctx)
+            self.fail("the path is not valid UTF-8", param, ctx)
         if isinstance(path, Problem):
             self.fail(f"{text!r}: {path.message}", param, ctx)
         return path
@@ -189,7 +189,7 @@ def require_together(**options: object) -> bool:
 def client_errors(url: str, timeout: float) -> Iterator[Client]:
     """Yield a client for the server at `url`.
 
-    Errors of the client are raised as CommandRefused, which ends the command.
+    If the client raises an error, raise it as CommandRefused. This ends the command.
     """
     try:
         # There are few retries, because a user is waiting. An unreachable server is reported after
@@ -207,21 +207,21 @@ def client_errors(url: str, timeout: float) -> Iterator[Client]:
 
 
 def error_report(error: ClientError) -> CommandRefused:
-    """Convert an error of the client to a CommandRefused with an exit code.
+    """Convert a client's error to a CommandRefused with an exit code.
 
-    The message of the CommandRefused says what is wrong and what to do.
+    The message says what is wrong and what to do.
     """
     if isinstance(error, errors.NotSupported | errors.ProtocolError):
         return CommandRefused(
-            f"{error.message}; check --url: is it a semel server?", EXIT_NOT_UNDERSTOOD
+            f"{error.message}; check that --url is a semel server", EXIT_NOT_UNDERSTOOD
         )
     if isinstance(error, errors.Refused):
         return CommandRefused(_refusal(error), EXIT_REFUSED)
     if isinstance(error, errors.Indeterminate):
         return CommandRefused(
-            f"{error.message}; the request may or may not have been applied: check this before you"
-            " repeat the request; an append with --idempotency-key, or with --producer, --epoch and"
-            " --seq, can be repeated safely",
+            f"{error.message}; it is unknown whether the server applied the request; check this"
+            " before you repeat the request; an append can be repeated safely with"
+            " --idempotency-key, or with --producer, --epoch and --seq",
             EXIT_UNAVAILABLE,
         )
     if isinstance(error, errors.Unavailable) and error.status is not None:
@@ -244,7 +244,7 @@ def _refusal(error: errors.Refused) -> str:
     )
     text = f"{error.code}: {message}" + (f" ({listed})" if listed else "")
     if error.applied != errors.NO:
-        text += "; the request may have been applied"
+        text += "; perhaps the server has applied the request"
     # An error that the client itself detected has no status. Its message already says what to do.
     entry = BY_CODE.get(error.code) if error.status else None
     return f"{text}; {entry.cli}" if entry is not None and entry.cli else text

@@ -28,10 +28,10 @@ _ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")
 class Style(Enum):
     """How messages are printed."""
 
-    LINES = "one per line"
-    SAFE_LINES = "one per line, control characters escaped"
-    JSON = "one object per line"
-    RAW = "bytes, without separators"
+    LINES = "one message per line"
+    SAFE_LINES = "one message per line, with control characters escaped"
+    JSON = "one JSON object per line"
+    RAW = "the bytes of the messages, without separators"
 
 
 def style_of(*, is_raw: bool, is_json: bool) -> Style:
@@ -156,8 +156,8 @@ def print_list(
 ) -> None:
     """Print a list as JSON, as a table, or as lines.
 
-    If `is_json`, print each document as a line of JSON. Otherwise, print the rows as a table if
-    the output is a terminal, and print only the first cell of each row if it is not.
+    If `is_json`, print each document as a line of JSON. Otherwise print a table on a terminal, or
+    only the first cell of each row elsewhere.
     """
     if is_json:
         write_stdout(b"".join(map(json_line, documents)))

@@ -58,7 +58,8 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
     producers = client.stream(path).producers(producer_id)
     if not producers:
         raise CommandRefused(
-            f"{path} has no producer {producer_id}; to list all, run `semel producers ls {path}`",
+            f"{path} has no producer {producer_id}; to list all producers, run"
+            f" `semel producers ls {path}`",
             EXIT_REFUSED,
         )
     facts = _facts(producers[0])
@@ -70,7 +71,7 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
 @path_argument
 @click.argument("producer_id", metavar="ID")
 @click.option(
-    "--seq", required=True, help="Sequence of the append; a sparse producer can use FIRST-LAST."
+    "--seq", required=True, help="Sequence of the append; in sparse mode, also FIRST-LAST."
 )
 @click.option("--epoch", type=click.IntRange(min=0), help="Producer epoch of the append.")
 @click.option("--session", help="Producer session of the append.")
@@ -89,7 +90,7 @@ def explain_command(
         return
     lines = [_sentence(explanation)]
     if explanation.get("other_payload") is not None:
-        lines.append(f"with another payload: {_sentence(explanation['other_payload'])}")
+        lines.append(f"with a different payload: {_sentence(explanation['other_payload'])}")
     write_lines(lines)
 
 

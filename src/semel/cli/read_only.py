@@ -19,7 +19,7 @@ from semel.model.errors import CorruptData
 
 
 def is_in_use(path: str) -> bool:
-    """Return True if a process holds the lock of the directory. The lock is not kept."""
+    """Return True if a process holds the directory's lock. This function does not keep it."""
     try:
         fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -47,9 +47,9 @@ class ReadOnlyDisk:
 
 
 class _Reader(LmdbReader):
-    """A view of the checkpoint in which a missing table has no rows.
+    """Reads a checkpoint. A missing table is read as an empty table.
 
-    The digest of the checkpoint shows whether a missing table should have rows.
+    If the missing table should have rows, the checkpoint's digest does not match.
     """
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -84,9 +84,9 @@ def _open_filled_copy(file: str) -> lmdb.Environment:
 class ReadOnlyStore:
     """The checkpoint of a directory, opened for reading only.
 
-    `is_shared` means that another process is using the directory. Then this reader registers itself
-    in LMDB's reader table, so that the other process does not reuse pages that are being read.
-    Otherwise nothing is written to the directory.
+    `is_shared` means that a server uses the directory. This reader then registers in LMDB's reader
+    table, so that the server does not reuse pages that are being read. Otherwise nothing is
+    written to the directory.
     """
 
     def __init__(self, path: str, *, is_shared: bool) -> None:

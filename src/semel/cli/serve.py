@@ -56,12 +56,12 @@ config_option: Final = click.option(
     is_eager=True,
     expose_value=False,
     callback=_load,
-    help="TOML file with settings. They are named like the options: long_poll_timeout = 20.",
+    help="TOML file with settings that are named like options, such as long_poll_timeout = 20.",
 )
 
 
 def read_settings(path: str, command: click.Command) -> dict[str, Any]:
-    """Return the settings in a file. The names of the settings are those of the command's options.
+    """Return the settings in a file. Each setting has the name of one of the command's options.
 
     Raises CommandRefused if the file cannot be read, or has an unknown name or a wrong type.
     """
@@ -89,7 +89,7 @@ def _parse(path: str) -> dict[str, Any]:
             f"{path} cannot be read: {error.strerror}; correct --config"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CommandRefused(f"{path} is not TOML: {error}") from error
+        raise CommandRefused(f"{path} is not a valid TOML file: {error}") from error
 
 
 def _nearest(key: str, options: Mapping[str, object]) -> str:
@@ -150,7 +150,7 @@ def _setting(
 @config_option
 @_setting("data", metavar="DIR", default="semel-data", help="Data directory.")
 @_setting("host", default="127.0.0.1", help="Address to listen on.")
-@_setting("port", type=click.IntRange(0, 65_535), default=4437, help="0 selects a free port.")
+@_setting("port", type=click.IntRange(0, 65_535), default=4437, help="Port; 0 selects a free port.")
 @_setting(
     "long-poll-timeout",
     type=Seconds(3600.0),
@@ -174,27 +174,27 @@ def _setting(
     "dedup",
     type=click.Choice(["on", "off"]),
     default="on",
-    help="Whether new streams recognise duplicates; can be overridden for each new stream.",
+    help="Whether new streams recognise duplicates; `semel create --dedup` overrides this.",
 )
 @_setting(
     "strict-payloads",
     is_flag=True,
-    help="Refuse a repeated sequence that has a different payload.",
+    help="Refuse an append that repeats a sequence with a different payload.",
 )
 @_setting(
     "producer-idle-seconds",
     type=Seconds(10 * 365 * 86_400.0),
-    help="Expire a producer after this time without appends, but keep its tombstone."
+    help="Expire a producer after this time without appends; its late retries are refused."
     "  [default: never]",
 )
 @_setting(
     "gap-hold-ms",
     type=click.IntRange(0, GAP_HOLD_MS_MAX),
     default=0,
-    help="Time that an append waits for a missing predecessor before it is refused.",
+    help="How long an append waits for a missing earlier append; after that, it is refused.",
 )
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
-@_setting("tls-key", metavar="FILE", help="Private key, if it is not in the certificate file.")
+@_setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")
 def serve_command(**values: Any) -> None:
     """Serve a data directory over HTTP until SIGTERM or Ctrl-C.
 
@@ -278,7 +278,7 @@ def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
     if isinstance(error, socket.gaierror) or not error.errno:
         reason, advice = error.strerror or str(error), "correct --host"
     else:
-        reason, advice = os.strerror(error.errno), "choose another --port or --host"
+        reason, advice = os.strerror(error.errno), "choose a different --port or --host"
     return CommandRefused(f"cannot listen on {serving.host}:{serving.port} ({reason}); {advice}")
 
 

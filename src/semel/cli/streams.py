@@ -34,24 +34,28 @@ from semel.wire.headers import print_instant
 @path_argument
 @click.option("--content-type", metavar="TYPE", help="Content type, such as application/json.")
 @click.option(
-    "--ttl", type=click.IntRange(min=0), help="Seconds from the last read or write to expiry."
+    "--ttl",
+    type=click.IntRange(min=0),
+    help="Expire the stream this many seconds after the last read or write.",
 )
 @click.option("--expires-at", type=Moment(), help="Time of expiry, such as 2030-01-31T12:00:00Z.")
 @click.option("--closed", is_flag=True, help="Create a closed stream.")
 @click.option(
     "--dedup",
     type=click.Choice(["on", "off"]),
-    help="Whether the stream recognises duplicates; default: for a fork, the setting of"
-    " its source; otherwise, the server's --dedup.",
+    help="Whether the stream recognises duplicates. The default for a fork is its source's"
+    " setting; for other streams, the server's --dedup.",
 )
 @click.option("--fork-from", type=Path(), help="Create a fork of this stream.")
 @click.option(
-    "--fork-offset", type=Offset(), help="Share the messages before this offset; default: the tail."
+    "--fork-offset",
+    type=Offset(),
+    help="The fork shares the messages before this offset; default: the tail.",
 )
 @click.option(
     "--fork-sub-offset",
     type=click.IntRange(min=0),
-    help="Also share the start of the next append: this many bytes, or messages in a JSON stream.",
+    help="The fork also shares this many bytes (JSON stream: messages) of the next append.",
 )
 @remote
 def create_command(client: Client, path: str, *, is_json: bool, **options: Any) -> None:
@@ -86,7 +90,7 @@ def _configuration(
     fork_sub_offset: int | None,
 ) -> CreateHeaders:
     if fork_from is None and (fork_offset is not None or fork_sub_offset is not None):
-        raise CommandRefused("--fork-offset and --fork-sub-offset need --fork-from")
+        raise CommandRefused("--fork-offset and --fork-sub-offset require --fork-from")
     return CreateHeaders(
         content_type=content_type,
         ttl=ttl,
@@ -124,7 +128,7 @@ def head_command(client: Client, path: str, *, is_json: bool) -> None:
 
 
 @click.command("ls")
-@click.option("--prefix", default="", help="Only paths with this prefix.")
+@click.option("--prefix", default="", help="List only paths with this prefix.")
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of streams.")
 @remote
 def ls_command(client: Client, *, prefix: str, limit: int | None, is_json: bool) -> None:
@@ -186,8 +190,8 @@ def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -
     """
     if not is_sure:
         if not sys.stdin.isatty():
-            raise CommandRefused("a deletion cannot be undone; add --yes to confirm it")
-        question = f"Delete {printable(path)} on {printable(client.url)} and all its messages?"
+            raise CommandRefused("a deletion cannot be undone; confirm the deletion with --yes")
+        question = f"Delete stream {printable(path)} on {printable(client.url)} with all messages?"
         click.confirm(question, abort=True, err=True)
     client.stream(path).delete()
     report(f"deleted {path}", {"path": path, "deleted": True}, is_json=is_json)
@@ -209,8 +213,7 @@ def live_pages(
     """Yield the stored messages, starting at `offset`, then new messages as they arrive.
 
     Each list has the messages of one response. Only the first request has a deadline. Later
-    requests are retried without limit if the server is unreachable. `on_retry` is called before
-    each of these retries.
+    requests are retried without limit, and `on_retry` is called before each retry.
     """
 
     def on_retry_after_begin(error: ClientError, tries: int) -> None:
@@ -284,7 +287,7 @@ def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_jso
             raise
         # An error without a status comes from the client. It means that the stream was deleted and
         # created again, so that it has a new incarnation.
-        message = f"{error.message}; run the command again; --offset -1 reads from the beginning"
+        message = f"{error.message}; run the command again, with --offset -1 for all messages"
         raise CommandRefused(message, EXIT_REFUSED) from error
 
 

@@ -125,10 +125,10 @@ def test_one_bad_verdict_spoils_the_result() -> None:
 
     assert complaints(good, good, good) == []
     assert complaints(good) == [], "without Spark, too"
-    assert complaints(bad, good, good) == [f"NOT exactly once: orders: {bad.complaint}"]
-    assert complaints(good, bad, good) == [f"NOT exactly once: enriched: {bad.complaint}"]
-    assert complaints(good, good, bad) == [f"NOT exactly once: totals: {bad.complaint}"]
+    assert complaints(bad, good, good) == [f"NOT exactly once: stream orders: {bad.complaint}"]
+    assert complaints(good, bad, good) == [f"NOT exactly once: stream enriched: {bad.complaint}"]
+    assert complaints(good, good, bad) == [f"NOT exactly once: stream totals: {bad.complaint}"]
     assert complaints(good, good, good, misplaced=1) == [
-        "NOT as acknowledged: 1 batches are at a wrong offset"
+        "NOT exactly once: 1 batches have a wrong offset"
     ]
-    assert "1 lost" in bad.complaint
+    assert "1 rows lost" in bad.complaint

@@ -15,11 +15,19 @@ PROBLEM = {"content-type": "application/problem+json"}
     ("error", "code", "words"),
     [
         (errors.StreamNotFound("404 stream_not_found: none", status=404), EXIT_REFUSED, "semel ls"),
-        (errors.NotSupported("no such page"), EXIT_NOT_UNDERSTOOD, "is it a semel server?"),
+        (
+            errors.NotSupported("no such page"),
+            EXIT_NOT_UNDERSTOOD,
+            "check that --url is a semel server",
+        ),
         (errors.ProtocolError("nonsense"), EXIT_NOT_UNDERSTOOD, "check --url"),
         (errors.Unavailable("refused"), EXIT_UNAVAILABLE, "semel serve"),
         (errors.Unavailable("503 overloaded", status=503), EXIT_UNAVAILABLE, "later"),
-        (errors.Indeterminate("reset"), EXIT_UNAVAILABLE, "may or may not have been applied"),
+        (
+            errors.Indeterminate("reset"),
+            EXIT_UNAVAILABLE,
+            "it is unknown whether the server applied the request",
+        ),
     ],
 )
 def test_every_failure_has_its_code_and_says_what_to_do(
@@ -45,7 +53,10 @@ def test_a_refusal_is_told_with_its_code_and_facts_once() -> None:
 
 def test_a_refusal_that_may_have_been_applied_says_so() -> None:
     error = errors.Refused("500 odd: no", status=500, code="odd", applied=errors.UNKNOWN)
-    assert error_report(error).format_message() == "odd: no; the request may have been applied"
+    assert (
+        error_report(error).format_message()
+        == "odd: no; perhaps the server has applied the request"
+    )
 
 
 def test_what_the_client_found_out_itself_gets_no_advice_of_the_server() -> None:

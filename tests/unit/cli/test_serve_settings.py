@@ -135,7 +135,7 @@ def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path
         ("gap_hold_ms = 1001\n", "Invalid value for '--gap-hold-ms'"),
         ("producer_idle_seconds = 0\n", "Invalid value for '--producer-idle-seconds'"),
         ("segment_bytes = 4097\n", "multiple of 8"),
-        ("port =\n", "is not TOML"),
+        ("port =\n", "is not a valid TOML file"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_reason(

@@ -67,8 +67,8 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
 
     answer(monkeypatch, None)
     monkeypatch.setattr(importlib.metadata, "version", refuse)
-    assert said("pandas") == ("warn", "is missing; run: pip install 'pandas>=2.2,<3'")
-    assert said("pyarrow") == ("warn", "is missing; run: pip install 'pyarrow>=18'")
+    assert said("pandas") == ("warn", "the package is missing; run: pip install 'pandas>=2.2,<3'")
+    assert said("pyarrow") == ("warn", "the package is missing; run: pip install 'pyarrow>=18'")
 
 
 def test_the_versions_are_those_of_the_extra() -> None:
@@ -90,7 +90,7 @@ def _sorted(requirement: str) -> tuple[str, ...]:
 def test_java_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, None)
     monkeypatch.setattr(doctor, "find_java", lambda: Java("/j", 21, "PATH"))  # type: ignore[arg-type]
-    assert said("java") == ("ok", "21 at /j, found by PATH")
+    assert said("java") == ("ok", "21 in /j, found through PATH")
 
 
 def test_a_missing_java_is_told_with_its_cures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_without_the_package_the_command_is_still_listed() -> None:
 def test_benchmarks_of_another_version_are_refused() -> None:
     done = run(OLDER, "bench", "--help")
     assert done.returncode == 69
-    assert f"cannot measure semel {semel.__version__}; in a checkout of semel" in done.stderr
+    assert f"does not match semel {semel.__version__}; in a checkout of semel" in done.stderr
     assert "pip install . ./src/semel_bench" in done.stderr
 
 

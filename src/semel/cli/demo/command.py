@@ -21,7 +21,7 @@ from semel.version import install_advice
 
 
 @click.command("demo")
-@click.option("--data", metavar="DIR", default="semel-demo", help="A new or empty directory.")
+@click.option("--data", metavar="DIR", default="semel-demo", help="New or empty data directory.")
 @click.option(
     "--orders",
     type=click.IntRange(1, 10_000_000),
@@ -37,22 +37,21 @@ from semel.version import install_advice
 def demo_command(data: str, orders: int, seed: int, *, force: bool, no_spark: bool) -> int:
     """Show exactly-once writes while processes are killed.
 
-    A producer writes orders to a server. The network loses responses, and the server is killed
-    several times. Spark turns the orders into enriched orders and totals per minute. The Spark
-    driver is killed too.
+    A producer writes orders to a server. Spark adds enriched orders and totals per minute.
+    Responses are lost, and the server and the Spark driver are killed.
 
     For comparison, the same orders are also written to other streams with plain retries.
 
-    At the end, all streams are read and compared with the input. The exit code is 70 if the
-    exactly-once streams do not contain everything exactly once.
+    At the end, all streams are compared with the expected rows. The exit code is 70 if an
+    exactly-once stream is wrong.
     """
     console = Console(highlight=False)
     lack = "--no-spark is set" if no_spark else missing_for_spark()
     if lack is not None:
-        console.print(f"Only the producers run, without Spark: {lack}", soft_wrap=True)
+        console.print(f"The demo runs without Spark: {lack}", soft_wrap=True)
     home = prepare_directory(data, is_forced=force)
     console.print(
-        f"{orders:,} orders; two methods: exactly-once writes, plain retries; seed {seed}"
+        f"{orders:,} orders are written exactly once, and again with plain retries; seed {seed}"
     )
     with Screen(console) as screen:
         run = DemoRun(home, Plan(orders, seed), screen, has_spark=lack is None)
@@ -88,7 +87,7 @@ def _print_commands(console: Console, path: Path, *, has_spark: bool) -> None:
     lines += ["semel ls", "semel read orders --limit 3", "semel producers ls orders"]
     if has_spark:
         lines += ["semel read enriched --limit 3", "semel read totals", "semel sinks ls"]
-    console.print("\nThe data is kept. To inspect it:")
+    console.print("\nThe data is kept. To inspect the data, run:")
     for line in lines:
         console.print(f"  {line}", soft_wrap=True)
 
@@ -153,7 +152,7 @@ class Screen:
 
 
 def result_table(results: list[LaneResult], facts: RunFacts) -> Table:
-    """Return the results as a table with one column for each lane."""
+    """Return the results as a table. Each lane (method of writing) has one column."""
     table = Table(title=f"after {facts.seconds:.0f} seconds", title_justify="left")
     table.add_column("")
     for result in results:

@@ -1,7 +1,7 @@
 """The demo's Spark program. It turns orders into enriched orders and totals per window.
 
-The program writes its results in two ways: with semel's sink, and with plain appends. The demo
-starts the program as `python -m semel.cli.demo.job JSON`, and later kills it.
+The program writes its results twice: with semel's sink, and with plain appends. The demo runs
+`python -m semel.cli.demo.job JSON`, and later kills this process.
 """
 
 import os
@@ -61,7 +61,7 @@ def read(spark: "SparkSession", job: Job, path: str) -> "DataFrame":
 
 
 def enriched(orders: "DataFrame") -> "DataFrame":
-    """Add the aisle of each order's item."""
+    """Add to each order the aisle of its item."""
     from pyspark.sql import functions as f
 
     aisles = f.create_map(*map(f.lit, chain(*AISLES.items())))
@@ -70,7 +70,7 @@ def enriched(orders: "DataFrame") -> "DataFrame":
 
 
 def totals(orders: "DataFrame") -> "DataFrame":
-    """Count and sum the orders of each minute. A total is written when its window closes."""
+    """Return the number of orders and the sum of their prices, for each minute that closes."""
     from pyspark.sql import functions as f
 
     timed = orders.withColumn("time", f.timestamp_millis("at"))
@@ -84,7 +84,7 @@ def totals(orders: "DataFrame") -> "DataFrame":
 
 
 def write_exactly_once(job: Job, path: str, rows: "DataFrame") -> "StreamingQuery":
-    """Write the rows with semel's sink, which commits each Spark batch exactly once."""
+    """Write the rows with semel's sink. The sink commits each Spark batch exactly once."""
     writer = rows.writeStream.format("semel").option("url", job.url).option("stream", path)
     return _start(job, path, writer.option("txnAppId", f"demo-{path}"))
 

@@ -124,7 +124,7 @@ class Plan(Struct, frozen=True):
         return Order(number, at, _ITEMS[item], 100 + rest % 99_900)
 
     def kill_points(self) -> list[int]:
-        """Return when to kill the server. Each point is a number of confirmed orders."""
+        """Return the numbers of confirmed orders at which the server is killed."""
         width = self.orders / (self.server_kills + 1)
         shifts = (draw_number(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
@@ -173,7 +173,7 @@ Row = TypeVar("Row", Order, Enriched, Total)
 
 
 class StreamVerdict(Struct, frozen=True):
-    """How a stream differs from the expected rows.
+    """Counts the differences between a stream and the expected rows.
 
     `wrong` counts the rows that were changed or that were never sent. `misplaced` counts the rows
     that are out of order.
@@ -193,7 +193,7 @@ class StreamVerdict(Struct, frozen=True):
     @property
     def complaint(self) -> str:
         return (
-            f"{self.lost:,} lost, {self.duplicated:,} duplicated, {self.wrong:,} wrong, "
+            f"{self.lost:,} rows lost, {self.duplicated:,} duplicated, {self.wrong:,} wrong, "
             f"{self.misplaced:,} out of order"
         )
 
@@ -215,8 +215,8 @@ def judge_stream(
 ) -> StreamVerdict:
     """Compare the stored rows with the expected rows.
 
-    If `is_ordered`, the rows must be sorted by key, apart from repeated rows. Otherwise the order
-    is ignored. Pass False for rows that Spark shuffles, because Spark does not preserve the order.
+    If `is_ordered`, the rows must be sorted by key, apart from repeated rows. Pass False for rows
+    that Spark shuffles, because Spark does not preserve their order.
     """
     by_key = {row.key: row for row in expected}
     keys = [row.key for row in stored if row is not None and row.key in by_key]
@@ -253,9 +253,8 @@ _OWN_NAMES: Final = frozenset({_MARKER_NAME, DATA, CHECKPOINTS, DRIVER_LOG})
 def prepare_directory(path: str, *, is_forced: bool) -> Path:
     """Create or empty a directory, mark it as created by a demo, and return its path.
 
-    Raises CommandRefused if `path` is not a directory. Raises CommandRefused if the directory is
-    not empty and one of these applies: `is_forced` is False, the directory contains files that no
-    demo has created, or a process uses the directory.
+    Raises CommandRefused if `path` is not a directory, or if the files in the directory must not be
+    replaced (see `_check_replaceable`).
     """
     if os.path.exists(path) and not os.path.isdir(path):
         raise CommandRefused(f"{path} is not a directory; choose a directory with --data")
@@ -266,7 +265,7 @@ def prepare_directory(path: str, *, is_forced: bool) -> Path:
     for name in names:
         _remove(os.path.join(path, name))
     home = Path(path).absolute()
-    text = "Created by `semel demo`; `semel demo --force` may replace it.\n"
+    text = "`semel demo` created this directory. `semel demo --force` replaces it.\n"
     (home / _MARKER_NAME).write_text(text, encoding="utf-8")
     return home
 
@@ -274,8 +273,7 @@ def prepare_directory(path: str, *, is_forced: bool) -> Path:
 def _check_replaceable(path: str, names: list[str], *, is_forced: bool) -> None:
     if _MARKER_NAME not in names:
         raise CommandRefused(
-            f"{path} is not empty and was not created by a demo; choose another directory with"
-            " --data"
+            f"{path} is not empty and was not created by a demo; choose a new directory with --data"
         )
     if not is_forced:
         raise CommandRefused(
@@ -284,7 +282,7 @@ def _check_replaceable(path: str, names: list[str], *, is_forced: bool) -> None:
     foreign = [name for name in names if name not in _OWN_NAMES]
     if foreign:
         raise CommandRefused(
-            f"{path} contains {foreign[0]}, which was not created by a demo; choose another"
+            f"{path} contains {foreign[0]}, which was not created by a demo; choose a new"
             " directory with --data"
         )
     if is_in_use(os.path.join(path, DATA)):

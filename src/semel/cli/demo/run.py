@@ -110,10 +110,10 @@ class Driver:
         self._process.stdin.close()
 
     def _last_error(self) -> str:
-        """Return the last error in the log, which is Python's. Java logs its errors earlier."""
+        """Return the last error in the log. Python logs its error after Java."""
         lines = self._log.read_text(errors="replace").splitlines()
         errors = [line for line in lines if _ERROR.match(line)]
-        return f"{errors[-1] if errors else 'no error message'} (its log is {self._log})"
+        return f"{errors[-1] if errors else 'no error message'} (see the log {self._log})"
 
 
 def kill_session(leader: int) -> None:
@@ -177,11 +177,10 @@ class Checkpoint:
 
 
 class MidBatch:
-    """Detects when the queries are in the middle of a batch, so that the driver can be killed.
+    """Decides when to kill the driver: when all given queries are in the middle of a batch.
 
-    The queries in `exact` must be running a batch. The query `naive` must be running a batch and
-    must have written rows of that batch. After START_SECONDS_MAX, the query `naive` is
-    ignored. After twice that time, any moment is accepted.
+    The query `naive` must also have written rows of its batch. After START_SECONDS_MAX, the query
+    `naive` is ignored. After twice that time, any moment is accepted.
     """
 
     def __init__(
@@ -232,23 +231,23 @@ class LaneResult(Struct, frozen=True):
 
     @property
     def complaints(self) -> list[str]:
-        """One message for each faulty stream, and one if batches were stored at wrong offsets.
+        """One message for each faulty stream, and one message if batches have wrong offsets.
 
         A stream is faulty if any row is lost, duplicated, wrong or out of order.
         """
         complaints = [
-            f"NOT exactly once: {name}: {verdict.complaint}"
+            f"NOT exactly once: stream {name}: {verdict.complaint}"
             for name, verdict in self.verdicts.items()
             if not verdict.is_exactly_once
         ]
         if self.produced.misplaced:
             count = self.produced.misplaced
-            complaints.append(f"NOT as acknowledged: {count:,} batches are at a wrong offset")
+            complaints.append(f"NOT exactly once: {count:,} batches have a wrong offset")
         return complaints
 
 
 class RunFacts(Struct, frozen=True):
-    """Facts about the whole run: the kills, which affect all lanes, and the duration."""
+    """The number of kills and the duration of a run. Each kill affects all lanes."""
 
     server_kills: int
     driver_kills: int
@@ -341,14 +340,14 @@ class DemoRun:
             self._watcher.show(lane.path, lane.produced.confirmed, len(self._input))
             dropped = lane.dropped - self._dropped.get(lane.path, 0)
             if dropped:
-                self._watcher.fault(f"{lane.path}: responses lost after the append: {dropped}")
+                self._watcher.fault(f"{lane.path}: responses lost after an append: {dropped}")
             self._dropped[lane.path] = lane.dropped
 
     def _kill_server(self) -> None:
         pid = self._server.pid
         self._server.kill()
         self._server_kills += 1
-        self._watcher.fault(f"SIGKILL to the server, process {pid}")
+        self._watcher.fault(f"SIGKILL was sent to the server, process {pid}")
         began = time.monotonic()
         self._server.restart()
         seconds = time.monotonic() - began
@@ -364,7 +363,7 @@ class DemoRun:
         rows = self._plan.last_spark_rows if is_last else self._plan.spark_rows
         self._job = Job(self._server.url, checkpoints, rows, is_last)
         self._driver.start(self._job)
-        self._watcher.say(f"Spark starts, driver process {self._driver.pid}; this takes a while")
+        self._watcher.say(f"Spark is starting, driver process {self._driver.pid}; please wait")
 
     def _watch_spark(self) -> None:
         exact, naive = self._queries[:2], self._queries[2]
@@ -380,13 +379,15 @@ class DemoRun:
     def _kill_driver(self) -> None:
         pid = self._driver.pid
         self._driver.kill()
-        self._watcher.fault(f"SIGKILL to the Spark driver, process {pid}, its JVM and its workers")
+        self._watcher.fault(
+            f"SIGKILL was sent to the Spark driver, process {pid}, and to its JVM and workers"
+        )
         self._watcher.say(self._in_flight())
 
     def _in_flight(self) -> str:
         batches = [(query.query, query.in_flight) for query in self._queries]
-        listed = [f"{batch} of {query}" for query, batch in batches if batch is not None]
-        return f"batches in flight: {', '.join(listed) or 'none'}"
+        listed = [f"batch {batch} of {query}" for query, batch in batches if batch is not None]
+        return f"unfinished Spark batches: {', '.join(listed) or 'none'}"
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
         """Wait until `is_over` returns True. Meanwhile show Spark's progress.
