@@ -53,7 +53,7 @@ class GapHold:
     def submit(self, command: Append, reply: Reply) -> None:
         """Submit an append. If it is refused as a gap, hold it and submit it once more.
 
-        The append is submitted again when its predecessor is accepted, or when its time is over.
+        The append is submitted again when its predecessor is accepted, or when the hold expires.
         """
         tag = command.producer
         if tag is None or tag.mode != DENSE:

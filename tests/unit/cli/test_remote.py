@@ -20,7 +20,7 @@ PROBLEM = {"content-type": "application/problem+json"}
             EXIT_NOT_UNDERSTOOD,
             "check that --url is a semel server",
         ),
-        (errors.ProtocolError("nonsense"), EXIT_NOT_UNDERSTOOD, "check --url"),
+        (errors.ProtocolError("nonsense"), EXIT_NOT_UNDERSTOOD, "check that --url"),
         (errors.Unavailable("refused"), EXIT_UNAVAILABLE, "semel serve"),
         (errors.Unavailable("503 overloaded", status=503), EXIT_UNAVAILABLE, "later"),
         (
