@@ -507,7 +507,7 @@ def test_tail_goes_on_after_a_restart(tmp_path: Path, number: signal.Signals) ->
             rest, complaint = process.communicate(timeout=60)
             assert rest == "4\n"
             assert process.returncode == 0
-            assert "retrying until the server responds" in complaint
+            assert "the command retries until the server responds" in complaint
 
 
 def test_tail_begins_now_and_ends_by_the_users_hand(served: Served) -> None:

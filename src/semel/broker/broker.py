@@ -136,7 +136,7 @@ class Broker:
     # ---- commands ------------------------------------------------------------------------------
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command. Reply when all state that the outcome reveals is durable."""
+        """Execute a command. Reply when everything that the outcome depends on is durable."""
         field = find_invalid_field(command)
         if field is not None:
             self._release(reply, InvalidRequest(field))
@@ -154,7 +154,7 @@ class Broker:
             self._parked.append((command, reply))
 
     def _execute(self, command: EngineCommand, reply: Reply) -> bool:
-        """Decide a command and journal its event. Return False if the command has to wait."""
+        """Decide a command and add its event to the journal. Return False if it has to wait."""
         if self._appender.pending_bytes > GROUP_BYTES_MAX:
             return False
         if not (self._expiry.is_idle or self._expire_before(command)):
@@ -171,7 +171,7 @@ class Broker:
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
-        """Journal and apply a decision's event. Return False if the journal has no room yet."""
+        """Add a decision's event to the journal and apply it. Return False if there is no room."""
         event = decision.event
         if event is None:
             self._release(reply, decision.outcome)
@@ -243,7 +243,7 @@ class Broker:
                     self._expiry.watch(stream)
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
-        """EO-4. Send a reply when the state that `result` reveals is durable. Refusals wait too."""
+        """EO-4. Reply when everything that `result` depends on is durable. Refusals wait too."""
         if self._appender.has_facts:
             self._open.replies.append((reply, result))
         elif self._flying is not None and self._flying.is_synced:
@@ -299,7 +299,7 @@ class Broker:
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
-        """EO-5. Return the next write group. Return None during a write, or if nothing is due."""
+        """EO-5. Return the next write group. Return None during a write, or if there is no work."""
         if self._flying is not None:
             return None
         group = self._appender.take()
@@ -315,7 +315,7 @@ class Broker:
         return group
 
     def written(self, group: WriteGroup) -> None:
-        """EO-6. Record that a write group was written. If it was synced, it is now durable.
+        """EO-6. Record that a write group was written. If the group was synced, it is now durable.
 
         Then make the group's messages visible to readers, and send the group's replies.
         """
@@ -426,7 +426,7 @@ class Broker:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Reply with a stream's durable messages, starting at `offset` or, if None, at the head.
+        """Reply with a stream's durable messages. Start at `offset`, or at the head if it is None.
 
         If the stream has a TTL, a read at a valid offset restarts the TTL.
         """
@@ -462,7 +462,7 @@ class Broker:
         return None
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """Expire the streams, transactions and producers that are due. Return the total number.
+        """Expire the streams, transactions and producers that are due. Return their number.
 
         At most `count_max` of each kind are expired.
         """

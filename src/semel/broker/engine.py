@@ -236,7 +236,7 @@ class Engine:
     def has_stream(self, path: str) -> bool:
         """Return True if the state has the stream, even if the stream is not durable yet.
 
-        Send a response that depends on the result only in the reply to a later `submit` or `ask`.
+        If a response depends on the result, send it in the reply to a later `submit` or `ask`.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))

@@ -8,7 +8,7 @@ from semel.model.commands import BY_TIMEOUT, COMMITTED, TXN_INLINE
 
 
 class EngineFigures(Struct, frozen=True, kw_only=True):
-    """Counts since the start of the process, and current sizes.
+    """Counters since the start of the process, and current sizes.
 
     The fields that end in `_ms` are points in time, in milliseconds since 1970.
     """

@@ -39,7 +39,7 @@ class _Held(Struct):
 class GapHold:
     """Wraps the `submit` method of an engine. All methods must be called from the same thread.
 
-    `seconds` is the longest time that an append is held. `count` is how many are held now.
+    `seconds` is the longest time that an append is held. `count` is how many appends are held.
     """
 
     def __init__(self, submit: Submit, call_later: CallLater, *, seconds: float) -> None:

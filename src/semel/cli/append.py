@@ -171,7 +171,7 @@ def _size(source: IO[bytes]) -> int:
     "headers",
     type=HeaderPair(),
     multiple=True,
-    help="Header to store with the message; can be repeated.",
+    help="Header to store with the message; the option can be repeated.",
 )
 @click.option("--producer", "producer", type=TokenText(), metavar="ID", help="Producer id.")
 @click.option("--epoch", type=click.IntRange(min=0), help="Epoch of the producer.")

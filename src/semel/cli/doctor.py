@@ -119,7 +119,7 @@ REQUIRED: Final = (("pyspark", (4, 2), (5,)), ("pyarrow", (18,), None), ("pandas
 
 
 def check_spark() -> list[Check]:
-    """Check the requirements of Spark. Return the results.
+    """Check what semel needs to work with Spark. Return the results.
 
     If Spark is not installed, return a single result that says so.
     """

@@ -3,7 +3,8 @@
 The child's standard input is a pipe from the parent. The parent writes nothing to it, so the end of
 this input means that the parent has ended.
 
-The first argument is a temporary directory that the child then removes, or an empty string.
+The first argument is a temporary directory, or an empty string. The child removes this directory
+when the parent has ended.
 """
 
 import os

@@ -26,7 +26,7 @@ _ONE_LINE: Final = bytes.maketrans(b"\t\n\r", b"   ")
 
 
 class Style(Enum):
-    """How messages are printed."""
+    """The ways to print messages."""
 
     LINES = "one message per line"
     SAFE_LINES = "one message per line, with control characters escaped"

@@ -19,7 +19,7 @@ from semel.model.errors import CorruptData
 
 
 def is_in_use(path: str) -> bool:
-    """Return True if a process holds the directory's lock. This function does not keep it."""
+    """Return True if a process holds the directory's lock. This function does not keep the lock."""
     try:
         fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

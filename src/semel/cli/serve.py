@@ -155,14 +155,14 @@ def _setting(
     "long-poll-timeout",
     type=Seconds(3600.0),
     default=30.0,
-    help="Maximum time that a long-poll waits.",
+    help="Maximum time that a long-poll request waits for new messages.",
 )
 @_setting("segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="Size of a journal file.")
 @_setting(
     "reserve-bytes",
     type=int,
     default=RESERVE_BYTES_DEFAULT,
-    help="Disk space reserved for deletes and checkpoints on a full disk.",
+    help="Disk space that is reserved for deletes and checkpoints when the disk is full.",
 )
 @_setting(
     "body-bytes-max",
@@ -289,7 +289,7 @@ def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     """
     if cert is None:
         if key is not None:
-            raise CommandRefused("--tls-key requires --tls-cert, the certificate for this key")
+            raise CommandRefused("--tls-key requires --tls-cert with the certificate for this key")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

@@ -73,7 +73,7 @@ def create_command(client: Client, path: str, *, is_json: bool, **options: Any) 
         "next_offset": info.next_offset,
         "closed": info.closed,
     }
-    what = "created" if result.is_new else "already exists with this configuration:"
+    what = "created" if result.is_new else "the stream already exists with this configuration:"
     sentence = f"{what} {path} ({info.content_type}), next offset {info.next_offset}"
     report(sentence, facts, is_json=is_json)
 
@@ -163,7 +163,7 @@ def trim_command(client: Client, path: str, *, before: str, is_json: bool) -> No
     """Remove the messages of the stream PATH before an offset."""
     client.stream(path).trim(before)
     facts = {"path": path, "first_offset": before}
-    report(f"trimmed {path}: the first offset is {before}", facts, is_json=is_json)
+    report(f"trimmed {path}: the first offset is now {before}", facts, is_json=is_json)
 
 
 @click.command("close")
@@ -294,4 +294,4 @@ def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_jso
 def _report_first_retry(error: ClientError, tries: int) -> None:
     if not tries:
         message = printable(error.message)
-        click.echo(f"semel: {message}; retrying until the server responds", err=True)
+        click.echo(f"semel: {message}; the command retries until the server responds", err=True)

@@ -30,7 +30,7 @@ from semel.version import install_advice
     help="Number of orders.",
 )
 @click.option(
-    "--seed", type=int, default=1, help="The same seed gives the same orders and planned faults."
+    "--seed", type=int, default=1, help="Random seed; it determines the orders and planned faults."
 )
 @click.option("--force", is_flag=True, help="Replace the data of an earlier demo.")
 @click.option("--no-spark", is_flag=True, help="Run the producers only, without Spark and Java.")

@@ -70,7 +70,7 @@ def enriched(orders: "DataFrame") -> "DataFrame":
 
 
 def totals(orders: "DataFrame") -> "DataFrame":
-    """Return the number of orders and the sum of their prices, for each minute that closes."""
+    """Count the orders per minute and add up their prices. Spark writes only closed windows."""
     from pyspark.sql import functions as f
 
     timed = orders.withColumn("time", f.timestamp_millis("at"))

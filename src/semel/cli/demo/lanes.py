@@ -22,7 +22,7 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 class Produced(Struct):
-    """Counts of one producer's orders, retries and batches so far."""
+    """Counters for one producer: orders, retries and batches so far."""
 
     confirmed: int = 0  # orders
     retried: int = 0  # requests that were sent again
