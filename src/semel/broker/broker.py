@@ -1,7 +1,7 @@
 """The broker: it decides every command and builds every frame of the journal.
 
-The broker does not write to the disk. It returns work orders, and the engine executes them.
-`docs/explanation/exactly-once.md` explains the steps EO-1 to EO-7. The broker does EO-2 to EO-7:
+The broker does not write to the disk. It returns work orders, and the engine executes them. The
+broker does these steps of an append, which `docs/explanation/exactly-once.md` explains:
 
     submit()      EO-2 decide, EO-3 apply, EO-4 delay the reply
     next_group()  EO-5 return the bytes to write

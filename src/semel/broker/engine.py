@@ -1,8 +1,7 @@
 """The engine: a broker on a data directory, with an event loop and two threads.
 
-The loop decides commands and sends replies. One thread writes the journal, except for writes that
-are faster on the loop. The other thread commits checkpoints. Frames that arrive during a write are
-collected for the next write.
+The loop decides commands, sends replies and does very short writes. One thread does all other
+writes to the journal, and the other thread commits checkpoints.
 """
 
 import asyncio

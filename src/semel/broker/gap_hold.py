@@ -1,8 +1,8 @@
 """The gap hold: an append that arrives before its predecessor waits for the predecessor.
 
 If a producer sends on several connections, sequence 3 can arrive before sequence 2. The broker
-refuses sequence 3 as a gap. The gap hold does not send this refusal. It submits the append again
-when sequence 2 is accepted, or after a limited time.
+refuses sequence 3 as a gap. Instead of sending this refusal, the gap hold submits the append again
+later.
 """
 
 from collections.abc import Callable

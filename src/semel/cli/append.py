@@ -190,8 +190,8 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
     If DATA is `-`, the data is read from standard input. In a JSON stream, each element of an array
     is one message. --json affects only the output.
 
-    If a response is lost, the request is repeated until --timeout. The append is stored only once.
-    The request is not repeated if the stream does not recognise duplicates.
+    If a response is lost, the request is repeated until --timeout, but stored only once. It is not
+    repeated if the stream does not recognise duplicates.
     """
     options = AppendOptions(**values)
     if options.lines:

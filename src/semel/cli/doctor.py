@@ -279,7 +279,7 @@ def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
     Changes no data, and does not keep the directory locked.
 
     The exit code is 65 if the data is corrupt, 66 if there is no such data directory, and 69 if
-    something that semel needs is missing. Otherwise the exit code is 0.
+    something that semel needs is missing.
     """
     if is_deep and data is None:
         raise CommandRefused("--verify requires --data; run `semel doctor --verify --data DIR`")

@@ -1,10 +1,7 @@
 """The child process of `local()`: a `semel serve` that ends when its parent process ends.
 
-The child's standard input is a pipe from the parent. The parent writes nothing to it, so the end of
-this input means that the parent has ended.
-
-The first argument is a temporary directory, or an empty string. The child removes this directory
-when the parent has ended.
+The child's standard input is a pipe from the parent. The pipe is closed when the parent ends. Then
+the child removes the temporary directory that is its first argument (empty if there is none).
 """
 
 import os

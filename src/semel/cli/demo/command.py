@@ -37,10 +37,8 @@ from semel.version import install_advice
 def demo_command(data: str, orders: int, seed: int, *, force: bool, no_spark: bool) -> int:
     """Show exactly-once writes while processes are killed.
 
-    A producer writes orders to a server. Spark adds enriched orders and totals per minute.
-    Responses are lost, and the server and the Spark driver are killed.
-
-    For comparison, the same orders are also written to other streams with plain retries.
+    A producer and Spark write to a server. Responses are lost, and the server and the Spark driver
+    are killed. For comparison, the same data is also written with plain retries.
 
     At the end, all streams are compared with the expected rows. The exit code is 70 if an
     exactly-once stream is wrong.
