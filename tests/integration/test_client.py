@@ -156,7 +156,7 @@ def test_bytes_come_back_as_they_went(client: Any, server: Server) -> None:
     stream.append(blob)
     stream.append(b"\x00")
     assert stream.read_bytes() == blob + b"\x00"
-    with pytest.raises(TypeError, match="takes bytes"):
+    with pytest.raises(TypeError, match="accepts only bytes"):
         stream.append("text")
 
 

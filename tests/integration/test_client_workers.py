@@ -384,7 +384,7 @@ def test_a_transaction_is_not_begun_twice(client: Any, inputs: str, group: str) 
     time.sleep(0.2)
     with pytest.raises(errors.TransactionTimedOut):
         txn.commit()
-    with pytest.raises(errors.InvalidTransactionState, match="make a new one"):
+    with pytest.raises(errors.InvalidTransactionState, match="create a new transaction"):
         txn.begin()
 
 

@@ -63,9 +63,9 @@ def parse_address(url: str) -> Address:
             f"{url!r} is not the address of a server; use an address such as http://127.0.0.1:4437"
         )
     if parts.username is not None or parts.password is not None:
-        raise ValueError("an address must not contain a user and password; pass token= or headers=")
+        raise ValueError("an address must not contain credentials; pass them as token= or headers=")
     if parts.query or parts.fragment:
-        raise ValueError(f"{url!r} must not contain a query or a fragment")
+        raise ValueError(f"the server address {url!r} must not contain a query or a fragment")
     if not _is_host(parts.hostname):
         raise ValueError(
             f"{parts.hostname!r} is not a valid host name; write a non-ASCII name in punycode"
@@ -160,11 +160,11 @@ def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
     fields = list((headers or {}).items())
     for name, value in fields:
         if name.lower() in _OURS:
-            raise ValueError(f"the header {name} cannot be passed, because the client sets it")
+            raise ValueError(f"do not pass the header {name}; the client sets this header itself")
         _line(name, value)
     if token is not None:
         if any(name.lower() == "authorization" for name, _ in fields):
-            raise ValueError("pass token= or an Authorization header, not both")
+            raise ValueError("pass either token= or an Authorization header, not both")
         fields.append(("Authorization", f"Bearer {token}"))
         _line(*fields[-1])
     return tuple(fields)
@@ -172,7 +172,7 @@ def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
 
 def _line(name: str, value: str) -> str:
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is not the name of a header")
+        raise ValueError(f"{name!r} is not a valid header name")
     if _NEVER.search(value) is not None or value != value.strip(" \t"):
         raise ValueError(f"{value!r} cannot be sent as the value of the header {name}")
     return f"{name}: {value}\r\n"
@@ -202,7 +202,7 @@ class TransactionHeaders(Struct, frozen=True):
 
 
 class AppendHeaders(Struct, frozen=True):
-    """The conditions of an append, and the ids by which the server recognises a repeat."""
+    """The conditions of an append, and the ids that let the server recognise a repeat."""
 
     seq: str | None = None
     if_match: str | None = None
@@ -251,7 +251,7 @@ class AppendHeaders(Struct, frozen=True):
 
     @property
     def is_guarded(self) -> bool:
-        """True if the append has a condition, but no id by which the server recognises a repeat.
+        """True if the append has a condition, but no id that lets the server recognise a repeat.
 
         The server refuses a repeat if the condition no longer holds. Such a refusal does not show
         whether the first request was applied.
@@ -299,5 +299,5 @@ class CreateHeaders(Struct, frozen=True):
 def _print_ttl(ttl: int | timedelta) -> str:
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if seconds != int(seconds) or seconds < 0:
-        raise ValueError(f"ttl={seconds}; expected whole seconds, 0 or more")
+        raise ValueError(f"ttl={seconds} is invalid; expected a whole number of seconds, 0 or more")
     return str(int(seconds))

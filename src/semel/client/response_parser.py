@@ -1,9 +1,8 @@
 """A parser for the HTTP/1.1 responses on one connection. It uses no sockets.
 
-Call `expect` once for each request, in order, because the format of a response depends on its
-request. Call `feed` with the received bytes, in pieces of any size. Call `end` when the server has
-closed the connection. The parser raises ProtocolError if a response is ambiguous, because
-different parsers could interpret such a response in different ways.
+Call `expect` once for each request, in the order of the requests. Call `feed` with received bytes,
+and `end` when the server has closed the connection. An ambiguous response raises ProtocolError,
+because other parsers could read it differently.
 """
 
 import re
@@ -102,7 +101,7 @@ class ResponseParser:
     def feed(self, data: bytes) -> list[ParserEvent]:
         """Return the events that `data` completes. Raises ProtocolError if `data` is invalid."""
         if data and not self._expected:
-            self._refuse("there is a response without a request")
+            self._refuse("the server sent a response without a request")
         self._buffer += data
         self.has_begun = self.has_begun or bool(data)
         self._events = []
@@ -113,8 +112,8 @@ class ResponseParser:
     def end(self) -> list[ParserEvent]:
         """Handle the end of the connection, and return the events that it completes.
 
-        Raises ResponseCut if only a part of a response was received. If no byte of a response was
-        received, no error is raised, and `waiting_count` still counts that response.
+        Raises ResponseCut in the middle of a response. If a response has not begun, no error is
+        raised, and `waiting_count` still counts that response.
         """
         self._events = []
         self.is_closing = True
@@ -132,20 +131,20 @@ class ResponseParser:
         end = self._buffer.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
         if end < 0:
             if len(self._buffer) >= HEAD_BYTES_MAX:
-                self._refuse(f"the headers are longer than {HEAD_BYTES_MAX} bytes")
+                self._refuse(f"the response headers are longer than {HEAD_BYTES_MAX} bytes")
             if not b"HTTP/1.".startswith(self._buffer[:7]):
                 self._refuse(
                     f"{bytes(self._buffer)[:40]!r} is not the beginning of an HTTP/1.1 response"
                 )
             return False
         if not self._expected:
-            self._refuse("there is a response without a request")
+            self._refuse("the server sent a response without a request")
         lines = bytes(self._buffer[:end]).split(b"\r\n")
         del self._buffer[: end + 4]
         status, is_old = self._read_status(lines[0])
         headers = self._read_fields(lines[1:])
         if status == 101:
-            self._refuse("the server switches to a different protocol without a request")
+            self._refuse("the server switched to a protocol that the client did not request")
         if status < 200:
             return True  # an interim response; the final response follows
         self._begin(status, headers, is_old=is_old)
@@ -162,7 +161,7 @@ class ResponseParser:
         for line in lines:
             match = _FIELD.fullmatch(line)
             if match is None:
-                self._refuse(f"{line[:80]!r} is not a header")
+                self._refuse(f"{line[:80]!r} is not a valid header line")
             name = match[1].decode("ascii").lower()
             value = match[2].rstrip(b" \t").decode("latin-1")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
@@ -187,8 +186,8 @@ class ResponseParser:
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
                 self._refuse(
-                    f"Transfer-Encoding {coding!r} is not supported; it must be chunked, and"
-                    " there must be no Content-Length"
+                    f"the response has Transfer-Encoding {coding!r}; only chunked without"
+                    " Content-Length is supported"
                 )
             self._step = self._take_chunk_size
         elif length is not None:
@@ -205,7 +204,7 @@ class ResponseParser:
         if values or not (value.isascii() and value.isdigit() and len(value) < 16):
             self._refuse(f"{text!r} is not a valid Content-Length")
         if int(value) > self._body_bytes_max:
-            self._refuse(f"the response has {value} bytes; at most {self._body_bytes_max} are read")
+            self._refuse(f"the response has {value} bytes; the limit is {self._body_bytes_max}")
         return int(value)
 
     # ---- the body --------------------------------------------------------------------------------
@@ -295,17 +294,17 @@ class ResponseParser:
         if coding == "identity" or not body:
             return body
         if coding not in ("gzip", "x-gzip"):
-            self._refuse(f"Content-Encoding {coding!r} was not requested")
+            self._refuse(f"the client did not request Content-Encoding {coding!r}")
         inflater = zlib.decompressobj(_GZIP_WINDOW)
         try:
             plain = inflater.decompress(body, self._body_bytes_max)
         except zlib.error as error:
             self._refuse(
-                f"the headers say that the body is gzip, but it is not valid gzip: {error}"
+                f"the Content-Encoding is gzip, but the response body is not valid gzip: {error}"
             )
         if not inflater.eof or inflater.unused_data or inflater.unconsumed_tail:
             self._refuse(
-                "the gzip body is incomplete, longer than the limit, or followed by other bytes"
+                "the gzip response is incomplete, longer than the limit, or followed by other bytes"
             )
         return plain
 

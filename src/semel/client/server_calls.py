@@ -67,9 +67,9 @@ def get(site: ServerConfig, target: str, kind: type[T]) -> Flow[T]:
 def post(site: ServerConfig, target: str, document: Any, kind: type[T], *statuses: int) -> Flow[T]:
     """Send a document and decode the response as `kind`.
 
-    If no response comes, the request is sent again. Therefore the request must be safe to repeat.
+    The request must be safe to repeat, because it is sent again if no response comes.
 
-    Raises NotSupported if the server does not know the target, a Refused error if the server
+    Raises NotSupported if the server does not know the target. Raises Refused if the server
     refuses the request, and ProtocolError if the status is not one of `statuses`.
     """
     exchange = yield from send(site, target, document)
@@ -81,7 +81,7 @@ def send(
 ) -> Flow[Exchanged]:
     """Send a document and return the response.
 
-    If no response comes, the request is sent again. Therefore the request must be safe to repeat.
+    The request must be safe to repeat, because it is sent again if no response comes.
 
     Raises NotSupported if the server does not know the target.
     """
@@ -110,7 +110,7 @@ def decoded(response: Response, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(response.body, type=kind)
     except msgspec.DecodeError as error:
-        raise ProtocolError(f"the response is not the expected document: {error}") from None
+        raise ProtocolError(f"the client cannot decode the response: {error}") from None
 
 
 def _require_progress(next_page: Any, after: Any) -> None:
@@ -119,7 +119,9 @@ def _require_progress(next_page: Any, after: Any) -> None:
     Without this check, reading the list could continue forever.
     """
     if next_page is not None and after is not None and next_page <= after:
-        raise ProtocolError("the next page of a list does not begin after the current page")
+        raise ProtocolError(
+            "the server sent a list page that does not begin after the previous page"
+        )
 
 
 # ---- transactions, sinks and groups, for operators -----------------------------------------------
@@ -155,7 +157,7 @@ def show_transaction(site: ServerConfig, name: str, epoch: int | None) -> Flow[D
 
 
 def end_transaction(site: ServerConfig, name: str, epoch: int, action: str) -> Flow[Document]:
-    """Commit, abort or fence any owner's transaction as an operator.
+    """Commit, abort or fence a transaction. An operator can do this for every owner.
 
     `action` is "commit", "abort" or "fence".
     """

@@ -1,8 +1,8 @@
 """Flows for live reads with server-sent events. They use no sockets.
 
-A data event has no offset. The control event after it has the next offset. The reader keeps the
-messages of a data event until it has received that control event. Because of this, no message is
-skipped or repeated if the connection is lost between the two events.
+A data event contains messages. The control event after it contains the offset after these messages.
+The reader returns the messages only when it has received both events. Therefore a lost connection
+causes no skipped or repeated message.
 """
 
 import binascii
@@ -113,14 +113,14 @@ def live_reader(
         return PageReader(calls, offset, is_live=True, isolation=isolation)
     if live == "sse":
         return SseReader(calls, offset, isolation=isolation)
-    raise ValueError(f"live={live!r}; expected auto, long-poll or sse")
+    raise ValueError(f"live={live!r} is invalid; expected auto, long-poll or sse")
 
 
 class SseReader(PageReader):
     """A live reader that uses server-sent events.
 
-    Only control events have offsets. Therefore, of the messages between two control events, only
-    the first message has an `offset`, and only the last message has a `next_offset`.
+    Only control events have offsets. Between two control events, only the first message has an
+    `offset`, and only the last message has a `next_offset`.
     """
 
     def __init__(self, calls: StreamCalls, offset: str, *, isolation: str = READ_COMMITTED) -> None:
@@ -167,7 +167,7 @@ class SseReader(PageReader):
         )
         headers = exchanged.expect(200).headers
         if exchanged.channel is None:
-            raise ProtocolError(f"the response to live=sse is not {EVENTS}")
+            raise ProtocolError(f"the content type of the response to live=sse is not {EVENTS}")
         self._channel = exchanged.channel
         self._parser, self._held = SseParser(), []
         self._is_base64 = headers.get("stream-sse-data-encoding") == "base64"
@@ -182,7 +182,7 @@ class SseReader(PageReader):
         try:
             control = _control.decode(event.data)
         except msgspec.DecodeError as error:
-            raise ProtocolError(f"a control event is invalid: {error}") from None
+            raise ProtocolError(f"the server sent an invalid control event: {error}") from None
         media_type = yield from self._calls.known_type()
         messages = _messages(self._held, media_type, self.offset, control.stream_next_offset)
         for message in messages:
@@ -206,7 +206,7 @@ class SseReader(PageReader):
             # The parser has joined the lines of the event with LF. Base64 contains no LF.
             return b64decode(data.replace(b"\n", b""), validate=True)
         except binascii.Error as error:
-            raise ProtocolError(f"a data event is not base64: {error}") from None
+            raise ProtocolError(f"the server sent data that is not base64: {error}") from None
 
 
 def _messages(held: list[bytes], media_type: str, start: str, next_offset: str) -> list[Message]:

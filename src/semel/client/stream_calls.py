@@ -127,7 +127,7 @@ class StreamCalls:
         semel.
         """
         if not values:
-            raise ValueError("there is nothing to append")
+            raise ValueError("there is nothing to append; pass at least one message")
         for feature, is_used in (
             ("keys, headers and timestamps", extras),
             ("idempotency_key", conditions.idempotency_key is not None),
@@ -163,7 +163,7 @@ class StreamCalls:
         return self.content_type
 
     def _require_semel(self, call: str) -> Flow[None]:
-        """Raise NotSupported if the server is not semel. Others could misinterpret the call."""
+        """Raise NotSupported if the server is not semel. Such a server could misread the call."""
         if not self.is_semel:
             yield from self.head()
         if not self.is_semel:
@@ -173,7 +173,7 @@ class StreamCalls:
         """Append an encoded body and return the receipt.
 
         Raises Indeterminate if an attempt got no response and the server then refuses the repeat.
-        In this case it is unknown whether the first attempt was applied and caused the refusal.
+        The first attempt can be the cause of the refusal. It is unknown whether it was stored.
         """
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded
@@ -184,8 +184,8 @@ class StreamCalls:
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
-                "an earlier attempt got no response, and the repeat was refused; perhaps the"
-                f" earlier attempt was applied and caused the refusal: {error.message}",
+                "the first attempt to append got no response, and the server refused the repeat; it"
+                f" is unknown whether the first attempt was stored: {error.message}",
                 status=exchange.response.status,
             )
         raise error
@@ -232,7 +232,7 @@ def _receipt(response: Response, conditions: AppendHeaders) -> Receipt:
     if proof.lower() not in headers and not is_duplicate:
         # Every Durable Streams server sends this header. Without it, the response comes from
         # something else, such as a proxy.
-        raise errors.ProtocolError(f"the response has no {proof}")
+        raise errors.ProtocolError(f"the response has no {proof} header")
     return Receipt(
         headers.get("stream-next-offset"),
         is_duplicate,
@@ -245,7 +245,7 @@ def _info(response: Response) -> StreamInfo:
     headers = response.headers
     next_offset = headers.get("stream-next-offset")
     if next_offset is None:
-        raise errors.ProtocolError("the response has no Stream-Next-Offset")
+        raise errors.ProtocolError("the response has no Stream-Next-Offset header")
     return StreamInfo(
         headers.get("content-type", DEFAULT_MEDIA_TYPE),
         next_offset,
@@ -293,5 +293,5 @@ def _bodiless(exchange: Exchanged, path: str) -> errors.ClientError:
     if isinstance(error, errors.StreamNotFound):
         return errors.StreamNotFound(f"there is no stream {path}", status=404)
     if isinstance(error, errors.StreamGone):
-        return errors.StreamGone(f"the stream {path} is deleted", status=410)
+        return errors.StreamGone(f"the stream {path} was deleted", status=410)
     return error

@@ -1,7 +1,7 @@
 """The flow driver for threads. It runs flows with blocking sockets. Threads can share a driver.
 
-A `Tail` determines its start offset in the constructor. If one thread waits for a message, a
-different thread can end the wait by calling the tail's `close`.
+A `Tail` determines its start offset in the constructor. Its method `close` ends a wait for messages
+in a different thread.
 """
 
 import contextlib
@@ -63,8 +63,8 @@ class Stop:
     def watch(self, connection: socket.socket | None) -> None:
         """Record the socket on which the call waits, so that `set` can shut the socket down.
 
-        If `set` was already called, shut the socket down immediately. None means that the call no
-        longer waits.
+        If `set` was already called, shut the socket down immediately. If the call no longer waits,
+        `connection` is None.
         """
         with self._lock:
             self._socket = connection
@@ -142,13 +142,12 @@ class SyncDriver:
         *,
         silence_seconds: float = FOREVER,
     ) -> T:
-        """Run a flow and return its result. Any exception that the flow raises is passed on.
+        """Run a flow and return its result. Exceptions of the flow are passed on.
 
-        After `timeout` seconds, or once `stop` is set, the flow's requests fail and its pauses
-        return False. So the flow ends soon.
+        After `timeout` seconds, or once `stop` is set, requests fail and pauses return False.
 
-        A response counts as lost if the server sends no byte for `silence_seconds`. This limit is
-        needed because a connection reports no error when the server's machine fails.
+        A response counts as lost if the server sends no byte for `silence_seconds`. Without this
+        limit, a failure of the server's machine would not be noticed.
         """
         deadline = time.monotonic() + timeout
         stop = stop or Stop()
@@ -220,7 +219,7 @@ class SyncDriver:
         try:
             event = connection.receive(deadline, step.silence_seconds)
         except (OSError, ResponseCut) as error:
-            return Lost(f"the connection was lost: {reason_of(error)}")
+            return Lost(f"the connection to the server was lost: {reason_of(error)}")
         finally:
             stop.watch(None)
         assert not isinstance(event, Response)
@@ -312,7 +311,7 @@ class Tail(Iterator[Message]):
     def offset(self) -> str:
         """The offset after all messages that were fetched so far.
 
-        The iterator may not have returned all of these messages yet.
+        This offset can be ahead of the last message that the iterator returned.
         """
         return self._reader.offset
 

@@ -88,7 +88,7 @@ def transport_to(
     for seconds in timeouts:
         if not (isinstance(seconds, int | float) and seconds > 0):
             raise ValueError(
-                f"{seconds!r} is not a timeout; expected a number of seconds, more than 0"
+                f"{seconds!r} is not a valid timeout; expected a number of seconds greater than 0"
             )
     address = parse_address(url)
     own = (("User-Agent", f"semel-python/{__version__}"), *own_headers(token, headers))
@@ -109,8 +109,8 @@ def connect_error(transport: Transport, error: OSError) -> NotSent:
     url = transport.address.url
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = (
-            f"the certificate of {url} is not trusted ({error.verify_message}); pass the PEM file"
-            " of its issuer with tls= or in SSL_CERT_FILE"
+            f"the certificate of {url} is not trusted ({error.verify_message}); set tls= or"
+            " SSL_CERT_FILE to the name of the issuer's PEM file"
         )
         return NotSent(reason, is_permanent=True)
     return NotSent(f"{url} cannot be reached: {reason_of(error)}")
@@ -180,9 +180,8 @@ class ConnectionPool(Generic[C]):
     def take(self, safety: RetrySafety) -> C | None:
         """Return an idle connection that is still open, or None if there is none.
 
-        The server may be about to close a connection that has been idle for a long time. So a
-        request that must not be sent twice gets only a connection that was used recently. Raises
-        ClientClosed if the pool is closed.
+        A request that must not be sent twice gets only a recently used connection, because servers
+        close connections that are idle for a long time. Raises ClientClosed if the pool is closed.
         """
         while True:
             with self._lock:

@@ -53,16 +53,16 @@ ABORTED: Final = "aborted"
 FENCED: Final = "fenced"  # the abort reason if a newer instance fenced the producer
 
 _FIND_OUT: Final = (
-    "call commit() again, which is safe, or call client.transaction_status({token!r})"
+    "call commit() again (this is safe), or call client.transaction_status({token!r})"
 )
 _DO_AGAIN: Final = (
-    "abort the transaction and repeat it; none of its messages are visible before its commit"
+    "abort the transaction and repeat it; the messages of an aborted transaction stay hidden"
 )
 _REFUSED: Final = (
-    "was refused a position, or got no response when the position was added; add it again, or"
-    " abort the transaction and begin again with a new tail"
+    "the server refused a group's position, or the request got no response; add the position"
+    " again, or abort the transaction and repeat it with a new tail"
 )
-_INDETERMINATE: Final = "has an append that got no response; abort the transaction and repeat it"
+_INDETERMINATE: Final = "an append got no response; abort the transaction and repeat it"
 
 
 # The client's transactions that can still be pending, keyed by token.
@@ -82,11 +82,11 @@ class TransactionCalls:
         positions: KnownPositions | None = None,
     ) -> None:
         if kind not in (KIND_INLINE, KIND_STAGED):
-            raise ValueError(f"kind must be {KIND_INLINE} or {KIND_STAGED}, not {kind!r}")
+            raise ValueError(f"the kind must be {KIND_INLINE} or {KIND_STAGED}, not {kind!r}")
         self.timeout_ms = round(timeout * 1000)
         if not 0 < self.timeout_ms <= TXN_TIMEOUT_MS_MAX:
             raise ValueError(
-                f"timeout must be above 0 and at most {TXN_TIMEOUT_MS_MAX // 1000} seconds"
+                f"the timeout must be more than 0 and at most {TXN_TIMEOUT_MS_MAX // 1000} seconds"
             )
         self.site = site
         self.id = transaction_id
@@ -122,7 +122,9 @@ class TransactionCalls:
         begin it.
         """
         if self.state != NEW:
-            raise self._wrong_state(f"is {self.state}, and cannot begin again; make a new one")
+            raise self._wrong_state(
+                f"a transaction that is {self.state} cannot begin; create a new transaction"
+            )
         self._producer = producer
         request = BeginRequest(
             self.id,
@@ -172,7 +174,7 @@ class TransactionCalls:
             raise
         if receipt.mismatch:
             raise errors.PayloadMismatch(
-                f"the transaction {self.id} has stored a different payload in {calls.path} with"
+                f"the transaction {self.id} already stored a different payload in {calls.path} with"
                 f" sequence {seq}"
             )
         self._is_indeterminate = False
@@ -180,9 +182,10 @@ class TransactionCalls:
         return receipt
 
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
-        """Add moves of a group's positions to the transaction. The commit applies the moves.
+        """Make the commit also move the positions of a group.
 
-        If a move is only an offset, the client sends the last position that it knows as the start.
+        A move has a start and an end. If the caller passes only the end, the start is the last
+        position that the client knows.
         """
         yield from self._add(group, self._moving.plan(group, moves))
 
@@ -294,12 +297,12 @@ class TransactionCalls:
 
     def _require_begun(self) -> None:
         if self.state == NEW:
-            raise self._wrong_state("has not begun; use the transaction in a with block")
+            raise self._wrong_state("the transaction has not begun; use it in a with block")
 
     def _require_open(self) -> None:
         self._require_begun()
         if self.state != OPEN:
-            raise self._wrong_state(f"is {self.state}, and accepts no more changes")
+            raise self._wrong_state(f"a transaction that is {self.state} accepts no changes")
 
     def _require_sure(self) -> None:
         if self._is_indeterminate:
@@ -308,7 +311,7 @@ class TransactionCalls:
             raise self._wrong_state(_REFUSED)
 
     def _wrong_state(self, state: str) -> errors.InvalidTransactionState:
-        message = f"the transaction {self.id} {state}"
+        message = f"transaction {self.id}: {state}"
         return errors.InvalidTransactionState(message, facts={"state": self.state})
 
 
@@ -338,7 +341,7 @@ def end_transaction_call(
     try:
         exchange = yield from _sent(replace(site, retries=None), request, transaction_id, action)
     except errors.Indeterminate as error:
-        error.advice = "repeat the call, which is safe, or call client.transaction_status(token)"
+        error.advice = "repeat the call (this is safe), or call client.transaction_status(token)"
         raise
     result = decoded(exchange.response, CommitResult)
     if own is not None:

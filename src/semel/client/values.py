@@ -215,17 +215,13 @@ class ReadOffset(str):
 class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it has no hash
     """One message of a stream.
 
-    `raw` is the bytes of the message. `value` is the decoded value: a JSON value in a JSON stream,
-    a str in a text stream, otherwise the bytes.
+    `raw` is the bytes of the message. `value` is the decoded message: a JSON value, a str or bytes.
 
-    semel returns two offsets for each message. `offset` is the offset of the message itself.
-    `next_offset` is the offset at which to continue after it. Other servers return only one pair of
-    offsets for a whole response. Then only the first message of the response has an `offset`, and
-    only the last message has a `next_offset`. If the stream is not JSON, another server's response
-    becomes one message, even if it contains several appends.
+    `offset` is the offset of the message. To continue after the message, read at `next_offset`.
 
-    Only semel stores `key`, `headers` and `timestamp`. For a message that was appended without a
-    timestamp, `timestamp` is the time at which the server stored it.
+    Only semel stores `key`, `headers` and `timestamp`. Only semel returns both offsets for each
+    message. In a response from a different server, only the first message has an `offset`, and only
+    the last message has a `next_offset`. If the stream is not JSON, such a response is one message.
     """
 
     raw: bytes
@@ -310,10 +306,11 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
 class Receipt(Struct, frozen=True):
     """The result of an append that is stored.
 
-    `next_offset` is the tail of the stream after the append. It is None if the append is staged, or
-    if the server no longer retains the offset. `duplicate` is True if an earlier request had stored
-    the append. Then `next_offset` is the offset that the earlier request returned. `mismatch` is
-    True if the stored payload with the same producer sequence differs from this append's payload.
+    `next_offset` is the stream's tail after the append. It is None if the append is staged, or if
+    the server no longer retains the offset.
+
+    `duplicate` is True if an earlier request had stored the append. Then `next_offset` is the
+    result of that request. `mismatch` is True if that request had a different payload.
     """
 
     next_offset: str | None
@@ -325,9 +322,9 @@ class Receipt(Struct, frozen=True):
 class StreamInfo(Struct, frozen=True):
     """The state of a stream when the server responded. `ttl` is in seconds.
 
-    `dedup` is True if the stream recognises duplicates. `dedup_from` is the offset from which the
-    stream recognises them; None means from the start. `stable_offset` is the offset at which a
-    reader at `read_committed` stops. Only semel returns `stable_offset` and `incarnation`.
+    `dedup` is True if the stream recognises duplicates. It does so starting at the offset
+    `dedup_from`; None means the start of the stream. A `read_committed` reader stops at
+    `stable_offset`. Only semel returns `stable_offset` and `incarnation`.
     """
 
     content_type: str
@@ -348,7 +345,7 @@ def to_plain(value: Any) -> str:
     """
     if isinstance(value, ReadOffset):
         return str(value)
-    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be encoded as JSON")
 
 
 _encode_json: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
@@ -366,8 +363,8 @@ def encode(value: Any, content_type: str) -> bytes:
     if isinstance(value, str) and is_text(content_type):
         return value.encode()
     raise TypeError(
-        f"a stream of {content_type} takes bytes{' or str' if is_text(content_type) else ''}, "
-        f"not {type(value).__name__}; encode the value, or use a stream of application/json"
+        f"a {content_type} stream accepts only bytes{' or str' if is_text(content_type) else ''}, "
+        f"not {type(value).__name__}; encode the value, or use an application/json stream"
     )
 
 

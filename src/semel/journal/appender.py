@@ -1,7 +1,7 @@
 """The part of the journal that runs in the event loop: it assigns LSNs and builds write groups.
 
-Nothing here accesses the disk. A write group is a work order for the writer: write these bytes at
-these LSNs, then sync. After the sync, the broker can send the replies that wait for the group.
+Nothing here accesses the disk. The writer writes and syncs the write groups. After the sync of a
+group, the broker sends the replies that wait for the group.
 """
 
 from typing import Final
@@ -66,8 +66,8 @@ def _room_bytes(segment_bytes: int) -> int:
 class SegmentPart:
     """The bytes of one write group that go into one segment.
 
-    If the write group begins this segment, `ending` is the last frame of the previous segment. That
-    frame is written only after the spare file was renamed to this segment's name.
+    If the write group begins this segment, `ending` is the previous segment's last frame. The
+    writer first renames the spare file to this segment's name, and then writes `ending`.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -124,8 +124,8 @@ class Appender:
     def offer_spare(self, segment: int, capacity: int) -> None:
         """Store the size of the spare segment, or 0 if there is none.
 
-        `segment` is the segment that the writer was using when it reported the spare segment. If a
-        later segment has begun, it took that spare segment, so the size 0 is stored.
+        `segment` is the segment that was open when the writer reported the spare segment. If a new
+        segment has begun since then, it has used up the spare segment, and 0 is stored.
         """
         self._spare_bytes = capacity if segment == self.segment else 0
 
@@ -170,8 +170,8 @@ class Appender:
         return self._place(KINDS[type(event)], meta, sections, length, time_ms)
 
     def _roll(self) -> None:
-        invariant(self.has_spare, "a frame was added although there is no room for it")
-        invariant(self.position > self.segment, "a segment was ended although it is still empty")
+        invariant(self.has_spare, "a frame was added, but the journal has no room for a frame")
+        invariant(self.position > self.segment, "a segment was ended before it had a frame")
         self._ending = self._encode(
             KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms
         ).buffers
@@ -229,15 +229,11 @@ class Appender:
         return WriteGroup(self.position, is_synced=True)
 
     def take_watermark(self) -> WriteGroup | None:
-        """Return a write group with one watermark frame.
+        """Return a write group with one watermark frame, or None if it does not fit or is not needed.
 
-        Return None if the frame does not fit into the segment, or if it is not needed. It is not
-        needed if the open write group has frames, or if the segment is still empty.
-
-        The watermark frame is written without a sync when there is nothing else to write. After the
-        process is killed, the watermark frame proves that the last acknowledged frames were
-        durable. Therefore damage to those frames is reported as corruption. Without the proof, they
-        would be truncated as a torn tail.
+        The frame proves to recovery that the last acknowledged frames were durable. Recovery then
+        reports damage to these frames as corruption. Without the proof, recovery would truncate
+        them as a torn tail.
         """
         if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None

@@ -1,9 +1,9 @@
 """The checkpoint: the state at an LSN, as sealed rows in the store.
 
-The event loop makes a `Cut`. This is fast, because rows are immutable and a cut only refers to
-them. When every frame before the cut's LSN is durable, another thread commits the cut to the store:
-the rows, the index, the segments and the LSN in one transaction. Therefore the store never contains
-a change that a crash could undo.
+The event loop makes a `Cut`. This is fast, because a cut only refers to immutable rows.
+
+A different thread commits the cut to the store in one transaction, when every frame before the
+cut's LSN is durable. Therefore the store never contains a change that a crash could undo.
 """
 
 import struct
@@ -291,4 +291,4 @@ def _rows(view: StoreReader, table: str, row: Any) -> list[tuple[bytes, Any]]:
 def _check_digest(view: StoreReader, table: str, sealed: list[tuple[bytes, bytes]]) -> None:
     total = sum([seal_of(value) for _, value in sealed])
     if (len(sealed), total % DIGEST_MODULUS) != read_digest(view, table):
-        raise CorruptData(f"table {table!r} lost, gained or changed a row", file=FILE_NAME)
+        raise CorruptData(f"table {table!r} has a missing, surplus or outdated row", file=FILE_NAME)

@@ -138,7 +138,7 @@ class RealDisk:
                 LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._dir_fd
             )
         except OSError as error:
-            raise DiskFailed(f"{self.path}: cannot write here: {error.strerror}") from error
+            raise DiskFailed(f"{self.path}: cannot open the lock file: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -195,7 +195,7 @@ def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) 
     """
     written = file.write(0, [data])
     if written != len(data):
-        raise DiskFailed(f"{temporary}: short write, {written} of {len(data)} bytes")
+        raise DiskFailed(f"{temporary}: only {written} of {len(data)} bytes were written")
     file.sync()
     file.close()
     disk.rename(temporary, name)
@@ -239,7 +239,7 @@ def read_identity(disk: Files) -> bytes:
         raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
     if not body.startswith(_MAGIC) or body[len(_MAGIC)] != FORMAT_VERSION:
         raise CorruptData(
-            f"the directory has a different format; this semel reads version {FORMAT_VERSION}",
+            f"the directory has a different format; this semel reads format {FORMAT_VERSION}",
             file=IDENTITY_NAME,
         )
     return body[-IDENTITY_BYTES:]

@@ -14,9 +14,8 @@
     40      8     time, ms since 1970
     48            meta (msgpack), then the sections, then zeros up to a multiple of 8
 
-A section begins with 32 bytes: stream, base offset, message count, payload length, size of the list
-of message lengths plus the extras, and flags. Then follow the list of message lengths, the extras
-and the payload. The details are in `docs/reference/format.md`.
+A section has a header of 32 bytes, a list of message lengths, the extras, and the payload. The
+details are in `docs/reference/format.md`.
 """
 
 from struct import Struct as Layout
@@ -222,22 +221,22 @@ def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
     """
     length = peek_length(data, at)
     if length is None:
-        raise BadFrame("no frame header")
+        raise BadFrame("there is no frame header")
     if length > len(data) - at:
-        raise BadFrame("the frame reaches past the end of the file")
+        raise BadFrame("the frame extends past the end of the file")
     version, kind, count, _, meta_bytes, previous_crc, own_lsn, watermark, time_ms = (
         _REST.unpack_from(data, at + _CRC_FROM)
     )
     crc: int = _START.unpack_from(data, at)[1]
     if crc32c(memoryview(data)[at + _CRC_FROM : at + length], seed) != crc:
-        raise BadFrame("the checksum does not match")
+        raise BadFrame("the frame does not match its checksum")
     if own_lsn != lsn:
-        raise BadFrame(f"the frame belongs to LSN {own_lsn}")
+        raise BadFrame(f"the frame was written for a different position, LSN {own_lsn}")
     if version != VERSION:
-        raise UnknownVersion(f"format version {version}; this semel reads version {VERSION}")
+        raise UnknownVersion(f"the frame has version {version}; this semel reads version {VERSION}")
     meta_from = at + HEADER_BYTES
     if meta_from + meta_bytes > at + length:
-        raise BadFrame("the meta reaches past the frame")
+        raise BadFrame("the metadata extends past the end of the frame")
     record = _decode_record(kind, data[meta_from : meta_from + meta_bytes])
     sections = _decode_sections(data, meta_from + meta_bytes, count, at + length)
     # Positional arguments are faster, and this runs for every frame of a replay.
@@ -247,11 +246,11 @@ def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
 def _decode_record(kind: int, meta: bytes) -> Record:
     decoder = _DECODERS.get(kind)
     if decoder is None:
-        raise UnknownVersion(f"frame kind {kind} is unknown to this semel")
+        raise UnknownVersion(f"this version of semel does not know frame kind {kind}")
     try:
         record: Any = decoder.decode(meta)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadFrame(f"the meta does not decode: {error}") from error
+        raise BadFrame(f"the metadata of the frame cannot be decoded: {error}") from error
     return record  # type: ignore[no-any-return]
 
 
@@ -259,22 +258,22 @@ def _decode_sections(data: bytes, at: int, count: int, end: int) -> tuple[Sectio
     sections = []
     for _ in range(count):
         if at + SECTION_BYTES > end:
-            raise BadFrame("a section reaches past the frame")
+            raise BadFrame("a section extends past the end of the frame")
         stream, base, messages, payload_bytes, lengths_bytes, flags = _SECTION.unpack_from(data, at)
         at += SECTION_BYTES
         payload_from = at + lengths_bytes
         if payload_from + payload_bytes > end:
-            raise BadFrame("a section reaches past the frame")
+            raise BadFrame("a section extends past the end of the frame")
         lengths = data[at:payload_from]
         at = payload_from + payload_bytes
         payload = data[payload_from:at]
         if flags > _FLAGS or flags & _KINDS == _KINDS:
-            raise UnknownVersion(f"section flags {flags} are unknown to this semel")
+            raise UnknownVersion(f"this version of semel does not know section flags {flags}")
         extras = b""
         if flags & _HAS_EXTRAS:
             extras_from = 4 * messages if messages > 1 else 0
             if extras_from >= len(lengths):
-                raise BadFrame("the flags of a section announce extras, but the section has none")
+                raise BadFrame("a section has no extras, although its flags announce extras")
             lengths, extras = lengths[:extras_from], lengths[extras_from:]
         is_joined = bool(flags & _IS_JOINED)
         sections.append(

@@ -1,8 +1,7 @@
 """The index: it maps a stream and an offset to the LSN of the frame that contains the message.
 
-Index entries are packed in index blocks. The blocks since the last checkpoint are in memory. Older
-blocks are rows of the checkpoint. Readers do not trust an entry. They check the frame to which it
-points.
+Index entries are packed in index blocks. New blocks are in memory until a checkpoint stores them.
+An index entry can be wrong. Therefore readers check the frame to which the entry points.
 """
 
 import struct
@@ -29,12 +28,11 @@ _TABLE: Final = "index"
 
 
 class IndexBlock(Struct, gc=False, eq=False):
-    """An index block: the entries for consecutive frames of one stream in one segment.
+    """The index entries for consecutive frames of one stream in one segment.
 
-    The block covers the offsets from `first` up to `next`. `entries` contains two little-endian u32
-    for each frame. The first number is the frame's first offset, counted from `first`. The second
-    number is the frame's position, counted from the start of the segment. `older` is the stream's
-    previous block if that block is also in memory.
+    The block covers the offsets from `first` up to, but not including, `next`. `entries` contains
+    two little-endian u32 for each frame: the value in `offsets` and the value in `positions`.
+    `older` is the stream's previous block, if that block is also in memory.
     """
 
     first: int
@@ -56,9 +54,8 @@ class IndexBlock(Struct, gc=False, eq=False):
     def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset `end` is excluded. Only the entries in the range are copied, not the whole block.
-        Aborted ranges split one read into many small ranges, and a copy of the block for each range
-        would be slow.
+        The offset `end` is excluded. Only the needed entries are copied. One read can call this for
+        many small ranges, and a copy of the whole block for each range would be slow.
         """
         entries = range(len(self.entries) // _ENTRY.size)
         start = bisect_right(entries, offset - self.first, key=self._offset_of) - 1
@@ -173,15 +170,14 @@ class Index:
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset `end` is excluded. The caller needs the first offset of a frame, because a frame
-        with a staged chunk does not store it. A stream has no gaps: if an offset in the range has
-        no entry, CorruptRead is raised.
+        The offset `end` is excluded. The first offset is yielded because a frame with a staged
+        chunk does not contain it. Raises CorruptRead if an offset in the range has no entry.
         """
         while offset < end:
             block = self._find(stream, offset)
             if block is None or not block.first <= offset < block.next:
                 raise CorruptRead(
-                    f"the index has a hole at offset {offset}",
+                    f"the index has no entry for offset {offset}",
                     file=f"stream {stream}",
                     position=offset,
                 )

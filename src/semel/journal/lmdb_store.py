@@ -64,7 +64,7 @@ class LmdbReader:
 
 
 class LmdbWriter(LmdbReader):
-    """A write transaction. LMDB allows only one at a time."""
+    """A write transaction. LMDB allows only one write transaction at a time."""
 
     def __init__(
         self, transaction: lmdb.Transaction, tables: dict[str, lmdb._Database], path: str
@@ -99,9 +99,8 @@ class LmdbWriter(LmdbReader):
     def _full_or(self, error: Exception) -> Exception:
         """Return `error`, or StoreFull if `error` is an I/O error and the disk is nearly full.
 
-        On a nearly full disk, a write can be short, and LMDB reports a short write as an I/O error.
-        Such an error does not damage the last committed transaction, because LMDB never overwrites
-        the pages of that transaction.
+        On a nearly full disk, LMDB reports a short write as an I/O error. The last committed
+        transaction stays intact, because LMDB never overwrites the pages of that transaction.
         """
         disk = os.statvfs(self._path)
         needed = (self._change_count + _PAGES_BESIDE) * _PAGE_BYTES_MAX
@@ -125,10 +124,9 @@ def as_store_errors(error: lmdb.Error) -> Exception:
 def fill_to_length(env: lmdb.Environment, path: str) -> None:
     """Extend the file with zeros to the length that LMDB expects.
 
-    LMDB accesses its pages through a memory map, and the process crashes if it reads a page after
-    the end of the file. Even an intact file can lack pages at its end, if a transaction
-    allocated them and freed them again. Zeros in such pages do no harm. If a page with content is
-    missing, LMDB reports the zeros as damage.
+    The process crashes if LMDB reads a page after the end of the file, because LMDB uses a memory
+    map. Even an intact file can lack unused pages at its end. If a page with content is missing,
+    LMDB reports the zeros as damage.
     """
     needed = counted_bytes(env)
     if os.path.getsize(path) < needed <= CHECKPOINT_BYTES_MAX:
@@ -157,9 +155,9 @@ class LmdbStore:
             fill_to_length(self._env, path)
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
         except (lmdb.DiskError, OSError) as error:
-            raise DiskFailed(f"{FILE_NAME}: cannot be opened: {error}") from error
+            raise DiskFailed(f"{FILE_NAME}: the file cannot be opened: {error}") from error
         except lmdb.Error as error:
-            raise CorruptData(f"cannot be opened: {error}", file=FILE_NAME) from error
+            raise CorruptData(f"the file cannot be opened: {error}", file=FILE_NAME) from error
 
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:

@@ -1,9 +1,9 @@
 """Recovery: load the checkpoint, replay frames, truncate the torn tail, make the rest durable.
 
-The page cache can contain frames that are not durable. After the process was killed, some frames
-may never have been synced. After a failed sync, the disk may lack frames although the kernel
-considers their pages clean. Therefore recovery rewrites and syncs frames before the first
-reply, unless a watermark proves that they are durable.
+A frame that recovery reads is possibly not durable, because it can be only in the page cache.
+Therefore recovery rewrites and syncs frames before the first reply, unless a watermark proves that
+they are durable. A sync alone is not enough: after a failed sync, the kernel treats pages as clean
+that are not on the disk.
 """
 
 from collections.abc import Callable
@@ -121,7 +121,7 @@ def recover(
         )
         return _recover(disk, store, checksum_seed(identity), fitting, segment_bytes, progress)
     except OSError as error:
-        raise DiskFailed(f"cannot recover: {error.strerror or error}") from error
+        raise DiskFailed(f"cannot recover the data directory: {error.strerror or error}") from error
 
 
 def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
@@ -146,7 +146,7 @@ def _discard_unfinished(disk: Disk, name: str) -> None:
     with closing(disk.open(name)) as file:
         data = file.read(0, file.size())
     if segment_lsn(name) != 0 or data.strip(b"\0"):
-        raise CorruptData("the file is missing, although there are segments", file=IDENTITY_NAME)
+        raise CorruptData("the file is missing, but the directory has segments", file=IDENTITY_NAME)
     disk.unlink(name)
 
 
@@ -248,7 +248,7 @@ def _replay_tail(
 def _replay_segment(data: bytes, first: int, end: int | None, replay: _Replay, seed: int) -> None:
     if replay.lsn - first > len(data):
         raise CorruptData(
-            "the checkpoint is ahead of the journal", file=segment_name(first), position=len(data)
+            "the journal ends before the checkpoint", file=segment_name(first), position=len(data)
         )
     frames = frames_of(data, first, start=replay.lsn, previous_crc=replay.previous_crc, seed=seed)
     try:
@@ -277,17 +277,17 @@ def _make_durable(
 def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None:
     """Write a segment again into a new file, and give the new file the segment's name.
 
-    The old file is not overwritten, because some of its bytes may be durable already, and a loss of
-    power during the write could damage these bytes.
+    The old file is not overwritten, because a loss of power during the write could damage its
+    durable bytes.
     """
     finish_file(disk, _create_spare(disk, capacity), SPARE_NAME, segment_name(first), data)
 
 
 def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
-    """Create the spare segment, and remove an old spare segment first.
+    """Create the spare segment. Remove an old spare segment first.
 
     If the disk is full, remove the reserve file and try again. Raises DiskFailed if there is still
-    no room. If `is_new` is True, the error message describes what a new directory needs.
+    no room. `is_new` selects the error message for a new directory.
     """
     for name in (SPARE_NAME, RESERVE_NAME):
         if name in disk.names():
@@ -299,8 +299,8 @@ def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
                 raise
     if is_new:
         raise DiskFailed(
-            f"no room for a new directory: it needs space for two segments of {capacity} bytes and"
-            " for the reserve; free that much space, or choose smaller sizes (--segment-bytes,"
-            " --reserve-bytes)"
+            "the disk has no room for a new data directory. A directory needs two segments of"
+            f" {capacity} bytes and the reserve. Free space on the disk, or choose smaller sizes"
+            " (--segment-bytes, --reserve-bytes)"
         )
-    raise DiskFailed(f"no room to recover: free at least {capacity} bytes and start again")
+    raise DiskFailed(f"the disk has no room for recovery; free {capacity} bytes and start again")

@@ -1,12 +1,10 @@
 """Reading segments frame by frame, and distinguishing a torn tail from corruption.
 
-A crash can leave the last write group in any form: truncated, with holes, or with intact frames
-after a lost frame. That write group was never acknowledged. It is a torn tail, and recovery
-truncates it.
+A crash can damage the last write group in any way. There can even be intact frames after a lost
+frame. The write group was never acknowledged. It is a torn tail, and recovery truncates it.
 
-Every frame contains the durable watermark that was valid when the frame was encoded. If a bad frame
-is below the watermark of a later frame, the bad frame was durable, and it may have been
-acknowledged. That is corruption, and nothing is truncated.
+Every frame contains the durable watermark. If the watermark of a later frame is above a bad frame,
+the bad frame was durable and possibly acknowledged. That is corruption, and nothing is truncated.
 """
 
 from collections.abc import Iterator
@@ -46,10 +44,10 @@ def frames_of(
 ) -> Iterator[Frame]:
     """Yield the frames of one segment, starting at the LSN `start`.
 
-    Each frame must contain the checksum of the previous frame. `previous_crc` is the checksum of
-    the frame before `start`. Raises TornTail at the first frame that is damaged or contains a
-    different checksum. Old frames that an earlier recovery truncated contain different checksums,
-    so they are never returned. Raises CorruptData for an intact frame of an unknown version.
+    Each frame must contain the checksum of the previous frame, beginning with `previous_crc`. This
+    check excludes old frames that an earlier recovery truncated. Raises TornTail at the first frame
+    that is damaged or fails this check. Raises CorruptData for an intact frame of an unknown
+    version.
     """
     lsn = start
     while True:
@@ -62,7 +60,7 @@ def frames_of(
                 str(error), file=segment_name(segment), position=lsn - segment
             ) from error
         if frame.previous_crc != previous_crc:
-            raise TornTail(lsn, "the frame does not continue the previous frame")
+            raise TornTail(lsn, "the frame does not contain the checksum of the previous frame")
         yield frame
         lsn, previous_crc = frame.end, frame.crc
 
@@ -81,7 +79,7 @@ def check_capacity(data: bytes, segment: int, seed: int) -> None:
         is_whole = isinstance(record, SegmentStarted) and record.capacity_bytes == len(data)
     if not is_whole:
         raise CorruptData(
-            f"the file has {len(data)} bytes, which is not its allocated size",
+            f"the file has {len(data)} bytes, but a different size was allocated",
             file=segment_name(segment),
         )
 
@@ -155,9 +153,8 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
     """Check that every chunk committed by the decision frame `decided` exists.
 
-    This check runs before `decided` is replayed. Replay has already read the chunks at or after the
-    LSN `replayed_from`. The checkpoint only lists the earlier chunks, so this function reads them.
-    Raises CorruptData or DiskFailed.
+    Call this before `decided` is replayed. Chunks before the LSN `replayed_from` are read here,
+    because replay does not read them. Raises CorruptData or DiskFailed.
     """
     staged = {
         chunk

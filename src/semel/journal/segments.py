@@ -1,8 +1,7 @@
 """The journal's segment files: their names, their order, and how they are read.
 
-An LSN is a byte position in the whole journal. A segment is named after its first LSN, and it ends
-exactly where the next segment begins. Everywhere in this package, a segment is identified by its
-first LSN.
+An LSN is a byte position in the whole journal. A segment ends exactly where the next segment
+begins. In this package and in file names, a segment is identified by its first LSN.
 """
 
 from bisect import bisect_right
@@ -51,7 +50,7 @@ def unlink_segments(disk: Disk, firsts: list[int]) -> None:
 
 
 class Segments:
-    """All segments of a directory. The number of files that are open at once is limited."""
+    """All segments of a directory. The number of open files is limited."""
 
     def __init__(self, disk: Disk, seed: int, ends: dict[int, int]) -> None:
         self._disk = disk
@@ -120,9 +119,8 @@ class Segments:
     def read_frame(self, lsn: int) -> Frame:
         """Return the durable frame at an LSN.
 
-        If the caller reads frames in order, one larger read of the file gets several frames at
-        once. Raises CorruptRead if the frame is missing or damaged. Raises ReadFailed if the file
-        cannot be read.
+        If the caller reads frames in order, one read of the file gets several frames. Raises
+        CorruptRead if the frame is missing or damaged, and ReadFailed if the file cannot be read.
         """
         window, start = self._window
         if start <= lsn < start + len(window):

@@ -1,8 +1,7 @@
 """The checkpoint's tables: the interface of the store that contains them, and their checksums.
 
-A store has ordered tables. Changes are made in transactions, and a transaction is atomic and
-durable. In production, the store is LMDB (`lmdb_store.py`). `semel.testing` has a store for the
-simulator.
+A store has ordered tables. Every transaction is atomic and durable. In production, the store is
+LMDB (`lmdb_store.py`). `semel.testing` has a store for the simulator.
 """
 
 import struct
@@ -58,7 +57,7 @@ class StoreWriter(StoreReader, Protocol):
     def commit(self) -> None:
         """Make all changes durable together.
 
-        If the store has no room, StoreFull is raised and nothing is changed. Also raises OSError.
+        Raises StoreFull if the store has no room. Then nothing is changed. Also raises OSError.
         """
 
     def abort(self) -> None:
@@ -93,7 +92,7 @@ class BadSeal(Exception):
     """Raised if the checksum of a row does not match its table, key and value."""
 
     def __init__(self, table: str, key: bytes) -> None:
-        super().__init__(f"row {key.hex()} of table {table!r} fails its checksum")
+        super().__init__(f"row {key.hex()} of table {table!r} does not match its checksum")
 
 
 @cache

@@ -1,8 +1,7 @@
 """The transaction history: the outcomes of ended transactions, and the aborted ranges.
 
-As in the index, the rows since the last checkpoint are in memory, and older rows are in the store.
-The rows are not part of the state, because the state must not grow with the number of ended
-transactions.
+New rows are in memory until a checkpoint stores them. The rows are not part of the state, because
+the state must not grow with the number of ended transactions.
 """
 
 import struct
@@ -43,8 +42,8 @@ Outcomes = dict[str, dict[int, OutcomeRow]]
 class TxnHistoryCut(Struct, frozen=True):
     """The new rows that a checkpoint has to store.
 
-    `outcomes` maps transaction ids to a mapping from transaction epochs to outcomes. `aborted` maps
-    stream numbers to aborted ranges.
+    `outcomes` is keyed by transaction id, and then by transaction epoch. `aborted` maps stream
+    numbers to aborted ranges.
     """
 
     outcomes: Outcomes
@@ -137,19 +136,15 @@ class TxnHistory:
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
         """Return the newest outcome with this transaction id for which `is_kept` returns True.
 
-        The newest row with an id can expire earlier than an older row with a different owner.
-        Therefore all rows are tried, beginning with the newest.
-
-        In the store, the rows are ordered by epoch. Among the retained rows, the newest has the
-        highest epoch, because a new transaction always gets a higher epoch than all retained
-        outcomes with its id.
-
-        Raises CorruptRead if a stored row is damaged.
+        All rows are tried, because the newest row can expire before an older row with a different
+        owner. Raises CorruptRead if a stored row is damaged.
         """
         for layer in (self._fresh, self._sealing):
             for row in reversed(layer.outcomes.get(txn_id, {}).values()):
                 if is_kept(row):
                     return row
+        # In the store, the newest retained row has the highest epoch: a new transaction always gets
+        # a higher epoch than all retained outcomes with its id.
         epoch = _EPOCH_MAX
         with self._store.read() as view:
             while (stored := _stored_before(view, txn_id, epoch)) is not None:

@@ -166,7 +166,7 @@ def test_the_offset_of_a_message_is_a_str_in_all_else() -> None:
         assert type(same) is str
         assert same == offset
     assert json.loads(encode_json({"at": offset, offset: 1})) == {"at": offset, offset: 1}
-    with pytest.raises(TypeError, match="object is unsupported"):
+    with pytest.raises(TypeError, match="type object cannot be encoded"):
         encode_json(object())
     assert type(Message(b"1", "application/json", 0, 1).next_offset) is str
     assert Message(b"1", "application/json", source=1).next_offset is None
@@ -325,7 +325,7 @@ def test_what_a_refusal_tells_of_the_end_is_known(
     refused = Played(txn.add_streams(["a"]), [problem(409, code, **facts)])
     assert isinstance(refused.error, errors.TransactionRefused)
     assert (known.offset, known.version) == wanted
-    with pytest.raises(errors.InvalidTransactionState, match="make a new one"):
+    with pytest.raises(errors.InvalidTransactionState, match="create a new transaction"):
         play(txn.begin(Registration("p", 0), ()))
 
 
@@ -336,7 +336,7 @@ def test_a_transaction_that_was_refused_a_position_is_not_committed() -> None:
     assert isinstance(refused.error, errors.UnstableOffsets)
     play(txn.add_offsets("h", {"orders": 5}), document({}))
     for flow in (txn.commit(), txn.prepare()):
-        with pytest.raises(errors.InvalidTransactionState, match="was refused a position"):
+        with pytest.raises(errors.InvalidTransactionState, match="refused a group's position"):
             play(flow)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
     next(txn.add_offsets("g", {"orders": 6}))  # and never gone on with

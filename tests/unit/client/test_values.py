@@ -33,8 +33,8 @@ def test_a_value_becomes_the_bytes_of_a_message(value: Any, content_type: str, r
 @pytest.mark.parametrize(
     ("value", "content_type", "hint"),
     [
-        ("text", "image/png", "takes bytes, not str"),
-        ({"a": 1}, "text/plain", "takes bytes or str, not dict"),
+        ("text", "image/png", "accepts only bytes, not str"),
+        ({"a": 1}, "text/plain", "accepts only bytes or str, not dict"),
         (object(), "application/json", "object"),
     ],
 )

@@ -233,7 +233,9 @@ def test_a_flip_in_a_sealed_segment_is_found_with_file_and_byte(directory: Direc
     assert not report.is_sound
     first, index = damage(report)
     assert (first.file, first.position) == (name, at)
-    assert first.message.startswith("the checksum does not match; the next intact frame is at byte")
+    assert first.message.startswith(
+        "the frame does not match its checksum; the next intact frame is at byte"
+    )
     assert (index.file, index.position) == (name, at)
     streams = "(a) here, with offsets", "(b) here, with offsets"
     assert any(stream in index.message for stream in streams)
@@ -381,7 +383,7 @@ def test_a_broken_chain_is_found_and_what_follows_is_read(directory: Directory) 
     at = _overwrite_last(directory, watermark=directory.broker.end - 56, previous_crc=1)
     findings = damage(directory.verify())
     assert findings[0].position == at
-    assert "does not continue the previous frame" in findings[0].message
+    assert "does not contain the checksum of the previous frame" in findings[0].message
     assert directory.verify().end_lsn == end
 
 
@@ -464,7 +466,7 @@ def test_a_flip_in_a_row_is_found_with_table_and_key(directory: Directory, table
 def test_a_flip_in_a_meta_row_is_found(directory: Directory, key: bytes) -> None:
     directory.edit("meta", key, flip)
     messages = [finding.message for finding in damage(directory.verify())]
-    assert f"table meta, row {key.hex()}: fails its checksum" in messages
+    assert f"table meta, row {key.hex()}: the row does not match its checksum" in messages
 
 
 @pytest.mark.parametrize("key", [b"position", b"counters"])
@@ -539,7 +541,7 @@ def test_an_index_row_that_points_at_another_streams_frame_is_found(directory: D
 
     _edit_chunk(directory, swap)
     (finding,) = damage(directory.verify())
-    assert "offsets 3 to 3" in finding.message
+    assert "offsets: 3 to 3" in finding.message
 
 
 def test_a_hole_in_the_index_is_found(directory: Directory) -> None:
@@ -547,7 +549,7 @@ def test_a_hole_in_the_index_is_found(directory: Directory) -> None:
     chunk = decode_block(key, sealed)
     directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
-    hole = f"stream 1 (a): the index has nothing for offsets {chunk.first} to {chunk.next - 1}"
+    hole = f"stream 1 (a): the index lacks these offsets: {chunk.first} to {chunk.next - 1}"
     assert hole in messages
 
 
@@ -556,7 +558,7 @@ def test_an_index_that_ends_before_the_tail_is_found(directory: Directory) -> No
     chunk = decode_block(key, sealed)
     directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
-    assert f"stream 2 (b): the index has nothing for offsets {chunk.first} to 22" in messages
+    assert f"stream 2 (b): the index lacks these offsets: {chunk.first} to 22" in messages
 
 
 def test_a_stream_without_any_index_row_is_found(directory: Directory) -> None:
@@ -564,7 +566,7 @@ def test_a_stream_without_any_index_row_is_found(directory: Directory) -> None:
         if key.startswith(NUMBER_KEY.encode(1)):
             directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
-    assert "stream 1 (a): the index has nothing for offsets 0 to 22" in messages
+    assert "stream 1 (a): the index lacks these offsets: 0 to 22" in messages
 
 
 def test_index_rows_of_an_unknown_stream_are_found(directory: Directory) -> None:
@@ -572,7 +574,10 @@ def test_index_rows_of_an_unknown_stream_are_found(directory: Directory) -> None
     chunk = decode_block(*directory.rows("index")[0])
     writer.put("index", block_key(9, 0), encode_block(9, chunk))
     writer.commit()
-    assert any("1 rows of an unknown stream" in f.message for f in damage(directory.verify()))
+    assert any(
+        "1 rows belong to a stream that does not exist" in f.message
+        for f in damage(directory.verify())
+    )
 
 
 def test_an_index_row_out_of_order_is_found(directory: Directory) -> None:

@@ -68,10 +68,10 @@ def open_txn(bed: TxnBed) -> int:
 
 CASES: list[tuple[str, Plant]] = [
     (
-        "is a second row of",
+        "repeats transaction",
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(8), encode(TXN)),
     ),
-    ("does not decode", lambda tables: tables.put("sinks", b"app", encode(1))),
+    ("cannot be decoded", lambda tables: tables.put("sinks", b"app", encode(1))),
     (
         "a transaction that does not exist",
         lambda tables: tables.put("txn_streams", PAIR_KEY.encode((77, 1)), encode(TxnStreamRow())),
@@ -85,7 +85,7 @@ CASES: list[tuple[str, Plant]] = [
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(77, 0))),
     ),
     (
-        "requires version 1 of a position whose version is 0",
+        "requires version 1 of a position, but the version is 0",
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(1, 1))),
     ),
     (
@@ -103,7 +103,7 @@ CASES: list[tuple[str, Plant]] = [
         "out of order",
         lambda tables: tables.put("aborted", PAIR_KEY.encode((1, 99)), NUMBER_KEY.encode(100)),
     ),
-    ("does not decode", lambda tables: tables.put("aborted", b"short", NUMBER_KEY.encode(100))),
+    ("cannot be decoded", lambda tables: tables.put("aborted", b"short", NUMBER_KEY.encode(100))),
 ]
 
 
@@ -129,7 +129,7 @@ def test_an_outcome_under_another_key_is_found() -> None:
     assert sealed is not None
     key = outcome_key("z", 1)
     found = planted(bed, lambda tables: tables.put("outcomes", key, sealed[:-4]))
-    assert any("belongs to another transaction" in line for line in found)
+    assert any("belongs to a different transaction" in line for line in found)
 
 
 def test_a_trim_lets_the_aborted_ranges_below_it_go() -> None:

@@ -1,11 +1,9 @@
 """Verification of a data directory. It checks every row, frame and index entry.
 
-Verification changes nothing in the directory.
+Verification changes nothing in the directory. It continues after an error, so that the report lists
+all errors.
 
-Recovery reads only the data that it needs, and it stops at the first error. Verification reads
-everything and continues after an error, so that the report lists all errors. It needs memory for
-one segment, for the rows of the streams, and 16 bytes for each row of the index. The memory does
-not grow with the size of the messages.
+The memory that it needs is one segment, the stream rows, and 16 bytes for each index row.
 """
 
 import struct
@@ -39,7 +37,7 @@ def verify(disk: Files, store: TableReader, progress: Progress | None = None) ->
         report.corrupt(error.file, error.position, _reason(error))
     except (struct.error, UnicodeDecodeError) as error:
         stored.is_readable = False
-        report.corrupt(FILE_NAME, None, f"cannot be read: {error}")
+        report.corrupt(FILE_NAME, None, f"the file cannot be read: {error}")
     if seed is not None:
         SegmentCheck(disk, store, seed, stored, report).check(tick)
     return report
@@ -61,10 +59,10 @@ def _check_identity(disk: Files, report: Report) -> int | None:
         return checksum_seed(read_identity(disk))
     except FileNotFoundError:
         report.corrupt(
-            IDENTITY_NAME, None, "the file is missing, and no frame can be checked without it"
+            IDENTITY_NAME, None, "the file is missing; frames cannot be checked without this file"
         )
     except CorruptData as error:
         report.corrupt(error.file, error.position, _reason(error))
     except OSError as error:
-        report.corrupt(IDENTITY_NAME, None, f"cannot be read: {error.strerror or error}")
+        report.corrupt(IDENTITY_NAME, None, f"the file cannot be read: {error.strerror or error}")
     return None

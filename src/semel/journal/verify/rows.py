@@ -53,7 +53,7 @@ _PROGRESS_ROWS: Final = 4_096
 _CHECKED_TOGETHER: Final = frozenset(
     {"streams", "tails", "transactions", "txn_streams", "parts", "positions"}
 )
-_NO_TXN: Final = "belongs to a transaction that does not exist"
+_NO_TXN: Final = "the row belongs to a transaction that does not exist"
 
 
 class StoredCheckpoint:
@@ -108,7 +108,7 @@ class RowCheck:
 
     def _check_stream(self, table: str, key: bytes, number: int) -> None:
         if number not in self._stored.state.by_number:
-            self._corrupt(table, key, "belongs to a stream that does not exist")
+            self._corrupt(table, key, "the row belongs to a stream that does not exist")
 
     def _corrupt(self, table: str, key: bytes, message: str) -> None:
         self._report.corrupt(FILE_NAME, None, f"table {table}, row {key.hex()}: {message}")
@@ -127,7 +127,7 @@ class RowCheck:
                 True for name in DIGESTED for _ in self._view.scan(name)
             )
             if not self._stored.is_readable:
-                self._corrupt("meta", POSITION_KEY, "is missing, though there are other rows")
+                self._corrupt("meta", POSITION_KEY, "the row is missing, but other rows exist")
 
     def _meta(self, key: bytes, row: Any) -> Any:
         try:
@@ -135,14 +135,14 @@ class RowCheck:
         except (BadSeal, msgspec.DecodeError):
             return None
         if stored is None and self._stored.is_readable:
-            self._corrupt("meta", key, "is missing")
+            self._corrupt("meta", key, "the row is missing")
         return stored
 
     def _unsealed(self, table: str, key: bytes, sealed: bytes) -> bytes | None:
         try:
             return unseal(table, key, sealed)
         except BadSeal:
-            self._corrupt(table, key, "fails its checksum")
+            self._corrupt(table, key, "the row does not match its checksum")
             return None
 
     def _sound(self, table: str) -> Iterator[tuple[bytes, bytes]]:
@@ -178,7 +178,7 @@ class RowCheck:
             try:
                 decoded = read(value)
             except msgspec.DecodeError as error:
-                self._corrupt(table, key, f"does not decode: {error}")
+                self._corrupt(table, key, f"the row cannot be decoded: {error}")
             else:
                 yield key, decoded
 
@@ -190,15 +190,15 @@ class RowCheck:
             tail = tails.pop(key, None)
             if key != NUMBER_KEY.encode(row.number) or row.path in state.by_path:
                 self._corrupt(
-                    "streams", key, f"is a second row of stream {row.number} ({row.path})"
+                    "streams", key, f"the row is a second row of stream {row.number} ({row.path})"
                 )
             elif tail is None:
-                self._corrupt("tails", key, "is missing or damaged")
+                self._corrupt("tails", key, "the row is missing or damaged")
             else:
                 STATE_TABLES["streams"].load(state, row.number, row)
                 STATE_TABLES["tails"].load(state, row.number, tail)
         for key in tails:
-            self._corrupt("tails", key, "belongs to a stream that does not exist")
+            self._corrupt("tails", key, "the row belongs to a stream that does not exist")
         for number, stream in state.by_number.items():
             fork = stream.row.fork
             if fork is not None and fork.source in state.by_number:
@@ -207,7 +207,7 @@ class RowCheck:
                 self._corrupt(
                     "streams",
                     NUMBER_KEY.encode(number),
-                    "is a fork of a stream that does not exist",
+                    "the stream is a fork of a stream that does not exist",
                 )
         self._report.stream_count = len(state.by_number)
 
@@ -224,7 +224,7 @@ class RowCheck:
                 self._corrupt(
                     "index",
                     NUMBER_KEY.encode(number),
-                    f"there are {sum(1 for _ in own)} rows of an unknown stream",
+                    f"{sum(1 for _ in own)} rows belong to a stream that does not exist",
                 )
             else:
                 self._check_rows_of(stream, own)
@@ -243,7 +243,7 @@ class RowCheck:
         return max(own, start), min(end, stream.tail.tail)
 
     def _check_rows_of(self, stream: Stream, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check that a stream's index blocks cover every offset to keep exactly once."""
+        """Check that a stream's index blocks contain every retained offset exactly once."""
         retained, end = self._kept(stream)
         expected: int | None = None
         is_first = True
@@ -264,16 +264,18 @@ class RowCheck:
             self._hole(stream, expected, end)
 
     def _hole(self, stream: Stream, start: int, stop: int) -> None:
-        what = "the index has nothing for" if start < stop else "the index has two entries for"
+        what = (
+            "the index lacks these offsets" if start < stop else "the index repeats these offsets"
+        )
         first, last = min(start, stop), max(start, stop) - 1
         label = self._stored.label(stream.row.number)
-        self._report.corrupt(FILE_NAME, None, f"{label}: {what} offsets {first} to {last}")
+        self._report.corrupt(FILE_NAME, None, f"{label}: {what}: {first} to {last}")
 
     def _block(self, key: bytes, sealed: bytes) -> IndexBlock | None:
         try:
             block = decode_block(key, sealed)
         except (BadSeal, struct.error):
-            self._corrupt("index", key, f"{self._index_label(key)} fails its checksum")
+            self._corrupt("index", key, f"{self._index_label(key)} does not match its checksum")
             return None
         offsets, durable = block.offsets, self._stored.position.lsn
         is_orderly = (
@@ -285,7 +287,7 @@ class RowCheck:
             and not (self._stored.is_readable and block.segment + block.positions[-1] >= durable)
         )
         if not is_orderly:
-            self._corrupt("index", key, f"{self._index_label(key)} is out of order")
+            self._corrupt("index", key, f"{self._index_label(key)} has entries out of order")
             return None
         return block
 
@@ -313,14 +315,15 @@ class RowCheck:
                 self._report.corrupt(
                     segment_name(first),
                     None,
-                    f"{count} index rows point into it, but the checkpoint does not list it",
+                    f"{count} index rows point into this segment, but the checkpoint does not list"
+                    " this segment",
                 )
             elif counted.get(first) != count and self._report.is_sound:
                 self._corrupt(
                     "segments",
                     NUMBER_KEY.encode(first),
                     f"{segment_name(first)} should have {counted.get(first)} index rows"
-                    f", but {count} index rows point into it",
+                    f", but {count} index rows point into this segment",
                 )
 
     # ---- transactions, groups and sinks, and the transaction history -----------------------------
@@ -328,7 +331,7 @@ class RowCheck:
     def _check_txns(self) -> None:
         for key, row in self._decoded("transactions", TxnRow):
             if key != NUMBER_KEY.encode(row.number):
-                self._corrupt("transactions", key, f"is a second row of transaction {row.number}")
+                self._corrupt("transactions", key, f"the row repeats transaction {row.number}")
             self._txns[row.number] = row
         self._check_txn_streams()
         self._check_parts()
@@ -361,7 +364,8 @@ class RowCheck:
                     self._corrupt(
                         "transactions",
                         key,
-                        f"requires version {named.guard} of a position whose version is {stored}",
+                        f"the transaction requires version {named.guard} of a position, but the"
+                        f" version is {stored}",
                     )
 
     def _check_parts(self) -> None:
@@ -379,13 +383,13 @@ class RowCheck:
                 self._corrupt("parts", key, _NO_TXN)
                 continue
             if block != blocks.get(number, 0) or len(row.packed) % CHUNK_BYTES:
-                self._corrupt("parts", key, "does not follow the previous chunk block")
+                self._corrupt("parts", key, "the row does not follow the previous row")
             blocks[number] = block + 1
             if txn.kind == TXN_STAGED and self._stored.is_readable:
                 for lsn in sorted(lsns_of(row.packed)):
                     at = bisect_right(firsts, lsn) - 1
                     if at < 0 or not lsn < min(spans[at][1], self._stored.position.lsn):
-                        self._corrupt("parts", key, f"no segment contains its chunk at LSN {lsn}")
+                        self._corrupt("parts", key, f"no segment contains the chunk at LSN {lsn}")
 
     def _check_outcomes(self) -> None:
         """Check that every outcome has a row in `outcome_order` and one in `outcome_owners`."""
@@ -393,20 +397,20 @@ class RowCheck:
         for key, row in self._decoded("outcomes", OutcomeRow):
             count += 1
             if key != outcome_key(row.outcome.id, row.outcome.epoch):
-                self._corrupt("outcomes", key, "belongs to another transaction")
+                self._corrupt("outcomes", key, "the row belongs to a different transaction")
             for table, name in (
                 ("outcome_order", NUMBER_KEY.encode(row.number)),
                 ("outcome_owners", owner_key(row)),
             ):
                 if self._view.get(table, name) is None:
-                    self._corrupt(table, name, "is missing")
+                    self._corrupt(table, name, "the row is missing")
         for table in ("outcome_order", "outcome_owners"):
             row_count = sum(1 for _ in self._sound(table))
             if row_count != count:
                 self._corrupt(
                     table,
                     PAIR_KEY.encode((row_count, count)),
-                    f"there are {row_count} rows for {count} outcomes",
+                    f"the table has {row_count} rows for {count} outcomes; these numbers must be equal",
                 )
 
     def _check_aborted(self) -> None:
@@ -421,11 +425,13 @@ class RowCheck:
                 number, first = PAIR_KEY.decode(key)
                 end = NUMBER_KEY.decode(value)
             except struct.error:
-                self._corrupt("aborted", key, "does not decode")
+                self._corrupt("aborted", key, "the row cannot be decoded")
                 continue
             self._check_stream("aborted", key, number)
             stream = self._stored.state.by_number.get(number)
             previous_end = last[1] if last[0] == number else 0
             if not previous_end <= first < end or (stream is not None and end > stream.tail.stable):
-                self._corrupt("aborted", key, f"offsets {first} to {end - 1} are out of order")
+                self._corrupt(
+                    "aborted", key, f"the aborted offsets {first} to {end - 1} are out of order"
+                )
             last = (number, end)
