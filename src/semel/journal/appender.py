@@ -229,7 +229,9 @@ class Appender:
         return WriteGroup(self.position, is_synced=True)
 
     def take_watermark(self) -> WriteGroup | None:
-        """Return a write group with one watermark frame, or None if it does not fit or is not needed.
+        """Return a write group with one watermark frame.
+
+        Return None if the frame does not fit into the segment, or if it is not needed.
 
         The frame proves to recovery that the last acknowledged frames were durable. Recovery then
         reports damage to these frames as corruption. Without the proof, recovery would truncate

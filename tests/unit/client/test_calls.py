@@ -52,7 +52,7 @@ def test_an_expiry_date_is_sent_in_utc() -> None:
     assert headers == {"Stream-Expires-At": "2030-01-31T12:00:00.000Z"}
     with pytest.raises(ValueError, match="time zone"):
         _ = CreateHeaders(expires_at=datetime(2030, 1, 31)).headers
-    with pytest.raises(ValueError, match="whole seconds"):
+    with pytest.raises(ValueError, match="whole number of seconds"):
         _ = CreateHeaders(ttl=timedelta(milliseconds=1500)).headers
 
 

@@ -400,7 +400,7 @@ def test_random_bytes_behind_a_fair_beginning_are_no_frame(noise: bytes, blocks:
 def test_a_frame_stands_at_its_own_position_only() -> None:
     data = encode(CASES[0], lsn=64)
     assert decode(data, lsn=64).lsn == 64
-    with pytest.raises(BadFrame, match="belongs to LSN 64"):
+    with pytest.raises(BadFrame, match="written for a different position, LSN 64"):
         decode(data, lsn=128)
 
 

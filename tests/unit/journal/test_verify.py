@@ -541,7 +541,7 @@ def test_an_index_row_that_points_at_another_streams_frame_is_found(directory: D
 
     _edit_chunk(directory, swap)
     (finding,) = damage(directory.verify())
-    assert "offsets: 3 to 3" in finding.message
+    assert "offsets 3 to 3" in finding.message
 
 
 def test_a_hole_in_the_index_is_found(directory: Directory) -> None:

@@ -410,7 +410,7 @@ class RowCheck:
                 self._corrupt(
                     table,
                     PAIR_KEY.encode((row_count, count)),
-                    f"the table has {row_count} rows for {count} outcomes; these numbers must be equal",
+                    f"the table has {row_count} rows for {count} outcomes",
                 )
 
     def _check_aborted(self) -> None:
