@@ -42,7 +42,7 @@ class Address(Struct, frozen=True):
     def target(self, path: str, *names: str) -> str:
         """Return the request target for a path such as `/v1/streams`.
 
-        `names` are quoted and added to the path as further segments.
+        Each of `names` is percent-encoded and added to the path as a segment.
         """
         return self.prefix + "/".join([path, *[quote(name, safe="") for name in names]])
 
@@ -97,7 +97,7 @@ def checked_path(path: str) -> str:
 
 
 def stream_reference(path: str) -> str:
-    """Return the text that refers to a stream in a header: `/v1/stream/` and the quoted path."""
+    """Return a stream reference for a header: `/v1/stream/` and the percent-encoded path."""
     return stream_url("", checked_path(path))
 
 
@@ -174,7 +174,10 @@ def _line(name: str, value: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not a valid header name")
     if _NEVER.search(value) is not None or value != value.strip(" \t"):
-        raise ValueError(f"{value!r} cannot be sent as the value of the header {name}")
+        raise ValueError(
+            f"{value!r} cannot be sent as the value of the header {name}; use Latin-1 text without"
+            " control characters and without spaces at the ends"
+        )
     return f"{name}: {value}\r\n"
 
 

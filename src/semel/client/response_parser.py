@@ -112,7 +112,7 @@ class ResponseParser:
     def end(self) -> list[ParserEvent]:
         """Handle the end of the connection, and return the events that it completes.
 
-        Raises ResponseCut in the middle of a response. If a response has not begun, no error is
+        Raises ResponseCut if a response is incomplete. If a response has not begun, no error is
         raised, and `waiting_count` still counts that response.
         """
         self._events = []
@@ -253,7 +253,7 @@ class ResponseParser:
         if len(self._buffer) < 2:
             return False
         if self._buffer[:2] != b"\r\n":
-            self._refuse("a body chunk is longer than its declared size")
+            self._refuse("a body chunk of the response is longer than its declared size")
         del self._buffer[:2]
         self._step = self._take_chunk_size
         return True
@@ -270,7 +270,7 @@ class ResponseParser:
         end = self._buffer.find(b"\r\n", 0, _CHUNK_LINE_BYTES_MAX)
         if end < 0:
             if len(self._buffer) >= _CHUNK_LINE_BYTES_MAX:
-                self._refuse("a line between body chunks is too long")
+                self._refuse("a line between two body chunks of the response is too long")
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 2]

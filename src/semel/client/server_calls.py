@@ -119,9 +119,7 @@ def _require_progress(next_page: Any, after: Any) -> None:
     Without this check, reading the list could continue forever.
     """
     if next_page is not None and after is not None and next_page <= after:
-        raise ProtocolError(
-            "the server sent a list page that does not begin after the previous page"
-        )
+        raise ProtocolError("the server's next list page does not begin after the current page")
 
 
 # ---- transactions, sinks and groups, for operators -----------------------------------------------
@@ -157,7 +155,7 @@ def show_transaction(site: ServerConfig, name: str, epoch: int | None) -> Flow[D
 
 
 def end_transaction(site: ServerConfig, name: str, epoch: int, action: str) -> Flow[Document]:
-    """Commit, abort or fence a transaction. An operator can do this for every owner.
+    """Commit, abort or fence a transaction of any owner. Only operators need this.
 
     `action` is "commit", "abort" or "fence".
     """
@@ -191,7 +189,7 @@ def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
 
 
 def show_group(site: ServerConfig, group: str) -> Flow[Document]:
-    """Return a document with the group's positions. Its `snapshot` is the pinned step or None."""
+    """Return the group's positions. The key `snapshot` contains the pinned step or None."""
     page = yield from get(site, site.address.target(GROUPS, group, "offsets"), Document)
     target = site.address.target(GROUPS, group, "snapshot")
     return {**page, "snapshot": (yield from pinned_step(site, target, Document))}

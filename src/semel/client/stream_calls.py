@@ -173,7 +173,7 @@ class StreamCalls:
         """Append an encoded body and return the receipt.
 
         Raises Indeterminate if an attempt got no response and the server then refuses the repeat.
-        The first attempt can be the cause of the refusal. It is unknown whether it was stored.
+        Then it is unknown whether the first attempt was stored.
         """
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded
@@ -268,7 +268,7 @@ def _read_at(headers: Mapping[str, str]) -> datetime | None:
 
 
 def _is_bare(error: errors.ClientError) -> bool:
-    """Return True if the error is a 409 without a code. Only servers other than semel send it."""
+    """Return True for a 409 error without a code. Only servers other than semel send this error."""
     return (
         type(error) is errors.Refused and error.status == 409 and error.code == errors.Refused.code
     )

@@ -1,7 +1,7 @@
 """The flow driver for threads. It runs flows with blocking sockets. Threads can share a driver.
 
-A `Tail` determines its start offset in the constructor. Its method `close` ends a wait for messages
-in a different thread.
+A `Tail` determines its start offset in the constructor. If a thread waits for messages, a different
+thread can end the wait with `close`.
 """
 
 import contextlib
@@ -115,8 +115,8 @@ class SyncConnection(PooledConnection):
     def receive(self, deadline: float, silence_seconds: float) -> ParserEvent:
         """Receive bytes until the parser has an event, and return the event.
 
-        Raises OSError or ResponseCut if the connection fails first, if the deadline passes, or if
-        the server sends no byte for `silence_seconds`.
+        Raises OSError or ResponseCut if the connection fails, if the deadline passes, or if the
+        server sends no byte for `silence_seconds`.
         """
         while not self.events:
             self.line.settimeout(_seconds_until(min(deadline, time.monotonic() + silence_seconds)))

@@ -184,8 +184,7 @@ class TransactionCalls:
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
         """Make the commit also move the positions of a group.
 
-        A move has a start and an end. If the caller passes only the end, the start is the last
-        position that the client knows.
+        If the caller passes only an end offset, the move starts at the last position that is known.
         """
         yield from self._add(group, self._moving.plan(group, moves))
 

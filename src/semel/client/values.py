@@ -310,7 +310,7 @@ class Receipt(Struct, frozen=True):
     the server no longer retains the offset.
 
     `duplicate` is True if an earlier request had stored the append. Then `next_offset` is the
-    result of that request. `mismatch` is True if that request had a different payload.
+    offset from that request. `mismatch` is True if that request had a different payload.
     """
 
     next_offset: str | None

@@ -63,7 +63,7 @@ class CheckpointPosition(Struct, frozen=True, array_like=True):
 
 
 class Cut(Struct, frozen=True):
-    """The work order for one checkpoint.
+    """The changes that one checkpoint commits to the store.
 
     `kept` maps stream numbers to the range of offsets that must stay in the index. `chunk_blocks`
     lists the chunks of pending transactions. The segments that contain these chunks must stay.
@@ -160,7 +160,7 @@ def drop_removed(cut: Cut) -> None:
 
 
 def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
-    """Remove the rows of the streams (OF_STREAM) or transactions (OF_TXN) with these numbers."""
+    """Remove the rows of these streams (`owner` is OF_STREAM) or transactions (OF_TXN)."""
     names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
         for name in names:
@@ -181,7 +181,7 @@ def _put_index(writer: StoreWriter, cut: Cut, counts: Counter[int]) -> None:
 
 
 def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: Counter[int]) -> None:
-    """Remove a stream's index blocks that contain no offset of the range `kept`."""
+    """Remove a stream's index blocks that are completely outside the range `kept`."""
     start, end = kept
     removed = []
     for key, value in writer.scan("index", block_key(stream, 0)):

@@ -31,7 +31,7 @@ class IndexBlock(Struct, gc=False, eq=False):
     """The index entries for consecutive frames of one stream in one segment.
 
     The block covers the offsets from `first` up to, but not including, `next`. `entries` contains
-    two little-endian u32 for each frame: the value in `offsets` and the value in `positions`.
+    two little-endian u32 for each frame. The properties `offsets` and `positions` return them.
     `older` is the stream's previous block, if that block is also in memory.
     """
 

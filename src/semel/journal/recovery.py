@@ -2,8 +2,8 @@
 
 A frame that recovery reads is possibly not durable, because it can be only in the page cache.
 Therefore recovery rewrites and syncs frames before the first reply, unless a watermark proves that
-they are durable. A sync alone is not enough: after a failed sync, the kernel treats pages as clean
-that are not on the disk.
+they are durable. A sync alone is not enough, because a sync skips pages that an earlier sync failed
+to write.
 """
 
 from collections.abc import Callable

@@ -3,8 +3,8 @@
 A crash can damage the last write group in any way. There can even be intact frames after a lost
 frame. The write group was never acknowledged. It is a torn tail, and recovery truncates it.
 
-Every frame contains the durable watermark. If the watermark of a later frame is above a bad frame,
-the bad frame was durable and possibly acknowledged. That is corruption, and nothing is truncated.
+Every frame contains a durable watermark. If a bad frame is below the watermark of a later frame,
+the bad frame was durable. That is corruption, and nothing is truncated.
 """
 
 from collections.abc import Iterator
@@ -44,10 +44,10 @@ def frames_of(
 ) -> Iterator[Frame]:
     """Yield the frames of one segment, starting at the LSN `start`.
 
-    Each frame must contain the checksum of the previous frame, beginning with `previous_crc`. This
-    check excludes old frames that an earlier recovery truncated. Raises TornTail at the first frame
-    that is damaged or fails this check. Raises CorruptData for an intact frame of an unknown
-    version.
+    Each frame must contain the checksum of the previous frame. `previous_crc` is the checksum of
+    the frame before `start`. Old frames that an earlier recovery truncated fail this check.
+
+    Raises TornTail at the first bad frame, and CorruptData for an intact frame of unknown version.
     """
     lsn = start
     while True:
@@ -115,7 +115,7 @@ def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
 def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> Iterator[Frame]:
     """Yield the intact frames of a segment that begin at byte `at` or later, but before `stop`.
 
-    Each frame is checked separately. It need not contain the checksum of the previous frame.
+    Each frame is checked separately. The checksum of the previous frame is not compared.
     """
     at = data.find(MAGIC, at, stop)
     while at >= 0:

@@ -1,4 +1,4 @@
-"""The checkpoint's tables: the interface of the store that contains them, and their checksums.
+"""The interface of the store that contains the checkpoint's tables, and the row checksums.
 
 A store has ordered tables. Every transaction is atomic and durable. In production, the store is
 LMDB (`lmdb_store.py`). `semel.testing` has a store for the simulator.

@@ -181,7 +181,7 @@ def _add_range(ranges: list[Range], first: int, end: int) -> None:
 
 
 def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
-    """Add an outcome as the newest. Remove an older outcome with the same id and epoch."""
+    """Add an outcome as the newest outcome. Remove an older outcome with the same id and epoch."""
     epochs = outcomes.setdefault(row.outcome.id, {})
     epochs.pop(row.outcome.epoch, None)
     epochs[row.outcome.epoch] = row
@@ -304,7 +304,7 @@ def _drop_expired(tables: TableWriter, before_ms: int) -> None:
 
 
 def prune_aborted(tables: TableWriter, stream: int, kept: tuple[int, int]) -> None:
-    """Remove a stream's aborted ranges that contain no offset of the range `kept`."""
+    """Remove a stream's aborted ranges that are completely outside the range `kept`."""
     start, end = kept
     removed = []
     for key, sealed in tables.writer.scan("aborted", PAIR_KEY.encode((stream, 0))):

@@ -549,7 +549,7 @@ def test_a_hole_in_the_index_is_found(directory: Directory) -> None:
     chunk = decode_block(key, sealed)
     directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
-    hole = f"stream 1 (a): the index lacks these offsets: {chunk.first} to {chunk.next - 1}"
+    hole = f"stream 1 (a): the index lacks offsets {chunk.first} to {chunk.next - 1}"
     assert hole in messages
 
 
@@ -558,7 +558,7 @@ def test_an_index_that_ends_before_the_tail_is_found(directory: Directory) -> No
     chunk = decode_block(key, sealed)
     directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
-    assert f"stream 2 (b): the index lacks these offsets: {chunk.first} to 22" in messages
+    assert f"stream 2 (b): the index lacks offsets {chunk.first} to 22" in messages
 
 
 def test_a_stream_without_any_index_row_is_found(directory: Directory) -> None:
@@ -566,7 +566,7 @@ def test_a_stream_without_any_index_row_is_found(directory: Directory) -> None:
         if key.startswith(NUMBER_KEY.encode(1)):
             directory.edit("index", key, lambda _: None)
     messages = [finding.message for finding in damage(directory.verify())]
-    assert "stream 1 (a): the index lacks these offsets: 0 to 22" in messages
+    assert "stream 1 (a): the index lacks offsets 0 to 22" in messages
 
 
 def test_index_rows_of_an_unknown_stream_are_found(directory: Directory) -> None:

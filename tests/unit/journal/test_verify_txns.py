@@ -94,7 +94,7 @@ CASES: list[tuple[str, Plant]] = [
     ),
     ("is missing", lambda tables: tables.delete_all("outcome_order", b"")),
     ("is missing", lambda tables: tables.delete_all("outcome_owners", b"")),
-    ("rows for", lambda tables: tables.delete("outcomes", outcome_key("a", 1))),
+    ("rows, but there are", lambda tables: tables.delete("outcomes", outcome_key("a", 1))),
     (
         "a stream that does not exist",
         lambda tables: tables.put("aborted", PAIR_KEY.encode((77, 0)), NUMBER_KEY.encode(1)),

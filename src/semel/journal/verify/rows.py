@@ -57,7 +57,7 @@ _NO_TXN: Final = "the row belongs to a transaction that does not exist"
 
 
 class StoredCheckpoint:
-    """The rows of the checkpoint whose checksums match."""
+    """The undamaged rows of the checkpoint."""
 
     def __init__(self) -> None:
         self.position = CheckpointPosition(0, 0, ())
@@ -264,12 +264,10 @@ class RowCheck:
             self._hole(stream, expected, end)
 
     def _hole(self, stream: Stream, start: int, stop: int) -> None:
-        what = (
-            "the index lacks these offsets" if start < stop else "the index repeats these offsets"
-        )
+        what = "the index lacks offsets" if start < stop else "the index repeats offsets"
         first, last = min(start, stop), max(start, stop) - 1
         label = self._stored.label(stream.row.number)
-        self._report.corrupt(FILE_NAME, None, f"{label}: {what}: {first} to {last}")
+        self._report.corrupt(FILE_NAME, None, f"{label}: {what} {first} to {last}")
 
     def _block(self, key: bytes, sealed: bytes) -> IndexBlock | None:
         try:
@@ -293,7 +291,7 @@ class RowCheck:
 
     def _index_label(self, key: bytes) -> str:
         number, first = split_key(key)
-        return f"{self._stored.label(number)} from offset {first}"
+        return f"the index block of {self._stored.label(number)} from offset {first}"
 
     def _check_segments(self) -> None:
         """Check the list of segments in the checkpoint.
@@ -383,7 +381,7 @@ class RowCheck:
                 self._corrupt("parts", key, _NO_TXN)
                 continue
             if block != blocks.get(number, 0) or len(row.packed) % CHUNK_BYTES:
-                self._corrupt("parts", key, "the row does not follow the previous row")
+                self._corrupt("parts", key, "the chunk block does not follow the previous block")
             blocks[number] = block + 1
             if txn.kind == TXN_STAGED and self._stored.is_readable:
                 for lsn in sorted(lsns_of(row.packed)):
@@ -410,7 +408,7 @@ class RowCheck:
                 self._corrupt(
                     table,
                     PAIR_KEY.encode((row_count, count)),
-                    f"the table has {row_count} rows for {count} outcomes",
+                    f"the table has {row_count} rows, but there are {count} outcomes",
                 )
 
     def _check_aborted(self) -> None:
