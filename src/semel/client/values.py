@@ -90,7 +90,7 @@ _COLUMNS_BYTES: Final = 32
 class Extras(Struct, frozen=True):
     """The keys, headers and timestamps of an append's messages, as three columns.
 
-    Each column has one element per message. A column can be None if no message has a value in it.
+    Each column has one element per message. A column can be None if all its elements are empty.
     """
 
     keys: Sequence[bytes | None] | None = None
@@ -129,7 +129,7 @@ def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | 
 def columns_of(count: int, extras: Mapping[int, Extra]) -> Extras:
     """Return the extras of `count` messages as columns.
 
-    `extras` maps each message's index to its extras. It omits the messages without extras.
+    `extras` maps the index of a message to its extras. Messages without extras are omitted.
     """
     rows = [extras.get(index) for index in range(count)]
     return Extras(

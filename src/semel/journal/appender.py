@@ -52,8 +52,8 @@ def chunks_max(segment_bytes: int) -> int:
 def streams_max(segment_bytes: int) -> int:
     """Return the maximum number of streams in a transaction.
 
-    One frame must be able to end all pending transactions of a producer. That frame
-    contains a control record for each of their streams. Therefore the number is limited.
+    One frame must be able to end all pending transactions of a producer. Such a frame contains a
+    control record for each stream of each transaction. Therefore the number is limited.
     """
     return _room_bytes(segment_bytes) // (_MARKER_BYTES * TXN_PENDING_MAX)
 
