@@ -65,7 +65,9 @@ def test_transactions_are_listed_with_what_they_hold(served: Served, name: str) 
 
 def test_a_transaction_is_committed_by_hand(served: Served, name: str) -> None:
     begin(served, name)
-    assert served.semel("txn", "commit", name).stdout == f"{name} (epoch 1) is committed\n"
+    assert (
+        served.semel("txn", "commit", name).stdout == f"transaction {name} (epoch 1) is committed\n"
+    )
     assert served.semel("txn", "commit", name).exit_code == 0
     assert "txn_committed" in served.refused(1, "txn", "abort", name)
     ended = served.semel("txn", "show", name, "--epoch", "1").stdout
@@ -92,10 +94,10 @@ def test_a_sink_is_listed_rebound_and_forgotten(served: Served, name: str) -> No
     assert (shown["query_id"], shown["last_version"]) == ("Q", 7)
     wanted = ("--query-id", "R", "--last-version", "3")
     told = served.semel("sinks", "rebind", app, *wanted).stdout
-    assert told == f"{app} now belongs to query R; its next version is 4\n"
+    assert told == f"sink {app} belongs to query R; the next version is 4\n"
     anew = ("--query-id", "S", "--last-version", "-1")
     told = served.semel("sinks", "rebind", app, *anew).stdout
-    assert told == f"{app} now belongs to query S; its next version is 0\n"
+    assert told == f"sink {app} belongs to query S; the next version is 0\n"
     tag = {"app": app, "query_id": "S", "version": 0, "input": "i", "previous": "other"}
     assert post(served, "/v1/commits", sink=tag) == 200
     assert served.semel("sinks", "forget", app).stdout == f"removed sink {app}\n"
@@ -109,7 +111,7 @@ def test_a_group_is_shown_and_moved(served: Served, name: str) -> None:
     nowhere: dict[str, object] = {"offsets": {}, "versions": {}, "pending": {}, "snapshot": None}
     assert served.json("groups", "show", name) == [{"group": name, **nowhere}]
     told = served.semel("groups", "set", name, name, "1").stdout
-    assert told == f"{name} is at {print_offset(1)} in {name}\n"
+    assert told == f"group {name} is at {print_offset(1)} in {name}\n"
     moved = served.semel("groups", "set", name, name, "0", "--expect", print_offset(1))
     assert moved.exit_code == 0
     said = served.refused(1, "groups", "set", name, name, "1", "--expect", "1")
@@ -127,10 +129,10 @@ def test_a_group_shows_who_is_about_to_move_it(served: Served, name: str) -> Non
     target = f"/v1/transactions/{name}"
     assert post(served, f"{target}/offsets", **who, group=name, offsets={name: 0}) == 200
     words = served.semel("groups", "show", name).stdout
-    assert f"pending {print_offset(0)}  {name}  by {name}:1, open until 2" in words
+    assert f"pending {print_offset(0)}  {name}  by transaction {name}:1, open until 2" in words
     assert post(served, f"{target}/prepare", **who) == 200
     words = served.semel("groups", "show", name).stdout
-    assert f"pending {print_offset(0)}  {name}  by {name}:1, prepared\n" in words
+    assert f"pending {print_offset(0)}  {name}  by transaction {name}:1, prepared\n" in words
     said = served.refused(1, "groups", "set", name, name, "0")
     assert "unstable_offsets" in said
     assert name in said

@@ -16,7 +16,9 @@ from semel.client.sync.client import Client
 from semel.client.values import Move, token_of
 
 epoch_option = click.option(
-    "--epoch", type=click.IntRange(min=1), help="Transaction epoch; default: the newest epoch."
+    "--epoch",
+    type=click.IntRange(min=1),
+    help="The transaction's epoch. The default is the newest epoch.",
 )
 
 
@@ -31,7 +33,11 @@ def txn_command() -> None:
     type=click.Choice(["open", "prepared", "stuck"]),
     help="List only transactions in this state.",
 )
-@click.option("--stream", type=Path(), help="List only transactions that may write to this stream.")
+@click.option(
+    "--stream",
+    type=Path(),
+    help="List only transactions that can write to this stream or move a group in it.",
+)
 @remote
 def list_txns_command(
     client: Client, *, state: str | None, stream: str | None, is_json: bool
@@ -82,7 +88,7 @@ def show_txn_command(client: Client, *, name: str, epoch: int | None, is_json: b
     lines = [f"stream {path}: {_parts(part)}" for path, part in streams.items()]
     lines += [f"stream {path}: deleted" for path in deleted]
     lines += [
-        f"group {group} in {path}: {to}"
+        f"group {group} in {path}: position {to}"
         for group, moves in offsets.items()
         for path, to in moves.items()
     ]
@@ -120,8 +126,8 @@ def abort_command(client: Client, **options: Any) -> None:
 def fence_command(client: Client, **options: Any) -> None:
     """Abort a transaction and fence its producer. This is final.
 
-    The producer gets a higher epoch. An instance that still uses the old epoch can therefore not
-    begin another transaction.
+    The producer gets a higher epoch. An instance with the old epoch can then begin no more
+    transactions.
     """
     _end(client, "fence", **options)
 
@@ -131,7 +137,7 @@ def _end(client: Client, action: str, *, name: str, epoch: int | None, is_json: 
         txn = client.run(calls.show_transaction(client.site, name, None))
         epoch = int(txn["transaction_epoch"])
     ended = client.run(calls.end_transaction(client.site, name, epoch, action))
-    report(f"{name} (epoch {epoch}) is {ended['state']}", ended, is_json=is_json)
+    report(f"transaction {name} (epoch {epoch}) is {ended['state']}", ended, is_json=is_json)
 
 
 # ---- groups --------------------------------------------------------------------------------------
@@ -161,7 +167,7 @@ def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
 def _pending_line(path: str, move: Mapping[str, Any]) -> str:
     token = token_of(move["transaction_id"], move["transaction_epoch"])
     until = "" if move["deadline"] is None else f" until {move['deadline']}"
-    return f"pending {move['to']}  {path}  by {token}, {move['state']}{until}"
+    return f"pending {move['to']}  {path}  by transaction {token}, {move['state']}{until}"
 
 
 @groups_command.command("set")
@@ -181,7 +187,7 @@ def set_command(
         "offsets": {path: positions.offsets[path]},
         "versions": {path: positions.versions.get(path)},
     }
-    report(f"{group} is at {positions.offsets[path]} in {path}", facts, is_json=is_json)
+    report(f"group {group} is at {positions.offsets[path]} in {path}", facts, is_json=is_json)
 
 
 # ---- sinks ---------------------------------------------------------------------------------------
@@ -222,12 +228,12 @@ def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
 
 @sinks_command.command("rebind")
 @click.argument("app")
-@click.option("--query-id", required=True, help="The query that is allowed to write from now on.")
+@click.option("--query-id", required=True, help="The query that the sink will belong to.")
 @click.option(
     "--last-version",
     type=click.IntRange(min=-1),
     required=True,
-    help="Version to store as the last version. With -1, the query starts with version 0.",
+    help="Version to store as the sink's last version. With -1, the query starts with version 0.",
 )
 @remote
 def rebind_command(
@@ -238,7 +244,7 @@ def rebind_command(
     The query continues with the version after --last-version.
     """
     sink = client.run(calls.rebind_sink(client.site, app, query_id, last_version))
-    sentence = f"{app} now belongs to query {query_id}; its next version is {last_version + 1}"
+    sentence = f"sink {app} belongs to query {query_id}; the next version is {last_version + 1}"
     report(sentence, sink, is_json=is_json)
 
 

@@ -66,7 +66,7 @@ class AsyncStop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """End the call. Its missing response counts as lost, and its request is not sent again."""
+        """End the call. A request without a response counts as lost, and is not sent again."""
         self._event.set()
         self.watch(self._connection)
 
@@ -148,7 +148,7 @@ class AsyncDriver:
 
         After `timeout` seconds, or once `stop` is set, the flow's requests fail and its pauses end
         immediately. A request also fails if no byte of its response arrives for `silence_seconds`.
-        This is needed because the connection reports no error if the server's machine fails.
+        Otherwise a request without a timeout would wait forever if the server's machine fails.
         """
         deadline = time.monotonic() + timeout
         stop = stop or AsyncStop()

@@ -116,7 +116,7 @@ class Parts(Struct, frozen=True):
     """The content of a commit.
 
     `appends` maps each stream to the values to append. `offsets` maps each group to its moves.
-    `expects` maps each stream to the tail that it must have. `transactions` are the tokens of the
+    `expects` maps each stream to the tail that it must have. `transactions` lists the tokens of
     staged transactions to commit.
     """
 
@@ -144,7 +144,7 @@ def commit_parts(
     response = yield from _commit(streams.site, request, _AGAIN, silence_seconds)
     if read_flag(response.headers, "producer-payload-mismatch"):
         raise errors.PayloadMismatch(
-            f"{producer_id} has already committed something else with sequence {seq}",
+            f"{producer_id} has already made a different commit with sequence {seq}",
             status=response.status,
             facts={"producer_seq": seq},
         )
@@ -156,8 +156,8 @@ def commit_version(
 ) -> Flow[CommitResult]:
     """Commit all parts of a version or nothing.
 
-    `parts.transactions` lists the version's tasks in the order in which to apply them. The sink's
-    other pending tasks for this version or an older version are aborted.
+    `parts.transactions` lists the version's tasks in the order in which to apply them. The commit
+    aborts the sink's other pending tasks for this version and for older versions.
     """
     request = replace((yield from _request_of(streams, parts)), sink=version)
     # The request is retried until the timeout, because the caller needs the outcome.
@@ -199,11 +199,10 @@ def commit_version_known(
     """Commit a version. A move to a message's offset is sent with a condition.
 
     The condition is that the group is still at the position that the message's reader expects.
-
-    A move to any other offset is sent without a condition, unless the caller passes a condition.
-    The server refuses a move without a condition if a different producer or sink moved the group
-    last. A retry cannot move the group a second time, because a version is committed only once.
+    Other moves are sent unchanged. The server refuses a move without a condition if a different
+    producer or sink moved the group last.
     """
+    # A move without a condition is safe: a version is committed once, so no retry repeats the move.
     planner = MovePlanner(positions)
     result = yield from commit_version(
         streams, version, _planned(planner, parts, planner.plan_read)
@@ -235,7 +234,7 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     appends: list[StreamAppend] = []
     for path, values in parts.appends.items():
         if isinstance(values, str | bytes | Mapping):
-            raise TypeError(f"{path} needs a list of values, but got a {type(values).__name__}")
+            raise TypeError(f"{path} must have a list of values, not a {type(values).__name__}")
         content_type = yield from streams.calls(path).known_type()
         messages = [_message(value, content_type) for value in values]
         appends += [
@@ -272,14 +271,14 @@ def _require_json(raw: bytes) -> None:
     try:
         msgspec.json.decode(raw, type=Raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"the bytes of a message are not JSON: {error}") from None
+        raise ValueError(f"a message was passed as bytes, but they are not JSON: {error}") from None
 
 
 # ---- tasks of a sink -----------------------------------------------------------------------------
 
 
 class TaskCalls:
-    """One attempt at a task. It is a staged transaction.
+    """One attempt to write a partition of a version, as a staged transaction.
 
     `chunks` is the number of successful appends. `messages` maps each stream to the number of
     messages in these appends.
@@ -310,7 +309,7 @@ class TaskCalls:
         self.epoch = response.transaction_epoch
 
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
-        """Stage messages under the next sequence. A retry has the same sequence."""
+        """Stage messages with the next sequence. A retry has the same sequence."""
         self._require_open()
         append = calls.append(values, self._conditions(), extras)
         return (yield from self._numbered(calls, len(values), append))
@@ -359,15 +358,15 @@ class TaskCalls:
 
     def _require_open(self) -> None:
         if not self.epoch:
-            raise _wrong_state("has not begun")
+            raise _wrong_state("the task has not begun")
         if self.is_prepared:
-            raise _wrong_state("is prepared, and accepts no more messages")
+            raise _wrong_state("the task is prepared and accepts no more messages")
         if self._is_indeterminate:
-            raise _wrong_state("has an append that got no response; abort the task and repeat it")
+            raise _wrong_state("an append got no response; abort the task and repeat it")
 
 
 def _wrong_state(state: str) -> errors.InvalidTransactionState:
-    return errors.InvalidTransactionState(f"the task {state}")
+    return errors.InvalidTransactionState(f"the task cannot continue: {state}")
 
 
 def abort_version(site: ServerConfig, token: str) -> Flow[None]:

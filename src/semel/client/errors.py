@@ -153,7 +153,7 @@ class Unauthorized(Refused):
     """The server requires credentials."""
 
     code = "unauthorized"
-    advice = "pass token= or an Authorization header"
+    advice = "pass token= or an Authorization header to the client"
 
 
 class Forbidden(Refused):
@@ -298,7 +298,7 @@ class TransactionFenced(TransactionRefused, ProducerFenced):
     """A newer instance owns the producer, or has begun the transaction again."""
 
     code = "PRODUCER_FENCED"
-    advice = "stop this instance: a newer one has taken over"
+    advice = "stop this instance, because a newer instance has taken over"
 
 
 class ConcurrentTransactions(TransactionRefused):
@@ -321,20 +321,20 @@ class PartitionNotInTransaction(TransactionRefused):
 class BranchIncomplete(TransactionRefused):
     """The staged transaction is incomplete.
 
-    Either the caller has counted a different number of staged messages, or the transaction is not
-    prepared.
+    Either the server has staged a different number of messages than the caller has counted, or the
+    transaction is not prepared.
     """
 
 
 class BranchMissing(TransactionRefused):
-    """A transaction that the one-shot commit lists no longer exists."""
+    """The one-shot commit lists a transaction that no longer exists."""
 
 
 class PositionRefused(Refused):
     """The position of `group` in `stream` cannot be moved."""
 
     code = "position_refused"
-    advice = "nothing was applied; abort the transaction, and continue with a new tail(group=...)"
+    advice = "abort the transaction, and read the messages again with a new tail(group=...)"
     group = Fact(str, "group")
     stream = Fact(str, "stream")
 
@@ -345,7 +345,7 @@ class PositionConflict(PositionRefused):
     `reason` is one of:
 
     - "offset", "version", "moved": another client has moved the position;
-    - "mover": the client in `mover` moved it last, and this request has no expected offset;
+    - "mover": the client `mover` moved the position last, and this request has no expected offset;
     - "pending": the same transaction already moves the position to a different offset;
     - "incarnation": the stream was deleted and created again;
     - "deleted": the stream was deleted after the move was added to the transaction.
@@ -380,7 +380,7 @@ class SinkRefused(Refused):
     """A sink's commit conflicts with an earlier commit of the same sink."""
 
     code = "sink_refused"
-    advice = "inspect the sink with `semel sinks`"
+    advice = "inspect the sink with `semel sinks show`"
     last_version = Fact(int, "last_version")  # the last committed version
 
 
@@ -404,7 +404,7 @@ class NotSupported(Refused):
     """The server is not semel and does not support this call. Nothing was applied."""
 
     code = "not_supported"
-    advice = "only semel supports this call"
+    advice = "only a semel server supports this call"
 
 
 class LimitReached(Refused):
@@ -456,7 +456,7 @@ class ProtocolError(ClientError):
 
     code = "protocol_error"
     applied = UNKNOWN
-    advice = "check the address: is this a Durable Streams server?"
+    advice = "check that the address belongs to a Durable Streams server"
 
 
 class ClientClosed(ClientError):

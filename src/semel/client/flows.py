@@ -37,9 +37,9 @@ _TEMPORARY: Final = frozenset({429, 507})
 class RetrySafety(Enum):
     """The effect of a request that the server receives twice."""
 
-    READ = "changes nothing"
-    REPEATABLE = "changes nothing the second time"
-    ONCE = "is applied twice"
+    READ = "the request changes nothing"
+    REPEATABLE = "the second copy of the request changes nothing"
+    ONCE = "the request is applied twice"
 
 
 # ---- steps and their replies ---------------------------------------------------------------------
@@ -205,7 +205,8 @@ def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
 def _failure(reply: Response | NotSent | Lost) -> Failure | None:
     """Return the error of a failed attempt if a retry can succeed. Otherwise return None.
 
-    A refusal can be retried only if its status is 408, or 429 or 507 with a Retry-After header.
+    After a refusal, a retry can succeed in two cases: the status is 408, or the status is 429 or
+    507 and the response has a Retry-After header.
     """
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)

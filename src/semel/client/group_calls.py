@@ -73,10 +73,9 @@ def stable_positions(
     seconds_max: float = STABLE_SECONDS_MAX,
     clock: Callable[[], float] = time.monotonic,
 ) -> Flow[Positions]:
-    """Wait until no pending transaction can move the group in these streams.
+    """Return the group's positions once no pending transaction can move it in these streams.
 
-    Return the group's positions. The wait also ends after `seconds_max` seconds, or when the
-    deadlines of the transactions have passed, even if some transactions are still pending.
+    The wait also ends after `seconds_max` seconds, or when the transactions' deadlines have passed.
     Transactions whose token is in `own` are ignored.
     """
     until, pause = clock() + seconds_max, _POLL_SECONDS_MIN
@@ -106,16 +105,15 @@ def _token(move: schema.PendingMove) -> str:
 def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Positions]:
     """Move the group in all of these streams or in none of them. Return its positions.
 
-    If the caller passes a move without conditions, the current version of the position is added to
-    the move. If the version changes before the server applies the move, the move is sent again with
-    the new version. Without a version, a retry after a lost response could undo the moves that
-    other clients have made in the meantime.
+    A move without conditions is sent with the current version of the position. If the version
+    changes before the server applies the move, the move is sent again with the new version. Without
+    a version, a retry after a lost response could undo the moves of other clients.
 
     Raises PositionConflict if a condition does not hold. Raises Indeterminate if it is unknown
     whether the group was moved.
     """
     if not moves:
-        raise ValueError("there is nothing to move")
+        raise ValueError("there are no moves; pass at least one stream and its offset")
     is_plain = not all(isinstance(move, tuple) for move in moves.values())
     for _ in range(_SET_TRIES_MAX if is_plain else 1):
         guarded = moves
@@ -157,7 +155,8 @@ def set_known(
 
 def _indeterminate(group: str) -> Indeterminate:
     error = Indeterminate(
-        f"it is unknown whether {group} was moved, because another client moved it afterwards"
+        f"it is unknown whether this call moved the group {group}, because another client has moved"
+        " the group since then"
     )
     error.advice = "read the positions of the group, and set them again if they are wrong"
     return error
@@ -175,7 +174,7 @@ def _guarded(move: Move, path: str, page: Positions) -> Move:
 
 
 def _is_done(page: Positions, path: str, move: Move) -> bool:
-    """Return True if the move was applied and the group has not been moved after that."""
+    """Return True if the move was applied and the group has not been moved since then."""
     assert isinstance(move, tuple)
     _, to, _, version = (*move, None, None)[:4]
     is_next = version is None or page.versions.get(path) in (None, version + 1)
@@ -197,16 +196,15 @@ def snapshot(site: ServerConfig, group: str) -> Flow[PinnedStep | None]:
 
 def _target(site: ServerConfig, group: str, page: str = "offsets") -> str:
     if not group:
-        raise ValueError("a group needs a name")
+        raise ValueError("the name of a group must not be empty")
     return site.address.target(GROUPS, group, page)
 
 
 class GroupCursor(Struct):
-    """The position of one reader's group in one stream, as far as the reader knows it.
+    """A group's position in one stream, as far as one reader knows it.
 
-    `unresolved` contains the tokens of this client's own transactions that may still be
-    pending. The reader does not wait for these transactions. It waits at most `seconds_max` seconds
-    for other transactions.
+    `unresolved` contains the tokens of the client's own transactions that can still be pending. The
+    reader does not wait for them. It waits at most `seconds_max` seconds for other transactions.
     """
 
     site: ServerConfig
@@ -260,7 +258,7 @@ def end_offset_of(message: Message) -> int:
     to = message.next_ordinal
     ordinal = parse_offset(to) if isinstance(to, str) else to
     if ordinal is None:
-        raise ValueError("this message has no next_offset, so no group can be moved past it")
+        raise ValueError("the message cannot be committed, because it has no next_offset")
     return ordinal
 
 
@@ -271,7 +269,7 @@ def cursor_of(message: Message) -> GroupCursor:
     """
     cursor: GroupCursor | None = getattr(message.on_commit, "cursor", None)
     if cursor is None:
-        raise ValueError("only a message of tail(group=...) can be committed")
+        raise ValueError("only a message from tail(group=...) can be committed")
     return cursor
 
 
@@ -290,7 +288,8 @@ class GroupReader(PageReader):
     ) -> None:
         if live == "sse":
             raise ValueError(
-                "tail(group=...) needs the offset of each message, but live='sse' does not have it"
+                "tail(group=...) does not support live='sse', because SSE does not report the"
+                " offset of each message"
             )
         super().__init__(calls, offset, is_live=True, isolation=isolation)
         self.source = self._source = cursor.positions.read_position(calls.path)

@@ -119,7 +119,7 @@ class LocalProcess:
         if line.startswith(_LISTENING):
             return line.removeprefix(_LISTENING).rstrip("\n")
         self.kill()
-        output = (line + self.stderr).strip() or f"no output within {_START_SECONDS_MAX:g} s"
+        output = (line + self.stderr).strip() or f"nothing was printed in {_START_SECONDS_MAX:g} s"
         raise NotStarted(f"semel serve did not start (exit code {process.returncode}): {output}")
 
 
@@ -165,9 +165,9 @@ def local(
 ) -> "LocalServer":
     """Start a server in a child process, wait until it listens, and return a client for it.
 
-    `data` is the data directory. Without `data`, the server uses a temporary directory that is
-    removed at the end. `timeout` is the client's timeout. `settings` are options of `semel serve`,
-    as in `local(long_poll_timeout=1)`. Environment variables named SEMEL_* are ignored.
+    `data` is the data directory. By default the server uses a temporary directory that is removed
+    at the end. `settings` are options of `semel serve`, as in `local(long_poll_timeout=1)`.
+    Environment variables named SEMEL_* are ignored.
 
     The server stops at the end of the `with` block, when `stop()` is called, or when this process
     ends or is killed. Raises NotStarted if the server does not start.
@@ -202,7 +202,7 @@ class LocalServer(Client):
         return self._process.stderr
 
     def client(self, **options: Any) -> Client:
-        """Return a further client for the same server. `options` are the options of `Client`.
+        """Return a new client for the same server. `options` are the options of `Client`.
 
         The caller must close the new client.
         """

@@ -1,13 +1,11 @@
 """The group positions that a client has read, and the conditions that it sends with its moves.
 
 A reader's messages can move a group only if no other reader has moved it in the meantime. The
-client therefore sends an expected offset with each move. At first this is the position at which the
-reader began. Later it is the position to which the reader's own messages have moved the group. The
-server refuses the move if the group is at a different position.
+client therefore sends an expected offset with each move. This is the position at which the reader
+began, or the position to which the reader's own messages last moved the group.
 
-Every message and every `next_offset` refers to its reader. For this reason the client finds the
-correct expected offset even if a different thread or task commits the message, and even if other
-readers of the same client have moved the group. This module uses no sockets.
+Every message and every `next_offset` refers to its reader. The client therefore finds the expected
+offset even if a different thread or task commits the message. This module uses no sockets.
 """
 
 import threading
@@ -27,12 +25,9 @@ _NAMES_MAX: Final = 10_000
 class KnownPosition:
     """A group's position in one stream, as far as the client knows it.
 
-    At first it is the position that a reader has read. Each move that the server applies changes
-    it.
-
     `version` is None if it is unknown, for example after a repeated commit. `incarnation` is None
-    until a message was read. `possible_offsets` holds the targets of moves that got no response.
-    The group may be at one of these offsets.
+    until a message was read. `possible_offsets` holds the targets of moves that got no response,
+    because the group can be at any of these offsets.
     """
 
     def __init__(
@@ -47,9 +42,9 @@ class KnownPosition:
     def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
         """Return the move to send: (from, to, incarnation, version).
 
-        If the group has already been moved to `to` or beyond, this is a repeated move. A repeated
-        move has the `from` and the `version` of the first known position. The server then either
-        recognises the repeated commit or refuses the move.
+        If the group was already moved to `to` or beyond, the move is a repeated move. It then has
+        the `from` and the `version` of the first known position, so that the server recognises the
+        repeated commit or refuses the move.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -75,9 +70,7 @@ class ReadPosition:
     """The offset at which one reader of a stream began, and the group positions that it has read.
 
     If the reader has not read a group's position, the client assumes that the group was at `start`,
-    the offset at which the reader began. A move of the group then has `start` as its expected
-    offset. The move also has a version in two cases: the client itself has moved the group to
-    `start`, or `start` is 0 and the client has not moved the group.
+    the offset at which the reader began.
     """
 
     def __init__(
@@ -110,7 +103,7 @@ class ReadPosition:
         self._known[group] = position
 
     def known(self, group: str) -> KnownPosition:
-        """Return the position that is expected when a message of this reader moves `group`."""
+        """Return the position that `group` must have when a message of this reader moves it."""
         position = self._known.get(group)
         if position is None:
             position = self._known[group] = KnownPosition(self.start, self._version(group))
@@ -118,7 +111,10 @@ class ReadPosition:
         return position
 
     def _version(self, group: str) -> int | None:
-        """Return the version of the group's position when the reader began, or None if unknown."""
+        """Return the version of the group's position when the reader began, or None if unknown.
+
+        If this client has not moved the group, and `start` is 0, assume that nobody has moved it.
+        """
         moved = self._moved.get(group)
         if moved is None or moved.incarnation not in (None, self.incarnation):
             return 0 if self.start == _START else None
@@ -174,8 +170,8 @@ class KnownPositions:
 
         If the offset comes from a message, this is the position that the message's reader has read.
 
-        A number or a copy of an offset does not refer to a reader. Then the result depends on how
-        many tails this client has opened for the group in this stream:
+        A number or a copied offset does not refer to a reader. Then the result depends on how many
+        tails this client has opened for the group in this stream:
 
         - one: the position that this tail has read;
         - none: the position to which this client has moved the group, or 0;
@@ -189,9 +185,9 @@ class KnownPositions:
             positions = self._read.get(name, [])
             if len(positions) > 1:
                 raise ValueError(
-                    f"this client has opened several tails of {path} for {group}, and the offset"
-                    " does not show which tail read it; use txn.commit_message(message), pass the"
-                    " message's next_offset object itself, or pass (from, to)"
+                    f"this client has opened several tails of {path} for the group {group}; it is"
+                    " unknown which tail the offset comes from; use txn.commit_message(message),"
+                    " pass the message's next_offset object itself, or pass (from, to)"
                 )
             if positions:
                 return positions[0]
@@ -252,7 +248,7 @@ class MovePlanner:
         return {path: self._plan((group, path), move) for path, move in moves.items()}
 
     def plan_read(self, group: str, moves: Moves) -> tuple[Planned, Moves]:
-        """Plan the moves that have a condition or an offset that comes from a message.
+        """Plan each move that has a condition, or whose offset comes from a message.
 
         Return the planned moves, and the other moves unchanged.
         """
@@ -292,9 +288,9 @@ class MovePlanner:
     def _on(
         self, name: PositionName, pending: _Pending, position: KnownPosition | None, to: int
     ) -> tuple[Move, _Pending]:
-        """Return a move that continues from the target of a pending move to `to`.
+        """Return a move to `to` that starts at the target of a pending move.
 
-        If `to` is before that target, the group stays at the target of the pending move.
+        If `to` is before that target, the group stays at the target.
         """
         to = max(to, pending.to)
         incarnation = (

@@ -1,9 +1,8 @@
 """Flows that read inputs, transform them and store the outputs, with exactly-once effects.
 
 One request commits the outputs together with the group's position in the input. The server refuses
-the request if the group is not at the expected position. Because of this, outputs are stored for
-exactly the messages before the stored position. After a restart, processing continues at the stored
-position, even if the process was killed. This module uses no sockets.
+the request if the group is not at the expected position. Outputs are therefore stored exactly for
+the messages before this position. After a restart, processing continues at this position.
 """
 
 from collections import deque
@@ -87,7 +86,7 @@ class ProcessLoop:
     ) -> None:
         paths = [inputs] if isinstance(inputs, str) else list(dict.fromkeys(inputs))
         if not paths:
-            raise ValueError("there are no inputs; expected at least one")
+            raise ValueError("there are no inputs; pass at least one input stream")
         if max_messages < 1:
             raise ValueError("max_messages must be at least 1")
         self._site = site
@@ -152,9 +151,9 @@ class ProcessLoop:
         Return True if they were committed. Return False if the outputs are too large for one
         commit. In that case `next_batch` returns the same messages again, in smaller batches.
 
-        Raises TransactionFenced if a newer instance has taken over, PositionConflict if the group
-        is not at the expected position, and TooLarge if the outputs for a single message are too
-        large.
+        Raises TooLarge if the outputs for a single message are too large. Raises TransactionFenced
+        if a newer instance has taken over. Raises PositionConflict if the group is not at the
+        expected position.
         """
         assert self._commit_id is not None
         source = next(source for source in self._inputs if source.path == batch.stream)
@@ -170,7 +169,8 @@ class ProcessLoop:
             )
         except errors.ProducerFenced as error:
             raise errors.TransactionFenced(
-                f"a newer instance now processes these inputs for {self._group}: {error.message}",
+                f"a newer instance now processes these inputs for the group {self._group}:"
+                f" {error.message}",
                 status=error.status,
                 facts=error.facts,
             ) from None
@@ -185,7 +185,7 @@ class ProcessLoop:
     def _put_back(self, source: _Input, batch: InputBatch, error: errors.TooLarge) -> None:
         if len(batch) == 1:
             raise errors.TooLarge(
-                f"the outputs of the message at {batch.messages[0].offset} of {batch.stream} are"
+                f"the outputs for the message at {batch.messages[0].offset} in {batch.stream} are"
                 f" too large for one commit: {error.message}",
                 status=error.status,
                 facts=error.facts,
@@ -212,7 +212,9 @@ def group_producer_id(group: str, inputs: Sequence[str]) -> str:
 def _end(batch: InputBatch) -> int:
     next_ordinal = batch.messages[-1].next_ordinal
     if next_ordinal is None:
-        raise errors.NotSupported("this server does not report the offset of each message")
+        raise errors.NotSupported(
+            "process() cannot be used: this server does not report the offset of each message"
+        )
     return ordinal_of(next_ordinal)
 
 
@@ -222,11 +224,11 @@ def _end(batch: InputBatch) -> int:
 class ProducerPool:
     """The producers that a client has registered for its transactions.
 
-    Registering a producer fences its older instances and aborts their transactions. For this reason
-    a client registers each id only once, and keeps the epoch. A fenced client does not register the
-    id again, because two instances would then fence each other in turn.
+    Registering a producer fences its older instances. For this reason a client registers each id
+    only once. A fenced client does not register the id again, because two instances would then
+    fence each other in turn.
 
-    An id that the server has generated is used by one transaction at a time.
+    Only one transaction at a time uses an id that the server has generated.
     """
 
     def __init__(self) -> None:
@@ -234,10 +236,9 @@ class ProducerPool:
         self._idle: list[Registration] = []
 
     def take(self, producer_id: str | None) -> Registration | None:
-        """Return the registration of `producer_id`.
+        """Return the registration of `producer_id`, or None if the caller must register it.
 
-        If `producer_id` is None, take the registration of an idle generated id. Return None if
-        there is no registration. In that case the caller must register the producer.
+        If `producer_id` is None, remove and return the registration of an idle generated id.
         """
         if producer_id is not None:
             return self._named.get(producer_id)
@@ -264,5 +265,5 @@ def check_owner(producer_id: str | None, epoch: int | None) -> Registration | No
     if epoch is None:
         return None
     if producer_id is None:
-        raise ValueError("producer_epoch was passed without producer_id")
+        raise ValueError("producer_epoch was passed without producer_id; pass both")
     return Registration(producer_id, epoch)

@@ -60,9 +60,8 @@ class PageReader:
     If `waits_at_end`, a live reader sends a long-poll at the tail of an open stream. The server
     responds when there are new messages, or when the long-poll times out.
 
-    With read_committed, the reader uses the stable offset as the tail. Servers other than semel
-    have no transactions. They ignore the isolation parameter in the first request, and the reader
-    omits it from later requests.
+    With read_committed, the stable offset counts as the tail. If the first response shows that the
+    server is not semel, later requests omit the isolation parameter.
     """
 
     def __init__(
@@ -77,7 +76,8 @@ class PageReader:
     ) -> None:
         if isolation not in (READ_COMMITTED, READ_UNCOMMITTED):
             raise ValueError(
-                f"isolation={isolation!r}; expected {READ_COMMITTED!r} or {READ_UNCOMMITTED!r}"
+                f"isolation={isolation!r} is invalid; expected {READ_COMMITTED!r}"
+                f" or {READ_UNCOMMITTED!r}"
             )
         self.offset = offset
         self.source: ReadSource | None = None  # every message gets this as its `source`
@@ -148,7 +148,7 @@ class PageReader:
         has_moved = page.next_offset != self.offset
         if page.messages and not has_moved:
             raise errors.ProtocolError(
-                f"the response has messages at {self.offset}, but its next offset is the same"
+                f"the response has messages, but its next offset is also {self.offset}"
             )
         self.offset, self._cursor = page.next_offset, page.cursor
         self.has_begun = True
@@ -212,7 +212,7 @@ def _from_frames(body: bytes, source: ReadSource | None) -> tuple[list[Message],
     try:
         frames = decode_frames(body)
     except BadFormat as error:
-        raise errors.ProtocolError(f"the response is not {FRAMES}: {error}") from None
+        raise errors.ProtocolError(f"the response is not valid {FRAMES}: {error}") from None
     messages: list[Message] = []
     media_type = frames.content_type
     for piece in frames.slices:

@@ -413,7 +413,7 @@ def test_a_number_that_was_used_for_something_else_is_an_error() -> None:
         200, body, content_type="application/json", **{"producer-payload-mismatch": "true"}
     )
     flow = commit_calls.commit_parts(known(), CommitId("p", 0, 7), Parts(expects={"a": 0}))
-    with pytest.raises(errors.PayloadMismatch, match="something else with sequence 7"):
+    with pytest.raises(errors.PayloadMismatch, match="different commit with sequence 7"):
         play(flow, told)
 
 
@@ -445,7 +445,7 @@ def test_a_group_is_moved_by_stream() -> None:
     played = Played(group_calls.set_positions(SITE, "a b", {"x": 1}), replies)
     assert played.sends[0].request.target == "/v1/groups/a%20b/offsets"
     assert played.result.offsets == {"x": print_offset(1)}
-    with pytest.raises(ValueError, match="nothing to move"):
+    with pytest.raises(ValueError, match="there are no moves"):
         play(group_calls.set_positions(SITE, "g", {}))
     with pytest.raises(ValueError, match="name"):
         play(group_calls.positions(SITE, ""))

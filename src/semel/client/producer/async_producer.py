@@ -21,9 +21,8 @@ from semel.client.values import Headers, Key
 class AsyncProducer(ProducerFacade):
     """Appends messages to one stream, on the running event loop.
 
-    Messages are gathered into batches. Several batches can be in flight at the same time. After a
-    failure, a batch is sent again. The server recognises duplicates, because each batch has a
-    sequence.
+    Messages are gathered into batches, and several batches can be in flight at the same time. After
+    a temporary failure, a batch is sent again. The server recognises duplicates by their sequence.
 
     Entering an `async with` block, or calling `open`, claims the producer id. Leaving the block
     waits until all messages are stored.
@@ -31,8 +30,9 @@ class AsyncProducer(ProducerFacade):
     `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions. They are called on the
     event loop.
 
-    If a batch fails, the producer ends, and nothing more is sent. From then on `append` raises the
-    error. Without `on_error`, `flush` raises it too, and `close` raises it if no other call has.
+    After a permanent failure, the producer ends and sends nothing more. From then on `append`
+    raises the error. Without `on_error`, `flush` raises it too, and `close` raises it if no other
+    call has.
     """
 
     def __init__(
@@ -74,14 +74,13 @@ class AsyncProducer(ProducerFacade):
     ) -> None:
         """Add a message, and return before the message is stored.
 
-        Waits while `max_pending_bytes` or more are pending.
+        Waits while `max_pending_bytes` or more are pending. If the producer has failed, raises the
+        error that ended it.
 
         `key`, `headers` and `timestamp` are stored with the message. Only semel supports them.
-        `cursor` is a string of your choice, such as an offset in your input. It is stored with the
-        message. A later instance finds the last stored cursor in its `cursor` attribute. `seq` is
-        the message's sequence, for mode="sparse" only.
-
-        If the producer has failed, the error that ended it is raised.
+        `seq` is the message's sequence, for mode="sparse" only. `cursor` is a string of your
+        choice, such as an offset in your input. A later instance finds the last stored cursor in
+        its `cursor` attribute.
         """
         if not self._is_open:
             await self.open()

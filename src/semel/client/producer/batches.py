@@ -28,9 +28,9 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
     There are three sources for the epoch:
 
     - The caller passes `epoch`.
-    - If `is_claiming`, the epoch is the stored epoch plus one. A session distinguishes two
+    - If `is_claiming`, the epoch is the stored epoch plus one. `session` distinguishes two
       instances that use the same epoch.
-    - Otherwise the server assigns the epoch. Each new session gets the next epoch.
+    - Otherwise the server assigns the next epoch to each new session.
     """
 
     id: str
@@ -58,7 +58,7 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
             ),
             (
                 has_epoch or self.is_claiming or has_session,
-                "a producer needs a session, an epoch or a claim",
+                "a producer needs session, epoch or is_claiming=True",
             ),
             (self.epoch is None or self.epoch >= 0, "epoch must not be negative"),
             (
@@ -88,12 +88,11 @@ class BatchAck(Struct, frozen=True):
 
     - `count`: the number of messages in the batch.
     - `seq`: the batch's sequence, or the sequence of its last message in sparse mode.
-    - `next_offset`: the offset after the batch, or None if the server did not report it. The offset
-      of a duplicate is not reported if the server no longer retains it.
+    - `next_offset`: the offset after the batch, or None if the server did not report the offset.
     - `duplicate`: True if an earlier attempt or an earlier instance stored the batch.
     - `cursor`: the cursor stored with the batch, or None.
     - `offset`: the offset of the batch's first message. It is None if `next_offset` is None, or if
-      the server is not semel, because only semel's offsets count messages.
+      the server is not semel.
     """
 
     count: int
@@ -135,9 +134,9 @@ class ProducerStats(Struct):
 class ProducerBatch:
     """The messages that one append request sends, until they are stored or abandoned.
 
-    `is_indeterminate` is True if the batch may be stored, because no response shows the outcome of
-    an attempt. `first_unsettled` is the lowest sequence that was not yet confirmed when the
-    batch was last sent.
+    `is_indeterminate` is True if it is unknown whether an earlier attempt stored the batch.
+    `first_unsettled` is the lowest sequence that was not yet confirmed when the batch was last
+    sent.
     """
 
     __slots__ = (
@@ -321,11 +320,15 @@ class BatchBuilder:
 
     def _check_seq(self, seq: int | None) -> None:
         if not self._is_sparse:
-            raise ValueError("seq= is for mode='sparse'; a dense producer counts its own sequences")
+            raise ValueError(
+                "pass seq= only with mode='sparse'; a dense producer assigns the sequences itself"
+            )
         if seq is None:
-            raise ValueError("mode='sparse' needs seq= with every message")
+            raise ValueError("with mode='sparse', every message needs seq=")
         if not self.last_seq < seq <= NUMBER_MAX:
-            raise ValueError(f"seq={seq} must be above {self.last_seq} and at most {NUMBER_MAX}")
+            raise ValueError(
+                f"seq={seq} is invalid; expected more than {self.last_seq}, at most {NUMBER_MAX}"
+            )
 
 
 def check_cursor(cursor: str) -> None:
@@ -351,7 +354,7 @@ BatchEvent = BatchAck | FailedBatch
 
 
 class Acknowledgements:
-    """Counts messages, and collects the outcomes of batches in order until they are reported."""
+    """Counts messages, and collects the outcomes of batches until `take_events` returns them."""
 
     def __init__(self) -> None:
         self._events: list[BatchEvent] = []

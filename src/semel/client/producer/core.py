@@ -1,31 +1,25 @@
 """The idempotent producer as an object that uses no threads, no sockets and no clock.
 
-`append` adds a message. `next_to_send` returns the next batch to send. `on_response` processes a
-response. `acks` has the outcomes of the batches, in order. The time is passed as an argument, in
-seconds of any monotonic clock.
+The time is passed as an argument, in seconds of any monotonic clock.
 
 These rules ensure that every message is stored exactly once:
 
-1. A batch gets its sequence when it is first sent. From then on the batch is never renumbered,
-   split or merged, and every attempt sends the same bytes. There is one exception, in sparse mode:
-   if the server reports that the first messages of a batch are stored, these messages are removed.
-   The other messages keep their sequences.
+1. A batch gets its sequence when it is first sent. Every attempt sends the same bytes with the same
+   sequence. There is one exception: in sparse mode, messages that the server reports as stored are
+   removed from the batch.
 2. Batches are sent in order, over one connection. When the connection is lost, all batches without
    a response are sent again, in order.
-3. The second batch is not sent before the first batch has a response, because only that response
-   shows that the epoch belongs to this instance. After a claim this is known from the start, and
-   the second batch need not wait. In sparse mode every batch waits for the previous response,
-   because the server would accept a batch even if the previous batch was refused.
+3. The second batch waits for the response to the first batch, because only that response shows that
+   the epoch belongs to this instance. After a claim this is known from the start. In sparse mode
+   every batch waits for the previous response, because the server would accept a batch even if the
+   previous batch was refused.
 4. After a refusal that allows a retry, nothing is sent until every batch in flight has a response.
-   The server also refuses the later batches in flight, because an earlier sequence is missing. A
-   batch that overtakes an earlier batch on the way is refused too. All refused batches are sent
-   again. A gap is fatal if the missing sequence was already confirmed when the batch was sent.
+   The server also refuses the later batches, because an earlier sequence is missing. Then all
+   refused batches are sent again. A gap is fatal if the missing sequence was already confirmed when
+   the batch was sent.
 5. A fatal refusal ends the producer, because the server would refuse every later sequence.
-6. The producer moves to a higher epoch only at the start, and only if no attempt with the old epoch
-   is indeterminate. A batch that is perhaps stored must not be sent again with a different epoch.
-   The producer also moves to a higher epoch if the server reports the first batch as a duplicate
-   although this instance has not stored it. In that case a different instance has used the same
-   sequence.
+6. The producer moves to a higher epoch only at the start, and only if no batch is perhaps stored
+   with the old epoch. Otherwise that batch could be stored twice.
 """
 
 from collections import deque
@@ -92,15 +86,15 @@ class Backoff:
 _DONE: Final = frozenset({200, 201, 204})
 _WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _AMBIGUOUS: Final = (
-    "the first batch is stored, but it is unknown whether this instance or an earlier instance"
-    " stored it, because an attempt got no response and the server does not report stored epochs"
+    "it is unknown whether this instance or an earlier instance stored the first batch; an attempt"
+    " got no response, and the server does not report stored epochs"
 )
 _FOREIGN: Final = (
     "the server reports the batch as a duplicate, but this instance has not stored it; an earlier"
     " instance has probably used the same epoch; pass a higher epoch= after each restart"
 )
 _NO_SESSIONS: Final = (
-    "the server does not support Producer-Session; pass epoch= or auto_claim=True to producer()"
+    "the server does not support producer sessions; pass epoch= or auto_claim=True to producer()"
 )
 
 

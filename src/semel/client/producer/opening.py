@@ -1,9 +1,8 @@
 """Opening a producer: its options, its claim, its body encoder and its identity.
 
-It is not enough for a new instance to read the producer's stored state. A request from an earlier
-instance can still be on its way, and can be stored after the state was read. A new instance that
-continued from that state would store the same messages again. For this reason the new instance
-claims the producer id: the server first fences the earlier instance, and then returns the state.
+A new instance claims the producer id: the server first fences the earlier instance, and then
+returns the stored state. Without the fence, a request from the earlier instance could be stored
+after the state was read. The new instance would then store the same messages again.
 """
 
 import os
@@ -90,9 +89,8 @@ class OpenProducers(Generic[P]):
 class OpenResult(Struct, frozen=True):
     """What the server returned when the producer was opened.
 
-    `claim` is None if the producer was not claimed. In that case `past` has the producer's stored
-    state. `past` is an empty list if nothing is stored, and None if the server does not report the
-    state.
+    `claim` is None if the producer was not claimed. In that case `past` has the stored state.
+    `past` is an empty list if nothing is stored, and None if the server does not report the state.
     """
 
     content_type: str
@@ -156,11 +154,10 @@ class ProducerOptions(TypedDict, total=False):
     """The options of a producer. All have defaults.
 
     - `epoch`: an epoch that you choose. This works with every Durable Streams server. By default
-      the server counts the producer's instances, and each instance gets the next epoch when it
-      starts. If you choose the epoch, an earlier instance is fenced only by the first append that
-      is stored, and not at the start. Until then the server can still store requests from the
-      earlier instance, and `cursor` can be out of date.
-    - `auto_claim`: use the stored epoch plus one. This is for servers that do not count instances.
+      the server assigns the next epoch, and fences earlier instances when the producer starts. With
+      your own epoch, only the first stored append fences them. Until then an earlier instance can
+      still store messages, and `cursor` can be out of date.
+    - `auto_claim`: use the stored epoch plus one. This is for servers that do not assign epochs.
     - `mode`: "dense" or "sparse". In sparse mode you pass a sequence with each message. Sequences
       must increase, but can have gaps.
     - `max_in_flight`: the maximum number of batches that are sent and have no response yet.
@@ -218,10 +215,9 @@ _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 class BodyEncoder:
     """Encodes values as messages, and messages as request bodies, for one media type.
 
-    JSON messages are encoded as a JSON array. For messages of any other type, the body depends on
-    the server. Semel gets several messages in its batch format, which keeps the boundaries between
-    messages. Other servers get the messages concatenated, because every server accepts that.
-    Messages with extras are always encoded in the batch format.
+    JSON messages are encoded as a JSON array. For any other media type, semel gets several messages
+    in its batch format, and other servers get the messages concatenated. Messages with extras are
+    always encoded in the batch format.
     """
 
     def __init__(self, content_type: str, *, is_semel: bool) -> None:
@@ -284,7 +280,7 @@ class BodyEncoder:
             payloads = split_json(b"[" + raw + b"]")
             if not isinstance(payloads, Payloads) or payloads.count != 1:
                 reason = payloads if isinstance(payloads, str) else "expected exactly one value"
-                raise ValueError(f"the message is not JSON that a stream can store: {reason}")
+                raise ValueError(f"the stream cannot store this message as JSON: {reason}")
         self._check_size(len(raw))
 
     def _to_bytes(self, value: Any) -> bytes:
@@ -297,7 +293,7 @@ class BodyEncoder:
     def _check_size(self, size: int) -> None:
         if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
             raise TooLarge(
-                f"the message has {size} bytes; at most {BODY_BYTES_MAX - _FRAME_BYTES} are allowed"
+                f"the message has {size} bytes; the maximum is {BODY_BYTES_MAX - _FRAME_BYTES}"
             )
 
 
@@ -363,7 +359,7 @@ class ProducerIdentity:
         """
         if read_flag(headers, _MISMATCH):
             return PayloadMismatch(
-                "the sequence of the batch was used before with different messages",
+                "the server has already stored different messages with this sequence",
                 status=204,
                 facts={"current_epoch": self.epoch},
             )
@@ -375,21 +371,20 @@ class ProducerIdentity:
         if is_duplicate and self._is_sparse:
             return None  # an earlier instance can have stored it, with a different epoch
         if self.epoch not in (None, epoch):
-            return ProtocolError(f"the request had epoch {self.epoch}, the response has {epoch}")
+            return ProtocolError(
+                f"the request had epoch {self.epoch}, but the response has epoch {epoch}"
+            )
         self.epoch = epoch
         self.is_established = True
         self._is_ours = self._is_ours or not is_duplicate
         return None
 
     def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Move to a higher epoch after the server has refused the batch.
+        """Move to a higher epoch if the producer was fenced or has expired.
 
-        This is done only if the producer was fenced or has expired. Return True if the epoch has
-        changed.
-
-        The epoch does not change if an earlier attempt to send the batch got no response. That
-        attempt may have been stored with the old epoch before the instance was fenced. If the batch
-        was sent again with a new epoch, it would be stored twice.
+        Return True if the epoch has changed. It stays the same if an earlier attempt to send the
+        batch got no response. That attempt may have stored the batch with the old epoch. With a new
+        epoch, the batch would be stored twice.
         """
         if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False
@@ -399,21 +394,21 @@ class ProducerIdentity:
         """Move to a higher epoch if an earlier instance has used this epoch and sequence 0.
 
         Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. In
-        that case the stored batch is an earlier instance's, and `batch` itself is not stored.
+        that case `batch` itself is not stored.
 
-        The epoch does not change if this instance itself may have stored the batch. This can happen
-        if an earlier attempt got no response, or if the epoch was unused and a proxy sent the
-        request twice. If such a batch was sent again with a new epoch, it would be stored twice.
+        The epoch stays the same if this instance itself may have stored the batch. With a new
+        epoch, such a batch would be stored twice.
         """
+        # An attempt got no response, or the epoch was unused and a proxy sent the request twice.
         is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
         """Return True if an earlier instance may have stored the reported duplicate.
 
-        This is possible only if the caller passed the epoch. An earlier instance with the same
-        epoch may have stored different messages with the same sequence. If the server does not
-        compare payloads, or can no longer compare them, it reports the new messages as duplicates.
+        This is possible only if the caller passed the epoch. An earlier instance can then have
+        stored different messages with the same epoch and sequence. A server that cannot compare
+        payloads reports the new messages as duplicates.
         """
         if self._settings.epoch is None or self._is_sparse or self._is_ours:
             return False

@@ -1,7 +1,7 @@
 """Sending a producer's batches: the connection, the pump, and the base class of both producers.
 
-The core decides what to send. The pump sends it, on the thread of an event loop. The pump holds the
-lock while it uses the core, because other threads can append at the same time.
+The core decides what to send. The pump sends it, on an event loop's thread. The pump holds the lock
+while it uses the core, because other threads can append at the same time.
 """
 
 import asyncio
@@ -50,8 +50,7 @@ class ProducerConnection(asyncio.Protocol):
     `on_responses` is called with the connection, the new responses and an error. The error is None
     while the connection is open. When the connection ends, the error says why.
 
-    `quiet_since` is the time from which the wait for a response is measured. It is set when bytes
-    arrive, and when a request is sent while no other request waits for a response.
+    `quiet_since` is the time at which the wait for a response began, or the last bytes arrived.
     """
 
     def __init__(self, on_responses: OnResponses) -> None:
@@ -132,9 +131,9 @@ OnEvents = Callable[[list[BatchEvent]], None]
 class Pump:
     """Sends the batches of one producer.
 
-    If a response is missing, and the server sends no byte for `response_timeout` seconds, the
-    connection is closed. `on_events` is called with the outcomes of batches. It is called on the
-    event loop's thread while the lock is not held.
+    The connection is closed if a response is missing and no byte arrives for `response_timeout`
+    seconds. `on_events` is called with the outcomes of batches. It is called on the event loop's
+    thread while the lock is not held.
     """
 
     def __init__(
@@ -276,7 +275,7 @@ class Pump:
         if now >= connection.quiet_since + self._response_timeout:
             self._connection = None
             connection.hang_up()
-            error = Indeterminate(f"no response within {self._response_timeout:g} seconds")
+            error = Indeterminate(f"the server sent nothing for {self._response_timeout:g} seconds")
             with self._lock:
                 self._core.connection_lost(now, error)
 
@@ -288,7 +287,7 @@ _log = logging.getLogger("semel.client")
 
 def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
     del messages, extras
-    raise AssertionError("nothing is sent before the producer is open")
+    raise AssertionError("a batch was sent before the producer was open")
 
 
 class ProducerFacade:

@@ -26,9 +26,8 @@ _log = logging.getLogger("semel.client")
 class Producer(ProducerFacade):
     """Appends messages to one stream. Several threads can share a producer.
 
-    Messages are gathered into batches. Several batches can be in flight at the same time. After a
-    failure, a batch is sent again. The server recognises duplicates, because each batch has a
-    sequence.
+    Messages are gathered into batches, and several batches can be in flight at the same time. After
+    a temporary failure, a batch is sent again. The server recognises duplicates by their sequence.
 
     Leaving a `with` block waits until all messages are stored. If a producer is still open when the
     process ends, it waits at most five seconds, and then logs how many messages are not
@@ -37,8 +36,9 @@ class Producer(ProducerFacade):
     `on_batch_ack(ack)` and `on_error(error, batch)` are called on a background thread. They must
     return quickly. They are allowed to call `append`, but not `flush` or `close`.
 
-    If a batch fails, the producer ends, and nothing more is sent. From then on `append` raises the
-    error. Without `on_error`, `flush` raises it too, and `close` raises it if no other call has.
+    After a permanent failure, the producer ends and sends nothing more. From then on `append`
+    raises the error. Without `on_error`, `flush` raises it too, and `close` raises it if no other
+    call has.
     """
 
     # Without this, sys.exit() in a callback would not end the program. It would end the background
@@ -73,14 +73,13 @@ class Producer(ProducerFacade):
     ) -> None:
         """Add a message, and return before the message is stored.
 
-        Waits while `max_pending_bytes` or more are pending.
+        Waits while `max_pending_bytes` or more are pending. If the producer has failed, raises the
+        error that ended it.
 
         `key`, `headers` and `timestamp` are stored with the message. Only semel supports them.
-        `cursor` is a string of your choice, such as an offset in your input. It is stored with the
-        message. A later instance finds the last stored cursor in its `cursor` attribute. `seq` is
-        the message's sequence, for mode="sparse" only.
-
-        If the producer has failed, the error that ended it is raised.
+        `seq` is the message's sequence, for mode="sparse" only. `cursor` is a string of your
+        choice, such as an offset in your input. A later instance finds the last stored cursor in
+        its `cursor` attribute.
         """
         raw = self._to_raw(value)
         extra = None
@@ -200,7 +199,7 @@ class Producer(ProducerFacade):
 
     def _refuse_in_callback(self, call: str) -> None:
         if self._background.is_here:
-            raise RuntimeError(f"{call}() in a callback would wait for the callback itself")
+            raise RuntimeError(f"{call}() waits forever in a callback; call it outside callbacks")
 
 
 # ---- the event loop that the producers of a process share ----------------------------------------
