@@ -799,7 +799,7 @@ def test_sparse_numbers_are_required_and_must_grow() -> None:
         make(mode="sparse").core.append(b"1", 0.0, seq=-1)
     with pytest.raises(ValueError, match="needs seq="):
         append(network, b"1")
-    with pytest.raises(ValueError, match="counts its own"):
+    with pytest.raises(ValueError, match="assigns the sequences itself"):
         make().core.append(b"1", 0.0, seq=1)
     assert network.core.pending_count == 1
 

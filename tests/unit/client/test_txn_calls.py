@@ -651,7 +651,7 @@ def test_a_message_that_makes_too_much_for_one_commit_is_named() -> None:
     batch = next_of(processor, page(b"1"))
     error = Played(processor.commit(batch, {"out": [1]}), [problem(413, "body_too_large")]).error
     assert isinstance(error, errors.TooLarge)
-    assert f"the message at {print_offset(0)} of b" in str(error)
+    assert f"the message at {print_offset(0)} in b" in str(error)
 
 
 def test_many_messages_for_one_stream_are_sent_as_many_appends(

@@ -327,7 +327,7 @@ class BatchBuilder:
             raise ValueError("with mode='sparse', every message needs seq=")
         if not self.last_seq < seq <= NUMBER_MAX:
             raise ValueError(
-                f"seq={seq} is invalid; expected more than {self.last_seq}, at most {NUMBER_MAX}"
+                f"seq={seq} is invalid; it must be above {self.last_seq} and at most {NUMBER_MAX}"
             )
 
 
