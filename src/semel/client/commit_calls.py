@@ -144,7 +144,7 @@ def commit_parts(
     response = yield from _commit(streams.site, request, _AGAIN, silence_seconds)
     if read_flag(response.headers, "producer-payload-mismatch"):
         raise errors.PayloadMismatch(
-            f"{producer_id} has already made a different commit with sequence {seq}",
+            f"the producer {producer_id} has made a different commit with sequence {seq}",
             status=response.status,
             facts={"producer_seq": seq},
         )
@@ -234,7 +234,9 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     appends: list[StreamAppend] = []
     for path, values in parts.appends.items():
         if isinstance(values, str | bytes | Mapping):
-            raise TypeError(f"{path} must have a list of values, not a {type(values).__name__}")
+            raise TypeError(
+                f"the stream {path} needs a list of values, not a {type(values).__name__}"
+            )
         content_type = yield from streams.calls(path).known_type()
         messages = [_message(value, content_type) for value in values]
         appends += [

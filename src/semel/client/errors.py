@@ -393,7 +393,7 @@ class AppBound(SinkRefused):
 
 
 class VersionForgotten(SinkRefused):
-    """The version is too old. The server no longer retains its digests and its result."""
+    """The version is too old. The server no longer retains the version's digests and result."""
 
 
 class KeyReused(Refused):

@@ -105,9 +105,9 @@ def _token(move: schema.PendingMove) -> str:
 def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Positions]:
     """Move the group in all of these streams or in none of them. Return its positions.
 
-    A move without conditions is sent with the current version of the position. If the version
-    changes before the server applies the move, the move is sent again with the new version. Without
-    a version, a retry after a lost response could undo the moves of other clients.
+    A move without conditions is sent with the current version of the position, and sent again if
+    the version has changed. Otherwise a retry after a lost response could undo other clients'
+    moves.
 
     Raises PositionConflict if a condition does not hold. Raises Indeterminate if it is unknown
     whether the group was moved.

@@ -1,11 +1,11 @@
 """The group positions that a client has read, and the conditions that it sends with its moves.
 
-A reader's messages can move a group only if no other reader has moved it in the meantime. The
-client therefore sends an expected offset with each move. This is the position at which the reader
-began, or the position to which the reader's own messages last moved the group.
+The client sends an expected offset with each move of a group, because another reader could have
+moved the group. The expected offset is the position at which the message's reader began, or the
+position to which this reader's messages last moved the group.
 
-Every message and every `next_offset` refers to its reader. The client therefore finds the expected
-offset even if a different thread or task commits the message. This module uses no sockets.
+Every message and every `next_offset` refers to its reader. Any thread or task can therefore commit
+the message. This module uses no sockets.
 """
 
 import threading

@@ -55,10 +55,8 @@ class PageReader:
     """Reads a stream page by page, starting at `offset`.
 
     The flow `next_page` returns the next messages, or None at the end. A reader that is not live
-    ends at the current tail. A live reader ends only at the tail of a closed stream.
-
-    If `waits_at_end`, a live reader sends a long-poll at the tail of an open stream. The server
-    responds when there are new messages, or when the long-poll times out.
+    ends at the current tail. A live reader ends only at the tail of a closed stream. If
+    `waits_at_end`, it sends a long-poll at the tail of an open stream.
 
     With read_committed, the stable offset counts as the tail. If the first response shows that the
     server is not semel, later requests omit the isolation parameter.
@@ -148,7 +146,7 @@ class PageReader:
         has_moved = page.next_offset != self.offset
         if page.messages and not has_moved:
             raise errors.ProtocolError(
-                f"the response has messages, but its next offset is also {self.offset}"
+                f"the response to a read at {self.offset} has messages, but the same next offset"
             )
         self.offset, self._cursor = page.next_offset, page.cursor
         self.has_begun = True

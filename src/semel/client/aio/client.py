@@ -329,24 +329,23 @@ class AsyncClient:
 
         `function` is called with a batch of messages from one input, `batch.stream`. It returns
         None, or a mapping from output streams to lists of values. With `AsyncClient` it can be a
-        coroutine function.
+        coroutine function. If it raises an exception, this call raises it and stores nothing for
+        the batch.
 
-        The outputs and the group's new position are stored in one commit. After a restart, no
-        output is lost or stored twice. Other effects of `function` can happen more than once.
+        The outputs and the group's new position are stored in one commit. If the outputs do not fit
+        into one commit, `function` is called again with half as many messages. Effects of
+        `function` other than its outputs can happen more than once.
 
         Return the number of processed messages when all inputs are closed and read to the end. With
         live=False, return when the present tails are reached.
 
-        If `function` raises an exception, this call raises it and stores nothing for the batch.
-        Raises TransactionFenced if a newer instance with the same `producer_id` has begun. The
-        default `producer_id` is derived from the group and the inputs. Raises PositionConflict if
-        another client moves the group.
-
-        If the outputs of a batch do not fit into one commit, `function` is called again with half
-        as many messages. Raises TooLarge if the outputs of one message do not fit.
+        Raises TooLarge if the outputs of one message do not fit into a commit. Raises
+        PositionConflict if another client moves the group. Raises TransactionFenced if a newer
+        instance with the same `producer_id` has begun. The default `producer_id` is derived from
+        the group and the inputs.
 
         `timeout` limits only the first responses. After that, the call waits while the server is
-        unreachable. Several inputs are read in turn.
+        unreachable.
         """
         seconds = seconds_of(timeout, self.timeout)
         loop = ProcessLoop(

@@ -249,9 +249,10 @@ class AsyncStream:
         the group to the offset after the message. `await txn.commit_message(message)` makes the
         transaction's commit do the same.
 
-        If a pending transaction can still move the group, reading first waits until it has ended,
-        but at most 5 seconds or half the `timeout`. If your transactions have a `producer_id`, pass
-        it here too. Then the server first aborts the pending transactions of older instances.
+        If another client's pending transaction can still move the group, reading first waits for
+        its end. The wait takes at most 5 seconds and at most half the `timeout`. If your
+        transactions have a `producer_id`, pass the same id here. Then the server first aborts the
+        pending transactions of older instances, and reading does not wait for them.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:

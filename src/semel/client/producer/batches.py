@@ -109,7 +109,7 @@ class FailedBatch(Struct, frozen=True):
     - `count`: the number of messages in the batch.
     - `values`: the messages as bytes.
     - `seq`: the batch's sequence, or None if a dense producer never sent the batch.
-    - `applied`: "no" if it is certain that the batch is not stored, otherwise "unknown".
+    - `applied`: "no" if the batch is certainly not stored, otherwise "unknown".
     - `cursor`: the cursor that was to be stored with the batch, or None.
     """
 

@@ -10,13 +10,11 @@ These rules ensure that every message is stored exactly once:
 2. Batches are sent in order, over one connection. When the connection is lost, all batches without
    a response are sent again, in order.
 3. The second batch waits for the response to the first batch, because only that response shows that
-   the epoch belongs to this instance. After a claim this is known from the start. In sparse mode
-   every batch waits for the previous response, because the server would accept a batch even if the
-   previous batch was refused.
+   the epoch belongs to this instance. After a claim, no wait is needed. In sparse mode every batch
+   waits for the previous response, because the server would accept a batch even if the previous
+   batch was refused.
 4. After a refusal that allows a retry, nothing is sent until every batch in flight has a response.
-   The server also refuses the later batches, because an earlier sequence is missing. Then all
-   refused batches are sent again. A gap is fatal if the missing sequence was already confirmed when
-   the batch was sent.
+   Then all refused batches are sent again.
 5. A fatal refusal ends the producer, because the server would refuse every later sequence.
 6. The producer moves to a higher epoch only at the start, and only if no batch is perhaps stored
    with the old epoch. Otherwise that batch could be stored twice.
@@ -371,7 +369,9 @@ class ProducerCore:
     def _is_own_gap(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Return True if `error` is a sequence gap that a retry of earlier batches will close.
 
-        This is so if the missing sequence was not yet confirmed when `batch` was sent.
+        The server refuses a batch with a gap if an earlier batch in flight was refused or
+        overtaken. The gap is fatal if the missing sequence was already confirmed when `batch` was
+        sent.
         """
         if not isinstance(error, SequenceGap):
             return False

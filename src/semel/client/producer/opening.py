@@ -261,7 +261,7 @@ class BodyEncoder:
         if extra is None:
             return None
         if not self._is_semel:
-            raise NotSupported("this server does not support keys, headers and timestamps")
+            raise NotSupported("this server does not support message keys, headers and timestamps")
         self._check_size(len(raw) + extra.size)
         return extra
 
