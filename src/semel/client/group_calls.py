@@ -75,8 +75,8 @@ def stable_positions(
 ) -> Flow[Positions]:
     """Return the group's positions once no pending transaction can move it in these streams.
 
-    The wait also ends after `seconds_max` seconds, or when the transactions' deadlines have passed.
-    Transactions whose token is in `own` are ignored.
+    The wait also ends after `seconds_max` seconds, or when the transactions' deadlines have passed,
+    even if some are still pending. Transactions whose token is in `own` are ignored.
     """
     until, pause = clock() + seconds_max, _POLL_SECONDS_MIN
     hidden: str | None = None

@@ -56,7 +56,7 @@ _FIND_OUT: Final = (
     "call commit() again (this is safe), or call client.transaction_status({token!r})"
 )
 _DO_AGAIN: Final = (
-    "abort the transaction and repeat it; the messages of an aborted transaction stay hidden"
+    "abort the transaction and repeat it; a read_committed read skips aborted messages"
 )
 _REFUSED: Final = (
     "the server refused a group's position, or the request got no response; add the position"

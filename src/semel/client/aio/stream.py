@@ -145,7 +145,7 @@ class AsyncStream:
 
         With `if_match`, the message is stored only if this offset is the stream's tail. With `seq`,
         it is stored only if this string is greater than the stream's last `seq`. With `close`, the
-        stream is closed after the message.
+        stream is closed after the message. `key`, `headers` and `timestamp` are stored with it.
         """
         return await self.append_many(
             [value],
