@@ -76,7 +76,7 @@ def test_a_stopped_processor_is_exit_code_3_and_named(
     for extra in ([], ["--available-now"]):
         words = served.refused(3, "run", file, *extra)
         assert "semel: double stopped: ZeroDivisionError" in words
-        assert "set one with errors=" in words
+        assert "set an error stream with errors=" in words
     (document,) = [
         json.loads(line)
         for line in served.semel("run", file, "--available-now", "--json").stdout.splitlines()
@@ -128,8 +128,8 @@ def test_a_bad_graph_is_refused_with_every_mistake(served: Served, tmp_path: Pat
     )
     for command in ("graph", "run"):
         words = served.refused(64, command, str(file))
-        assert "  - a: it has in_= and alts=" in words
-        assert "  - b: it has no out=" in words
+        assert "  - a: the processor has in_= and alts=" in words
+        assert "  - b: the processor has no out=" in words
         assert "semel: the graph 'bad' cannot run" in words
 
 

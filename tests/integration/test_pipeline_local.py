@@ -471,7 +471,7 @@ def test_a_group_moved_under_a_running_step_stops_it(place: Place) -> None:
         place.server.group(f"{place.id}/p").set({path: 1})
         return n
 
-    with pytest.raises(ProcessorStopped, match="another client moved the processor's group"):
+    with pytest.raises(ProcessorStopped, match="another client changed the group's positions"):
         run(graph)
     assert place.read("out") == []
 
@@ -849,7 +849,7 @@ def test_bad_streams_are_refused_before_anything_starts(place: Place) -> None:
     unknown, text, closed = caught.value.complaints
     assert unknown.startswith(f"p: the stream {place.path('nowhere')} does not exist")
     assert "semel create" in unknown
-    assert text.startswith(f"q: {place.path('text')} has the content type text/plain")
+    assert text.startswith(f"q: stream {place.path('text')} has the content type text/plain")
     assert closed.startswith(f"q: {place.path('closed')} is closed")
     assert not place.server.stream(place.path("fresh")).exists()
 

@@ -157,7 +157,7 @@ def test_a_worker_that_dies_stops_the_processor_and_names_the_range(place: Place
         return n
 
     (reason,) = place.run(graph).values()
-    assert "a worker process ended" in reason
+    assert "a Spark worker process ended" in reason
     assert f"step 1 ({path} 0..20)" in reason
     assert place.read("out") == []
     mended = place.graph()
@@ -210,7 +210,7 @@ def test_a_function_that_cannot_be_sent_is_refused_before_the_start(place: Place
         with lock:
             return n
 
-    with pytest.raises(GraphError, match="p: its function cannot be sent to Spark's workers"):
+    with pytest.raises(GraphError, match="p: the function cannot be sent to Spark's workers"):
         Runner(graph, executor=SmallSteps())
 
 

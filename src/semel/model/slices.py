@@ -19,8 +19,8 @@ class SliceProducer(Struct, frozen=True, gc=False):
 class Slice(Struct, frozen=True, gc=False):
     """The messages of one append: all of them, or only those in a range of offsets.
 
-    `payload` contains the messages, with commas between them if `is_joined` is True. `lengths`
-    contains the length of each message as a u32, but is empty if there is only one message.
+    `payload` contains the messages. If `is_joined` is True, there are commas between the messages.
+    `lengths` has a u32 for each message, but is empty for a single message.
     `extras` is empty if no message has a key, a header or a timestamp.
     """
 

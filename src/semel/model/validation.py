@@ -1,8 +1,7 @@
 """Validation of commands: names, numbers and batches must be within their limits.
 
-The HTTP layer refuses malformed requests earlier, with its own messages. This check is the last
-one. A command that passes it can be stored, indexed and read back. Without it, an invalid value
-could stop the engine.
+This is the last check before a command is applied. A valid command can be stored, indexed and read
+back. An invalid command could stop the engine. The HTTP layer refuses malformed requests earlier.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,12 +1,10 @@
 """Exactly-once writes to Delta Lake, for sink functions `(df, delivery)` on Spark.
 
-With each commit of rows, Delta can store a version number for an application id. Here the
-application is the processor, and the version is the number of the step. A repeated step is
-recognised by its number.
+Each commit to the table also stores the number of the step. A repeated step is recognised by its
+number.
 
-If the server's data is deleted, the steps start at 1 again, and a new step can have the number of
-an old one. To detect that, this module also stores a number derived from the step's hash. That
-number is the version of a second application id.
+If the server's data is deleted, step numbers start at 1 again, and a new step can have an old
+number. To detect this case, each commit also stores a part of the step's hash.
 """
 
 from typing import Final
@@ -31,8 +29,8 @@ def write(
     The table is created if it does not exist. Raises EngineFailed if the table has a later step, or
     a different step with the same number.
 
-    All rows pass through the Spark driver. For large steps, use Spark's own Delta connector, with
-    the processor as `txnAppId` and the number of the step as `txnVersion`.
+    All rows pass through the Spark driver. For large steps, use Spark's own Delta connector. Set
+    its `txnAppId` to the processor and its `txnVersion` to the number of the step.
     """
     app = f"{delivery.graph}/{delivery.processor}"
     hash_app, hash_version = f"{app}#hash", int(delivery.hash[:_HASH_DIGITS], 16)
@@ -46,10 +44,10 @@ def write(
             if delivery.number == done and is_last:
                 return False
             raise EngineFailed(
-                f"the table already has step {done} of {app}, so it cannot accept step"
-                f" {delivery.number}: either a newer instance is running, or the server's data was"
-                " deleted and the steps started at 1 again; if the data was deleted, write to a"
-                " different table or give the graph a different id"
+                f"the table already has step {done} of {app} and cannot accept step"
+                f" {delivery.number}. Either a newer instance of the processor is running, or the"
+                " server's data was deleted. If the data was deleted, write to a different table"
+                " or give the graph a different id"
             )
     # This write is based on the version of the table that was checked above. If another driver has
     # stored the step since then, Delta refuses the write.

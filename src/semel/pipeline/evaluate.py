@@ -1,8 +1,8 @@
 """This module calls a processor's function and returns `(stream, message)` pairs.
 
-Every engine uses this module, which does no I/O. If the call for an input message succeeds, all
-outputs are returned. If it fails, one message for the error stream is returned instead, so that the
-input message is not lost. There is never a mix, even if a repeated call has a different result.
+Every engine uses this module. It does no I/O. If a call succeeds, all outputs of the call are
+returned. If a call fails, one message for the error stream is returned instead. The result of one
+call is never a mix of outputs and an error message.
 """
 
 import json
@@ -73,7 +73,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
-    """Return the Evaluation of a processor for one of its steps. `hash` is the hash of the step."""
+    """Return the Evaluation of a processor for one step. `hash` is the hash of that step."""
     return Evaluation(
         graph=graph.id,
         processor=processor.id,
@@ -95,7 +95,7 @@ def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
 def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> list[Call]:
     """Return the function calls to make. `inputs` has one sequence of messages per input.
 
-    For a join, the i-th call takes the i-th message of every input. Otherwise there is one call for
+    For a join, the i-th call has the i-th message of every input. Otherwise there is one call for
     each message.
     """
     if is_join:
@@ -106,12 +106,11 @@ def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> li
 def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
     """Call the function for each of `calls`, and yield the outputs in order.
 
-    A call fails if the function raises an exception, or if Python cannot decode a message that is
-    valid JSON, for example an integer with 5,000 digits. For a failed call, a message for the error
-    stream is yielded. If the processor has no error stream, MessageFailed is raised.
+    For a failed call, yield a message for the error stream. Raise MessageFailed if the processor
+    has no error stream. A call also fails if Python cannot decode its input message.
 
-    MemoryError and exceptions that are not subclasses of Exception are raised unchanged, because
-    the message did not cause them.
+    MemoryError, and exceptions such as KeyboardInterrupt, are raised unchanged, because the message
+    did not cause them.
     """
     if evaluation.kind is FunctionKind.ARROW:
         yield from _evaluate_all(evaluation, calls)
@@ -121,10 +120,10 @@ def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
 
 
 def passing(evaluation: Evaluation, call: Call) -> dict[str, Any] | None:
-    """Return a mapping from each binding to the decoded message of a call.
+    """Return the decoded messages of a call, keyed by binding.
 
-    Return None if no message passes the filters. If only some messages of a join pass, the others
-    are replaced with None.
+    Return None if no message passes the filters. If only some messages of a join pass, None
+    replaces each message that does not pass.
     """
     values = {message.binding: decode(message.raw, JSON_MEDIA_TYPE) for message in call}
     if not (evaluation.types or evaluation.topics):
@@ -198,8 +197,8 @@ def _output(path: str, value: Any) -> Output:
 def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
     """Yield a pair (stream, output) for each output in a function's result, except None.
 
-    A function with several outputs must return None or a dict from bindings to outputs. Raises
-    TypeError if `result` is anything else, and KeyError if a binding in it is not declared.
+    If there are several outputs, the result must be None or a dict {binding: output}. Raises
+    TypeError for any other result, and KeyError for a binding that is not declared.
     """
     if result is None:
         return
@@ -215,7 +214,7 @@ def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
     for binding in result:
         if binding not in evaluation.outputs:
             expected = ", ".join(evaluation.outputs)
-            raise KeyError(f"{binding!r} is not one of the declared outputs: {expected}")
+            raise KeyError(f"{binding!r} is not a declared output; the outputs are {expected}")
     # The order is that of the declaration, because all engines must yield the same order.
     for binding, path in evaluation.outputs.items():
         if result.get(binding) is not None:
@@ -234,7 +233,7 @@ DecodedCall = tuple[Call, dict[str, Any]]
 
 
 def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Yield an error message for each call whose input is not decodable, then all other outputs."""
+    """Yield an error message for each call that cannot be decoded, then all other outputs."""
     decoded: list[DecodedCall] = []
     for call in calls:
         try:
@@ -253,8 +252,8 @@ def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Out
 def _evaluate_batch(evaluation: Evaluation, calls: Sequence[DecodedCall]) -> Iterator[Output]:
     """Call the function once with the messages of all `calls`, and yield the outputs.
 
-    If that fails, call the function again for each of `calls` separately, to find out which
-    messages cause errors.
+    If that call fails, call the function separately for each of `calls`, to find the messages that
+    cause errors.
     """
     outputs: list[Output] | None = None
     try:
@@ -303,10 +302,9 @@ MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
 def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) -> bytes:
     """Return the message to write to the error stream for one failed call.
 
-    The message omits input values that are too large, nested too deeply, or cannot be decoded.
-    There are two reasons. First, the server must accept every error message, because otherwise one
-    input message could stop the processor permanently. Second, readers of the error stream must be
-    able to decode the message.
+    The message omits input values that are too large or nested too deeply. If the server refused
+    the message, the processor could never continue. Values that readers cannot decode are omitted
+    too.
     """
     kind = type(error)
     message: dict[str, Any] = {
@@ -349,7 +347,7 @@ def text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as another:  # noqa: BLE001 - the user's `__str__` can raise anything
-        return f"the text of the error cannot be printed: {type(another).__name__}"
+        return f"the error has no text, because its __str__ raised {type(another).__name__}"
 
 
 def _printable(text: str) -> str:

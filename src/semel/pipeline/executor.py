@@ -43,12 +43,10 @@ class RunState(StrEnum):
 class Gauge:
     """The progress of one processor.
 
-    Only the processor's own thread changes its gauge. Any thread can read the gauge.
+    Only the processor's own thread changes the gauge. Any thread can read the gauge.
 
-    `step` is the number of the last step. `read` and `written` count messages since the start.
-    `errors` counts the written messages that went to the error stream. `lag` is the number of
-    offsets that are not processed yet. `step_seconds` is the duration of the last step. `reason`
-    says why the processor stopped.
+    `read`, `written` and `errors` count messages since the start. `written` includes `errors`, the
+    messages that were written to the error stream. `lag` counts offsets that are not processed yet.
     """
 
     processor: str
@@ -66,10 +64,9 @@ class Gauge:
 class StepOutput(Struct, frozen=True):
     """The output of a step: messages to append in the commit, staged transactions, or both.
 
-    `appends` maps each stream to encoded JSON values. `transactions` are the tokens of staged
-    transactions. The engine's committer commits these transactions. Their messages come after
-    `appends`. `read` is the number of messages read. `written` maps each stream to the number of
-    messages produced for it.
+    `appends` maps each stream to encoded JSON values. `transactions` are the tokens of the staged
+    transactions. The messages of staged transactions come after `appends`. `written` maps each
+    stream to the number of messages that the step produced for the stream.
     """
 
     appends: Mapping[str, Sequence[bytes]] = {}
@@ -83,10 +80,8 @@ class Work(Struct, frozen=True):
 
     The step is pinned on the server, so a retry gets exactly the same step.
 
-    `messages()` reads the messages of the step's ranges and returns them keyed by binding. An
-    engine that reads the ranges itself need not call it. `producer_id` and `producer_epoch`
-    identify the owner of the commit and of the transactions staged for it. `version` is the number
-    of the commit.
+    `messages()` reads the messages of the step and returns them keyed by binding. `producer_id` and
+    `producer_epoch` identify the owner of the commit. `version` is the number of the commit.
     """
 
     graph: Graph
@@ -112,13 +107,13 @@ class Work(Struct, frozen=True):
 class ProcessorRun(Struct, frozen=True, kw_only=True):
     """The run of one processor, with everything that its loop needs.
 
-    `stop` ends the loop after the current step. `cut` is set some seconds after
-    `stop`. It ends the requests that are still waiting for the server.
+    `stop` ends the loop after the current step. A few seconds later, `cut` ends the requests that
+    still wait for the server.
 
-    If `is_draining` is True, the loop ends when it has processed all messages and `is_ending()`
-    returns True, which means that no processor of the graph will write to the inputs again.
+    If `is_draining` is True, the loop ends when all messages are processed and `is_ending()` is
+    True. `is_ending()` is True when no processor of the graph will write to the inputs again.
 
-    `at_boundary(processor, boundary)` is called after each stage of the loop. Tests use it.
+    Tests use `at_boundary(processor, boundary)`. It is called after each stage of the loop.
     """
 
     client: Client
@@ -157,9 +152,8 @@ class Committer(ABC):
 
     A commit contains outputs, positions and a trace record. It is applied completely or not at all.
 
-    `producer_id` and `epoch` identify the owner of the commits. `producer_id` is
-    `<graph>/<processor>`, and `epoch` counts the instances of the processor. `version` is the
-    number of the next commit.
+    `producer_id` is `<graph>/<processor>`. `epoch` increases with each new instance of the
+    processor. `version` is the number of the next commit.
     """
 
     def __init__(self, client: Client, name: str, stop: Stop) -> None:
@@ -171,7 +165,7 @@ class Committer(ABC):
         self._known = KnownStreams(replace(client.site, retries=None))
 
     def begin(self) -> None:
-        """Register the producer at its next epoch. This fences older instances."""
+        """Register the producer at its next epoch. The registration fences older instances."""
         registered = self._run(register_producer(self._client.site, self.producer_id))
         self.epoch, self.version = registered.producer_epoch, 0
 
@@ -186,9 +180,7 @@ class Committer(ABC):
     ) -> CommitResult:
         """Commit all arguments together, exactly once, and return the result.
 
-        `step` is None for a commit that has only a trace record. `record` is appended after
-        `appends`. An at-most-once step has two commits. The first commit moves the positions, and
-        the second commit appends the output.
+        `step` is None if the commit has only a trace record. `record` is appended after `appends`.
         """
         streams: dict[str, Sequence[Any]] = dict(appends)
         if record is not None:
@@ -211,10 +203,9 @@ class Committer(ABC):
 class Executor(Protocol):
     """An engine: it runs the steps of processors.
 
-    `reads_ahead` is True if the engine calls `Work.messages`. In that case the loop reads messages
-    while it waits for input. Otherwise the loop requests only the ends of the streams, because the
-    engine reads the messages itself. A join is an exception: its messages must be counted, so the
-    loop always reads them.
+    If `reads_ahead` is True, the loop reads the messages and passes them to the engine. Otherwise
+    the engine reads the messages itself. A join's messages must be counted, so the loop always
+    reads the messages of a join.
 
     `step_messages_max` is the maximum number of messages in one step.
     """
@@ -232,13 +223,12 @@ class Executor(Protocol):
         """Return a committer that commits each step under the producer id `name`."""
 
     def run(self, work: Work) -> StepOutput:
-        """Run a step and return its output. The loop commits the output.
+        """Run a step and return its output.
 
-        The output must not become visible before that commit.
+        The loop commits the output later. The output must not be visible before that commit.
 
         Raises MessageFailed if a message fails and the processor has no error stream. Every
-        exception stops the processor. A restart repeats the step, unless the processor is
-        at-most-once.
+        exception stops the processor.
         """
 
     def query(self, running: ProcessorRun) -> Loop:
@@ -270,8 +260,8 @@ def engine_for(graph: Graph, *, master: str | None = None) -> str:
 def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
     """Return a new engine with the name `name`.
 
-    Raises GraphError if there is no such engine, or if it is not installed. Also raises GraphError
-    if `name` is the local engine and `options` contains an option, because only Spark has options.
+    Raises GraphError if the engine does not exist or is not installed. Also raises GraphError if
+    options are passed to the local engine, because only Spark has options.
     """
     if name not in _MODULES:
         raise GraphError(graph.id, [f"there is no engine {name!r}; use {' or '.join(ENGINES)}"])
@@ -281,11 +271,11 @@ def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
     except ModuleNotFoundError as error:
         raise GraphError(
             graph.id,
-            [f"the engine {name} needs {error.name}; " + install_advice("'.[spark]'")],
+            [f"the engine {name} needs the package {error.name}; " + install_advice("'.[spark]'")],
         ) from error
     values = {key: value for key, value in options.items() if value is not None}
     if values and name == LOCAL:
         raise GraphError(
-            graph.id, [f"{' and '.join(values)} requires the engine spark; add --engine spark"]
+            graph.id, [f"only the engine spark has {' and '.join(values)}; add --engine spark"]
         )
     return make(**values)

@@ -1,9 +1,9 @@
 """Exactly-once writes to PostgreSQL, for sink functions `(df, delivery)` on Spark.
 
-Every Spark task copies its rows into a staging table. Each row in the staging table has the step's
-hash, the task's partition, and the id of the task attempt. Then the driver runs one transaction.
-The transaction stores the hash, and moves the rows of the successful attempts to the target table.
-If the hash is already stored for this table, the step was written before, and no row is moved.
+Every Spark task copies its rows into a staging table. Then the driver runs one transaction. The
+transaction stores the step's hash, and moves the rows of successful task attempts to the target
+table. If the hash is already stored for this table, the step was written before, and no row is
+moved.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -66,11 +66,11 @@ _COPIED_DDL: Final = "attempt string, rows long"
 def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
     """Append the rows of a step to a table. Return False if the step was already written.
 
-    The columns of `frame` are matched with the table's columns by name. `to` is a libpq connection
-    string. Spark's workers connect with the same string. The table must exist. The tables
-    `semel_deliveries` and `<table>_staging` are created if they do not exist.
+    `to` is a libpq connection string. Spark's workers use the same string. The table must exist and
+    have the columns of `frame`. The tables `semel_deliveries` and `<table>_staging` are created if
+    necessary.
 
-    A sink can write to several tables, but in each step it can write to each table only once.
+    A sink can write to several tables, but only once to each table in each step.
     """
     tables = _Tables(table, frame.columns)
     with psycopg.connect(to) as connection:
@@ -133,11 +133,10 @@ def _move(
 ) -> bool:
     """Store the hash and move the rows. Return False if the hash was already stored.
 
-    If the hash was already stored, another driver has moved the rows, and this call moves nothing.
-    In both cases, this call deletes the step's rows from the staging table.
+    In both cases, delete the step's rows from the staging table. If the hash was already stored,
+    another driver has moved the rows.
 
-    Raises RuntimeError if the staging table lacks some rows. The error rolls back the caller's
-    transaction.
+    Raises RuntimeError if rows are missing. The error rolls back the caller's transaction.
     """
     processor = f"{delivery.graph}/{delivery.processor}"
     identity = [delivery.hash, tables.table, processor, delivery.number]
@@ -148,8 +147,8 @@ def _move(
         moved = connection.execute(tables.format(_MOVE_SQL, hash=hash, attempts=listed))
         if moved.rowcount != count:
             raise RuntimeError(
-                f"only {moved.rowcount} of {count} rows are in the staging table, because some were"
-                " deleted; nothing was stored: run the step again"
+                f"the staging table has only {moved.rowcount} of {count} rows, because some rows"
+                " were deleted; the target table is unchanged; run the step again"
             )
     connection.execute(tables.format(_CLEAR_SQL, hash=hash))
     return is_new

@@ -45,9 +45,8 @@ YIELDED: Final = "yielded"  # the boundary after each message of a source
 class SourceLoop:
     """Runs the generator of one source until the generator ends.
 
-    A producer appends the generator's messages exactly once and in order. If the generator function
-    has a parameter `cursor`, the last stored cursor is passed to the next run. Otherwise the next
-    run starts from the beginning.
+    A producer appends the generator's messages exactly once and in order. If the function has a
+    parameter `cursor`, it gets the last stored cursor. Otherwise each run starts at the beginning.
     """
 
     def __init__(self, running: ProcessorRun) -> None:
@@ -121,16 +120,14 @@ class Runner:
     """One run of a graph.
 
     With `available_now`, the run ends when all stored messages are processed. Otherwise the run
-    continues until `stop` is called or an error stops a processor. Such an error stops all other
-    processors, too.
+    continues until `stop` is called or an error stops a processor. Such an error also stops all
+    other processors.
 
-    After a stop, the current steps are still completed if the server responds. The next run repeats
-    the steps that were not committed.
+    After a stop, each processor still completes its current step if the server responds. The next
+    run repeats the steps that were not committed.
 
-    `master` and `checkpoints` are used only with Spark. `checkpoints` is the directory for the
-    Spark checkpoints of stateful processors.
-
-    Raises GraphError if the graph cannot run.
+    `master`, and the directory `checkpoints`, are used only with Spark. Raises GraphError if the
+    graph cannot run.
     """
 
     def __init__(
@@ -310,12 +307,12 @@ def run(
 
 
 def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Create missing streams. Return a mapping from the paths of streams to their tails.
+    """Create missing streams. Return the tails of streams, keyed by path.
 
-    The mapping has the streams that already existed and that no processor of the graph writes to.
+    The result has only streams that already existed and that no processor writes to.
 
-    Raises GraphError if an input stream is missing, or if an existing stream cannot be used. In
-    that case no stream was created.
+    Raises GraphError, before any stream is created, if an input stream is missing or an existing
+    stream cannot be used.
     """
     written = list(topology.writers(graph))
     read = [path for processor in graph.processors for path in processor.inputs.values()]
@@ -361,8 +358,8 @@ def _complaints(graph: Graph, infos: dict[str, StreamInfo | None]) -> Iterator[s
                 if path in (*processor.inputs.values(), *topology.written(graph, processor))
             ]
             yield (
-                f"{', '.join(users)}: {path} has the content type {info.content_type}; use a"
+                f"{', '.join(users)}: stream {path} has the content type {info.content_type}; use a"
                 f" stream with the content type {JSON_MEDIA_TYPE}"
             )
         if info is not None and info.closed and path in written:
-            yield f"{', '.join(written[path])}: {path} is closed; write to a different stream"
+            yield f"{', '.join(written[path])}: stream {path} is closed; use a different stream"

@@ -1,11 +1,10 @@
 """The trace of a graph: a stream with a record of each step.
 
-The commit that stores a step's outputs and positions also appends the step's record to
-`<graph>/trace`. Therefore the record exists if and only if the step was committed.
+The commit of a step also appends the step's record to `<graph>/trace`. Therefore the record exists
+if and only if the step was committed.
 
-The record cannot contain the offsets of the step's outputs, because only the response to the commit
-has them. So the processor's next record contains them. If no step follows, they are in a separate
-record. If the runner is killed before either record is appended, the offsets stay unknown.
+The offsets of a step's outputs are known only after the commit. The processor's next record
+contains these offsets. If the runner is killed before the next record, the offsets stay unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,10 +43,9 @@ class Outputs(Struct, frozen=True):
 class TracedStep(Struct, frozen=True, kw_only=True):
     """One step in the trace.
 
-    `ranges` has the stream, the incarnation, the first and the next offset of each range. `outcome`
-    is DONE, TAKEN or PINNED. `read` is the number of messages that were read. `written` is the
-    number of messages that were written to each stream. `outputs` maps each output stream to the
-    range [first, next) of the outputs' offsets, or is None if the offsets are unknown.
+    Each of the `ranges` is a tuple (stream, incarnation, first offset, next offset). `outcome` is
+    DONE, TAKEN or PINNED. `outputs` maps each output stream to the offsets [first, next) of the
+    outputs, or is None if these offsets are unknown.
     """
 
     processor: str
@@ -73,7 +71,7 @@ def step_record(traced: TracedStep, before: Outputs | None) -> dict[str, Any]:
 
 
 def offsets_record(processor: str, before: Outputs) -> dict[str, Any]:
-    """Return a record that has only the outputs of the last step. It is used if no step follows."""
+    """Return a record for the outputs of the last step. It is needed only if no step follows."""
     return {"type": OFFSETS_TYPE, "processor": processor, "before": before}
 
 
@@ -110,7 +108,7 @@ def read_trace(records: Iterable[Any], processor: str | None = None) -> list[Tra
 
 
 def trace_of(client: Client, graph: str, processor: str | None = None) -> list[TracedStep]:
-    """Return the steps in the trace of a graph in order, then the steps that are only pinned.
+    """Return the steps in the trace of a graph, then the steps that are pinned but not committed.
 
     `processor` selects the steps of one processor. Raises StreamNotFound if the graph has never
     run.
@@ -143,7 +141,7 @@ def _uncommitted(client: Client, group: str) -> Step | None:
 
 
 def step_from(pinned: PinnedStep) -> Step:
-    """Convert a pinned step, as the server sends it, to a Step, whose offsets are integers."""
+    """Convert a pinned step from the server to a Step. The offsets of a Step are integers."""
     ranges = sorted(
         Range(path, r.incarnation, parse_offset(r.start) or 0, parse_offset(r.to) or 0)
         for path, r in pinned.ranges.items()

@@ -50,9 +50,8 @@ def step_of(graph: str, processor: str, number: int, ranges: Iterable[Range]) ->
 def delivery_hash(graph: str, processor: str, number: int, ranges: Iterable[Range]) -> str:
     """Return the hash of a step: the SHA-256 of its identity, in hexadecimal.
 
-    The identity is the JSON array `[1, graph, processor, number, [[stream, ...], ...]]`. It is
-    always encoded in the same way: ranges are sorted by stream, there are no spaces, and non-ASCII
-    characters are encoded as UTF-8 without escapes.
+    The identity is the JSON array `[1, graph, processor, number, [[stream, ...], ...]]`. The ranges
+    are sorted by stream. The JSON text has no spaces, and is encoded as UTF-8 without escapes.
     """
     identity = [_VERSION, graph, processor, number, sorted(map(list, ranges))]
     text = json.dumps(identity, separators=(",", ":"), ensure_ascii=False)

@@ -2,27 +2,18 @@
 
 The response to a read can be much larger than the request. Three limits apply, one after the other:
 
-1. **Memory: unread bytes** (this module). `UnreadBudget` counts the bytes of long responses that
-   clients have not read yet, and reserves memory for running reads. While the budget is used up,
-   `ReadAdmission` puts new reads into a queue. While reads are in the queue, connections whose
-   clients do not read are closed. The connection that has had unread bytes for the longest time is
-   closed first. All reads of messages are admitted here: catch-up reads, long-polls, event streams,
-   and the shared reads of fan-out groups.
-2. **Time: seconds per turn of the event loop** (`semel.broker.worker`). An admitted read runs
-   immediately, unless earlier reads have used up the time of this turn of the loop. Therefore
-   appends and other requests are served between long reads.
-3. **Back-pressure: the pause of one connection** (`semel.server.connection`). A connection starts a
-   GET only when all earlier responses have been sent. It accepts no request while its client does
-   not read. Therefore a connection has at most one running read, and at most one long response in
-   its buffer.
+1. **Memory** (this module). `UnreadBudget` counts the unread bytes of long responses, and reserves
+   memory for running reads. While the budget is used up, new reads wait in a queue. While reads
+   wait, connections whose clients do not read are closed. All reads of messages are admitted here.
+2. **Time** (`semel.broker.worker`). An admitted read runs immediately, unless earlier reads have
+   used up the time of this turn of the event loop. Therefore long reads do not block appends.
+3. **Back-pressure** (`semel.server.connection`). A connection starts a GET only when all earlier
+   responses have been sent. It accepts no request while its client does not read. Therefore a
+   connection has at most one running read, and at most one long response in its buffer.
 
-A long response counts as unread from the moment it is written until the buffer of its connection is
-empty.
-
-An event for a fan-out group is read only once, and memory is reserved for it only once. But the
-event counts as unread for every member that cannot receive it immediately. Such a member leaves the
-group and continues with its own reads. Therefore the buffer of a member never contains more than
-one event in addition to `HttpLimits.write_buffer_bytes`.
+A fan-out group reads an event only once for all members. The event counts as unread for each member
+that cannot receive it immediately. Such a member leaves the group. Therefore a member's buffer
+contains at most one event in addition to `HttpLimits.write_buffer_bytes`.
 """
 
 import asyncio
@@ -103,7 +94,7 @@ class UnreadBudget:
             self.on_release()
 
     def close_stalled(self, holders: Iterable[UnreadHolder], now: float) -> None:
-        """Close stalled connections, longest stall first, to free memory for waiting reads."""
+        """Close stalled connections, to free memory for reads. Close the longest stall first."""
         target = self._bytes_max - min(self.waiting_bytes, self._bytes_max // 2)
         if self.bytes <= target:
             return
@@ -129,7 +120,7 @@ class Reader(Protocol):
 
 
 class AdmittedRead(Struct, eq=False):
-    """A waiting or running read. `reply` is called with its result: a ReadDone or a refusal."""
+    """A waiting or running read. `reply` is called with the result: a ReadDone or a refusal."""
 
     path: str
     offset: int | None
@@ -190,10 +181,10 @@ class ReadAdmission:
 def send_response(
     responder: Responder, response: Response, unread: UnreadBudget | None = None
 ) -> None:
-    """Send a response. If `response.is_to_gzip` is true, compress its body first.
+    """Send a response. If `response.is_to_gzip` is True, compress the body first.
 
-    A long body is compressed on a different thread, because compressing it here would delay all
-    other requests. Until the response is sent, the size of that body is reserved in `unread`.
+    A long body is compressed on a different thread, so that other requests are not delayed. During
+    that time, the size of the body is reserved in `unread`.
     """
     if not response.is_to_gzip:
         responder.send(response)

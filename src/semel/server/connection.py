@@ -1,14 +1,11 @@
 """One HTTP/1.1 connection: strict parsing, responses in the order of the requests, bounded memory.
 
-What a connection does next depends on its phase. `phases.py` has the legal transitions between
-phases. A connection stops reading while too many requests wait for their responses, or while the
-client does not read responses. `admission.py` describes this together with the other limits on
-reads.
+`phases.py` has the legal transitions between the phases of a connection. A connection stops reading
+while too many requests wait for their responses, or while the client does not read responses.
 
-A connection has no timer of its own. Instead, the listener calls `check` on every connection at
-regular intervals. A connection waits for only one thing at a time, so one start time (`_clock`) is
-enough for all deadlines. The start time is set again when the connection begins to wait for
-something else.
+A connection has no timer of its own. Instead, the listener calls `check` at regular intervals. A
+connection waits for only one thing at a time, so one start time (`_clock`) is enough for all
+deadlines.
 """
 
 import asyncio
@@ -123,7 +120,7 @@ class ServerConnection(asyncio.Protocol):
             self._buffer = data
 
     def eof_received(self) -> bool:
-        """Return True, to keep the transport open, if owed responses can still be written."""
+        """Return True if owed responses can still be written. True keeps the transport open."""
         waiting = self._waiting
         can_half_close = self._transport.can_write_eof()  # TLS cannot do that
         if not waiting or waiting[0].phase is ExchangePhase.STREAMING or not can_half_close:
@@ -257,7 +254,7 @@ class ServerConnection(asyncio.Protocol):
         try:
             self._handler(request, exchange)
         except Exception:  # noqa: BLE001 - the boundary of a request
-            _log.exception("the handler of %s %s failed", request.method, request.path)
+            _log.exception("the handler of request %s %s failed", request.method, request.path)
             self._fail(exchange)
 
     def _fail(self, exchange: Exchange) -> None:
@@ -274,7 +271,7 @@ class ServerConnection(asyncio.Protocol):
         self._held_bytes += count
         self._registry.held_bytes += count
         if self._registry.held_bytes > self._limits.held_bytes_max:
-            raise HttpRefused(503, "overloaded", "too many bodies wait to be stored")
+            raise HttpRefused(503, "overloaded", "too many request bodies wait to be stored")
 
     def _is_overfull(self) -> bool:
         """Return True if the next request must wait. Return False while a body is arriving."""
@@ -446,10 +443,18 @@ class ServerConnection(asyncio.Protocol):
     def _check_elapsed(self, elapsed: float) -> None:
         if self._body is not None:
             if self._body.is_late(elapsed):
-                self.refuse(HttpRefused(408, "request_timeout", "the body arrives too slowly"))
+                self.refuse(
+                    HttpRefused(
+                        408, "request_timeout", "the body of the request arrives too slowly"
+                    )
+                )
         elif elapsed > self._limits.seconds_in(self._phase):
             if self._phase is ConnectionPhase.HEAD:
-                self.refuse(HttpRefused(408, "request_timeout", "the headers arrive too slowly"))
+                self.refuse(
+                    HttpRefused(
+                        408, "request_timeout", "the headers of the request arrive too slowly"
+                    )
+                )
             elif self._phase > _BODY:
                 self.abort()
             elif not self._waiting:

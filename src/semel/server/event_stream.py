@@ -1,9 +1,8 @@
 """Live reads as server-sent events.
 
 An event stream first catches up with its own reads. At the tail of the stream, it joins a fan-out
-group. All members of a group share one wait, one read and one encoded event. The group's read is
-admitted like every other read (see `admission.py`). If a member's client cannot receive an event
-immediately, that member leaves the group and catches up with its own reads.
+group. All members of a group share one wait, one read and one encoded event. If a client cannot
+receive an event immediately, its event stream leaves the group and catches up again.
 """
 
 from typing import Final
@@ -96,15 +95,14 @@ class EventStream(LiveRead):
             self._live.loop.call_soon(self.read)  # the group is at a different offset
 
     def share(self, event: SharedBytes, next_offset: int) -> bool:
-        """Write an event of the group. Return False, and write nothing, if that is not possible.
+        """Write the group's event. Return False, and write nothing, if the event does not fit.
 
-        It is not possible if the client sent a read cursor, because the next read cursor in the
-        event depends on the client's cursor. It is also not possible if the encoder holds the first
-        bytes of an incomplete character, because then the encoder is not at the group's offset. In
-        both cases the caller must give this event stream an event of its own.
+        In that case the caller must encode a separate event for this client.
         """
         assert self._begun is not None
         stream, encoder = self._begun
+        # A read cursor in the event depends on the cursor that the client sent. The offsets differ
+        # if the encoder holds the first bytes of an incomplete character.
         if self._request.cursor is not None or encoder.next_offset != self._offset:
             return False
         self._offset = encoder.next_offset = next_offset

@@ -51,8 +51,8 @@ _COMPLETE: Final = EXCHANGE.next(_WAITING, ExchangeEvent.RESPONSE_COMPLETE)
 class PrefixLines(dict[int, bytes]):
     """A mapping from a status to the first lines of a response with that status.
 
-    The first lines are the status line, the Date header and the headers that never change. They are
-    encoded when a response first needs them, at most once per second for each status.
+    The first lines are the status line, the Date header and the headers that never change. These
+    lines are encoded at most once per second for each status.
     """
 
     def __init__(self, constant: str) -> None:
@@ -165,7 +165,10 @@ class ConnectionOutput:
         self.uncount()
 
     def _count(self, size: int) -> None:
-        """If the transport's buffer has bytes, count them, or `size` if larger, as unread."""
+        """Count the bytes in the transport's buffer as unread, or `size` bytes if that is more.
+
+        Count nothing if the buffer is empty.
+        """
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if unread and more > 0:
@@ -204,10 +207,11 @@ class ConnectionOutput:
 class Exchange(Struct, eq=False, gc=False):
     """A request and its response. The handler uses it as Responder and as ResponseStream.
 
-    `phase` changes according to the table EXCHANGE in `phases.py`. The class is a Struct with
-    `gc=False` for speed, because an instance is created for each request. This does not leak
-    memory: an exchange that is complete, or whose client is gone, is not part of a reference cycle.
+    `phase` changes according to the table EXCHANGE in `phases.py`.
     """
+
+    # Each request creates an exchange, and `gc=False` makes that faster. Memory does not leak,
+    # because an exchange that has ended is not part of a reference cycle.
 
     _line: "ServerConnection"
     _prefixes: PrefixLines
@@ -266,7 +270,7 @@ class Exchange(Struct, eq=False, gc=False):
 
     def _drop(self, status: int) -> None:
         if self.phase is not ExchangePhase.GONE:
-            _log.error("a second response to one request was dropped; its status is %d", status)
+            _log.error("a request got a second response (status %d), which was dropped", status)
 
     def _connection_line(self) -> str:
         if self.closes:
@@ -276,12 +280,12 @@ class Exchange(Struct, eq=False, gc=False):
     def _encode_head(self, status: int, headers: Headers, framing: str) -> bytes:
         framing += self._connection_line()
         if not 200 <= status <= 599:
-            raise ValueError(f"{status} is not the status of a response")
+            raise ValueError(f"{status} is not a valid response status (200 to 599)")
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
         # A value can contain text from the request. That text must not be able to add a header
         # line.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
-            raise ValueError("a header of a response contains a line end or a NUL character")
+            raise ValueError("a response header contains a line end or a NUL character")
         return self._prefixes[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
@@ -326,7 +330,7 @@ class Exchange(Struct, eq=False, gc=False):
         if self.phase is _STREAMING:
             self._put(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
         elif self.phase is ExchangePhase.COMPLETE:
-            _log.error("a part of a response was written after its end")
+            _log.error("a handler wrote to a response that had already ended")
 
     def write_piece(self, piece: SharedBytes) -> bool:
         """Send a part that several responses share. Return True if the stream is blocked now."""
@@ -411,4 +415,4 @@ def _guarded(callback: Callable[[], None]) -> None:
     try:
         callback()
     except Exception:  # noqa: BLE001 - the boundary of a callback
-        _log.exception("a callback of a response failed")
+        _log.exception("a callback for a response raised an exception")

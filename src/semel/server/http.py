@@ -34,8 +34,8 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 class Head(Struct, gc=False, eq=False):
     """A parsed request head. Requests with the same head share one instance (see `HeadCache`).
 
-    The handler of the first append with this head parses the headers and stores the result in
-    `plan`. Later requests with the same head use `plan` and do not parse the headers again.
+    The first append with this head stores the parsed headers in `plan`. Later requests with the
+    same head use `plan` and do not parse the headers again.
     """
 
     method: str
@@ -163,7 +163,7 @@ def malformed(message: str) -> HttpRefused:
 
 def internal_error() -> HttpRefused:
     """Return the error for a request whose handler raised an exception."""
-    return HttpRefused(500, "internal_error", "the server has a bug; see its log")
+    return HttpRefused(500, "internal_error", "the server has a bug; see the server's log")
 
 
 def problem(refused: HttpRefused) -> Response:

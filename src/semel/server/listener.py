@@ -38,8 +38,8 @@ class ConnectionSet:
     def enter(self, connection: ServerConnection) -> None:
         """Add a connection.
 
-        If there are too many connections, refuse the new one with a response. If there are far too
-        many, or if the listener is draining, close the new one immediately.
+        If there are too many connections, refuse the connection with a response. If there are far
+        too many, or if the listener is draining, close the connection immediately.
         """
         self.members.add(connection)
         if self.is_draining or len(self.members) > self._count_max + self._count_max // 8 + 1:
@@ -47,7 +47,9 @@ class ConnectionSet:
         elif len(self.members) > self._count_max:
             connection.refuse(
                 HttpRefused(
-                    503, "too_many_connections", f"there are {self._count_max} connections already"
+                    503,
+                    "too_many_connections",
+                    f"the server has the maximum of {self._count_max} connections; retry later",
                 )
             )
 
@@ -251,10 +253,10 @@ class Acceptor:
         """Stop accepting. Wait until pending connections are set up or cancelled.
 
         With TLS, pending connections are cancelled, because a handshake can be slow. Without TLS,
-        a connection is set up on the next turn of the event loop. If its task were cancelled before
-        that, uvloop would never call `connection_lost`.
+        a connection is set up on the next turn of the event loop.
         """
         self.close()
+        # If a task without TLS were cancelled, uvloop would never call `connection_lost`.
         if self._tls is not None:
             for entry in self._entries:
                 entry.cancel()

@@ -164,7 +164,7 @@ def test_an_error_that_cannot_be_printed_is_an_error_all_the_same() -> None:
     ((stream, error),) = made(evaluation(fail), seen(1))
     assert (stream, error["cause"]["message"]) == (
         "errors",
-        "the text of the error cannot be printed: RuntimeError",
+        "the error has no text, because its __str__ raised RuntimeError",
     )
 
 

@@ -44,4 +44,4 @@ def test_the_line_that_matters_is_found(text: str, wanted: str) -> None:
 
 
 def test_a_worker_that_died_is_told_as_such() -> None:
-    assert "a worker process ended" in str(job_failed(RuntimeError(DIED)))
+    assert "a Spark worker process ended" in str(job_failed(RuntimeError(DIED)))

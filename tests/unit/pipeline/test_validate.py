@@ -35,25 +35,40 @@ def test_a_good_graph_has_no_complaints() -> None:
 @pytest.mark.parametrize(
     ("graph", "complaint"),
     [
-        (with_stream(in_="a", alts=["b", "c"], out="d"), "p: it has in_= and alts=; use in_ to"),
-        (with_stream(out="d"), "p: it reads no stream; name one with in_="),
-        (with_stream(in_="a"), "p: it has no out=; a processor that writes to no stream"),
-        (with_sink(), "p: it reads no stream"),
+        (
+            with_stream(in_="a", alts=["b", "c"], out="d"),
+            "p: the processor has in_= and alts=; use in_ to",
+        ),
+        (with_stream(out="d"), "p: the processor reads no stream; set one stream with in_="),
+        (with_stream(in_="a"), "p: the processor has no out=; if it writes to no stream"),
+        (with_sink(), "p: the processor reads no stream"),
         (with_stream(alts={"x": "a", "y": "a"}, out="d"), "p: alts= names a 2 times"),
         (with_stream(in_={"x": "a", "y": "a"}, out="d"), "p: in_= names a 2 times"),
         (with_stream(in_="a", out={"x": "d", "y": "d"}), "p: out= names d 2 times"),
-        (with_stream(in_="a", out="d", errors="d"), "its error stream d is one of its outputs"),
-        (with_stream(in_="a", out="d", errors=""), "p: it names the stream '': the stream's path"),
+        (with_stream(in_="a", out="d", errors="d"), "the error stream d is also an output"),
+        (
+            with_stream(in_="a", out="d", errors=""),
+            "p: the processor names the stream '': the stream's path",
+        ),
         (with_stream(in_="a", out="d", strategy="twice"), "p: there is no strategy 'twice'; use"),
-        (with_stream(in_="a//b", out="d"), "p: it names the stream 'a//b': the stream's path"),
-        (with_stream(in_="a\ud800", out="d"), "which is not UTF-8"),
-        (with_stream(in_="a", out={"x": 5}), "p: it names the stream 5; expected a string"),
-        (with_stream(in_="a", out="g/trace"), "p: g/trace is the stream for the trace"),
+        (
+            with_stream(in_="a//b", out="d"),
+            "p: the processor names the stream 'a//b': the stream's path",
+        ),
+        (with_stream(in_="a\ud800", out="d"), "but UTF-8 cannot encode this name"),
+        (
+            with_stream(in_="a", out={"x": 5}),
+            "p: the processor names the stream 5; expected a string",
+        ),
+        (
+            with_stream(in_="a", out="g/trace"),
+            "p: the stream g/trace is reserved for the graph's trace",
+        ),
         (
             with_stream(in_="a", out="d", types={"z": "t"}),
-            "p: types= names 'z', which is not one of its inputs",
+            "p: types= has the key 'z', but the processor's inputs are",
         ),
-        (with_stream(in_="a", out="d", topics={"z": "t"}), "p: topics= names 'z'"),
+        (with_stream(in_="a", out="d", topics={"z": "t"}), "p: topics= has the key 'z'"),
         (with_stream(in_="a", out="d", graph_errors="x//"), "the graph names the stream 'x//'"),
     ],
 )
@@ -71,12 +86,14 @@ def test_bad_graphs_are_refused() -> None:
 
 def test_two_processors_of_one_id_are_refused() -> None:
     graph = chain(("p", ["a"], "b"), ("p", ["b"], "c"))
-    assert complaints(graph) == ("p: 2 processors have this id; each needs its own",)
+    assert complaints(graph) == (
+        "p: 2 processors have this id; give each processor a different id",
+    )
 
 
 def test_an_id_that_cannot_name_a_group_is_refused() -> None:
     assert (
-        "p/q: its id is not valid; expected at most 100 letters"
+        "p/q: the processor's id is not valid; expected at most 100 letters"
         in complaints(chain(("p/q", ["a"], "b")))[0]
     )
 
@@ -84,7 +101,7 @@ def test_an_id_that_cannot_name_a_group_is_refused() -> None:
 def test_a_cycle_is_refused_and_shown() -> None:
     graph = chain(("p", ["a"], "b"), ("q", ["b"], "c"), ("r", ["c"], "a"))
     (complaint,) = complaints(graph)
-    assert "feed each other in a circle" in complaint
+    assert "these processors form a cycle" in complaint
     assert sorted(complaint.split(": ")[2].split(";")[0].split(" -> ")[1:]) == ["p", "q", "r"]
 
 
@@ -145,19 +162,19 @@ ALTS = {"alts": ["a", "b"], "out": "c"}
 @pytest.mark.parametrize(
     ("function", "given", "complaint"),
     [
-        (nothing, STREAM, "its function must take one message, not ()"),
-        (two, STREAM, "its function must take one message, not (a, b)"),
-        (keyword_needed, STREAM, "its function must take one message, not (a, b)"),
-        (same, JOIN, "one parameter per input, named after its binding: (left, right), not"),
+        (nothing, STREAM, "the function must have the parameters (message), not ()"),
+        (two, STREAM, "the function must have the parameters (message), not (a, b)"),
+        (keyword_needed, STREAM, "the function must have the parameters (message), not (a, b)"),
+        (same, JOIN, "one parameter for each binding in in_=: (left, right), not"),
         (two, JOIN, "(left, right), not (a, b)"),
-        (two, ALTS, "must take one message, or (message, binding), not (a, b)"),
-        (asynchronous, STREAM, "its function is async"),
-        ("text", STREAM, "which is not callable"),
-        (type, STREAM, "cannot be read; wrap it in a def"),
-        (mixed, JOIN, "annotations of different kinds"),
-        (batch, ALTS, "an Arrow batch can mix messages of several inputs"),
+        (two, ALTS, "must have the parameters (message) or (message, binding), not (a, b)"),
+        (asynchronous, STREAM, "the function is async"),
+        ("text", STREAM, "the function 'text' is not callable"),
+        (type, STREAM, "Python cannot read the parameters of <class 'type'>; wrap the function"),
+        (mixed, JOIN, "different types of annotations"),
+        (batch, ALTS, "an Arrow batch can have messages from several inputs"),
         (batches, {**JOIN, "types": "t"}, "a join of Arrow batches cannot have filters"),
-        (same, {**STREAM, "stateful": True}, "a stateful processor works on DataFrames"),
+        (same, {**STREAM, "stateful": True}, "a stateful processor must take a DataFrame"),
         (
             frame,
             {**STREAM, "stateful": True, "strategy": "at-most-once"},
@@ -196,10 +213,10 @@ def test_sources_and_sinks_have_signatures_of_their_own() -> None:
     graph.source("a", out="x")(same)
     graph.sink("b", in_="x")(same)
     assert complaints(graph) == (
-        "a: a source is a generator: its function must yield messages",
-        "a: a source takes nothing and yields messages, or takes (cursor) and yields"
-        " (cursor, message), not (message)",
-        "b: a sink takes (df, delivery), not (message)",
+        "a: a source must be a generator function that yields messages",
+        "a: a source must have no parameters, or only (cursor) and then yield pairs"
+        " (cursor, message); this source has the parameters (message)",
+        "b: a sink must have the parameters (df, delivery), not (message)",
     )
 
 
@@ -214,9 +231,9 @@ def test_data_can_say_more_nonsense_than_decorators() -> None:
         }
     )
     assert complaints(graph) == (
-        "a: a source cannot read a stream; declare it with @graph.stream",
+        "a: a source cannot read a stream; declare the processor with @graph.stream",
         "a: a source must write to one stream, for example out='orders'",
-        "b: a sink cannot write to a stream; declare it with @graph.stream",
+        "b: a sink cannot write to a stream; declare the processor with @graph.stream",
     )
 
 
@@ -227,8 +244,8 @@ def test_the_local_engine_refuses_what_needs_spark_before_anything_starts() -> N
     with pytest.raises(GraphError) as caught:
         Runner(graph, engine="local")
     assert caught.value.complaints == (
-        "f: a DataFrame function requires Spark; run it with --engine spark",
-        "s: a stateful processor requires Spark; run it with --engine spark",
+        "f: a function that takes DataFrames requires Spark; run the graph with --engine spark",
+        "s: a stateful processor requires Spark; run the graph with --engine spark",
     )
 
 

@@ -1,7 +1,7 @@
 """A graph of processors and the streams between them, declared in Python or as data.
 
-This module does not run graphs. A graph that is declared as data consists of dicts, lists and
-strings that JSON or TOML can represent. A string `module:name` names a function to import.
+A graph that is declared as data consists of dicts, lists and strings, as in JSON or TOML. A string
+`module:name` names a function to import. This module does not run graphs.
 """
 
 from collections import Counter
@@ -36,9 +36,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Graph:
     """Processors and the streams between them, declared with decorators or as data.
 
-    `url` is the address of the server. `semel run --url` overrides it. `errors` is the default
-    error stream for processors. `strategy` is the default strategy for processors: `exactly-once`
-    or `at-most-once`.
+    `url` is the address of the server. The option `semel run --url` overrides `url`. `errors` is
+    the default error stream of the processors. `strategy` is their default strategy:
+    `exactly-once` or `at-most-once`.
     """
 
     def __init__(
@@ -63,9 +63,10 @@ class Graph:
     def source(self, id: str, *, out: str) -> Callable[[F], F]:
         """Return a decorator that adds a source to the graph.
 
-        A source is a generator function. The messages that it yields are appended to the stream
-        `out`. If the function has a parameter `cursor`, it must yield pairs (cursor, message). The
-        cursor is stored with the message. The last stored cursor is passed to the next run.
+        A source is a generator function. Its messages are appended to the stream `out`.
+
+        If the function has a parameter `cursor`, it must yield pairs (cursor, message). Each cursor
+        is stored together with its message. The last stored cursor is passed to the next run.
         """
         return self._adder(id, Role.SOURCE, out=out)
 
@@ -84,9 +85,9 @@ class Graph:
     ) -> Callable[[F], F]:
         """Return a decorator that adds a processor that transforms messages.
 
-        For the inputs, set `in_` or `alts`. `in_` is one stream, or {binding: stream} for a join.
-        The i-th call of a join gets the i-th message of each stream. With `alts`, the processor
-        reads several streams, and each call gets one message from one of these streams.
+        Set `in_` or `alts`. `in_` is one stream, or {binding: stream} for a join. A join's i-th
+        call gets the i-th message of each stream. With `alts`, each call gets one message from one
+        of several streams.
 
         `out` is one stream, or {binding: stream} for several outputs. With several outputs, the
         function returns {binding: message}. A message that is None is not written.
@@ -211,12 +212,12 @@ class Graph:
         options = {name: described.get(name) for name in ("url", "errors")}
         for name, value in options.items():
             if not _is_text(value):
-                raise GraphError(id, [f"{name} is {value!r}; expected a string"])
+                raise GraphError(id, [f"the graph's {name} is {value!r}; expected a string"])
         graph = cls(id, **options, strategy=described.get("strategy", EXACTLY_ONCE))
         _refuse_unknown(id, "the graph", described, _GRAPH)
         processors = described.get("processors", ())
         if not isinstance(processors, list | tuple):
-            raise GraphError(id, [f"processors is {processors!r}; expected a list"])
+            raise GraphError(id, [f"the graph's key processors is {processors!r}; expected a list"])
         graph.processors.extend(_processor(id, processor) for processor in processors)
         return graph
 
@@ -233,15 +234,15 @@ def _problems(graph: Graph) -> Iterator[str]:
     counts = Counter(processor.id for processor in graph.processors)
     for id, count in counts.items():
         if count > 1:
-            yield f"{id}: {count} processors have this id; each needs its own"
+            yield f"{id}: {count} processors have this id; give each processor a different id"
     for processor in graph.processors:
         complaints = processor_problems(graph, processor)
         yield from (f"{processor.id}: {complaint}" for complaint in complaints)
     circle = topology.cycle(graph) if len(counts) == len(graph.processors) else None
     if circle is not None:
         yield (
-            f"{circle[0]}: these processors feed each other in a circle: {' -> '.join(circle)};"
-            " let one of them write to a different stream, or move it to a separate graph"
+            f"{circle[0]}: these processors form a cycle: {' -> '.join(circle)};"
+            " let one processor write to a different stream, or move a processor to another graph"
         )
 
 
@@ -281,7 +282,7 @@ def _is_texts(value: Any) -> bool:
 # For each key of a processor: the function that checks the value, and what the value should be.
 # Without this check, the user would get a TypeError that does not name the key.
 _SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    **dict.fromkeys(("in", "alts", "out"), (_is_streams, "a stream, or {binding: stream}")),
+    **dict.fromkeys(("in", "alts", "out"), (_is_streams, "a stream or a dict {binding: stream}")),
     **dict.fromkeys(
         ("types", "topics"),
         (_is_words, "a string, a list of strings, or a mapping from each binding to one of these"),
@@ -323,10 +324,10 @@ def _streams(bound: Bindings) -> str | dict[str, str]:
 def _text(described: Mapping[str, Any], key: str, what: str, graph: str = "") -> str:
     """Return the string `described[key]`. Raises GraphError if it is missing or not a string."""
     if not isinstance(described, Mapping):
-        raise GraphError(graph, [f"a {what} is {described!r}; expected a dict"])
+        raise GraphError(graph, [f"a {what} is described as {described!r}; expected a dict"])
     value = described.get(key)
     if not isinstance(value, str):
-        raise GraphError(graph, [f"{key!r} of a {what} is {value!r}; expected a string"])
+        raise GraphError(graph, [f"the key {key!r} of a {what} is {value!r}; expected a string"])
     return value
 
 
@@ -355,10 +356,7 @@ def _processor(graph: str, described: Mapping[str, Any]) -> Processor:
 
 
 def _role(described: Mapping[str, Any]) -> Role:
-    """Return the role of a processor, which depends on the declared streams.
-
-    A processor without inputs is a source. A processor without outputs is a sink.
-    """
+    """Return the role of a processor. A source has no inputs, and a sink has no outputs."""
     if not (described.get("in") or described.get("alts")):
         return Role.SOURCE
     return Role.STREAM if described.get("out") else Role.SINK
@@ -370,12 +368,12 @@ def _function(graph: str, name: str, value: Any) -> Any:
     module, colon, path = str(value).partition(":")
     if not (isinstance(value, str) and colon and module and path):
         raise GraphError(
-            graph, [f"{name}: fn is {value!r}; expected a function, or its name as 'module:name'"]
+            graph, [f"{name}: fn is {value!r}; expected a function or a string 'module:name'"]
         )
     try:
         return reduce(getattr, path.split("."), import_module(module))
     except Exception as error:
-        raise GraphError(graph, [f"{name}: there is no function {value}: {error}"]) from error
+        raise GraphError(graph, [f"{name}: cannot import function {value}: {error}"]) from error
 
 
 def _refuse_unknown(

@@ -195,8 +195,7 @@ def takes_cursor(function: Callable[..., Any]) -> bool:
 def takes_binding(function: Callable[..., Any]) -> bool:
     """Return True if the second parameter of a function is named `binding`.
 
-    If such a function belongs to a processor with alternatives, the binding of the message is
-    also passed to each call.
+    In a processor with alternatives, each call of such a function also gets the message's binding.
     """
     return [parameter.name for parameter in parameters_of(function)][1:2] == [BINDING]
 
@@ -204,32 +203,32 @@ def takes_binding(function: Callable[..., Any]) -> bool:
 def _signature_problems(processor: Processor) -> Iterator[str]:
     function: Any = processor.function
     if not callable(function):
-        yield f"its function is {function!r}, which is not callable; pass a function"
+        yield f"the function {function!r} is not callable; pass a function"
         return
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        yield "its function is async, but a processor runs on its own thread; use a plain def"
+        yield "the function is async, but a processor cannot run async functions; use a plain def"
         return
     try:
         parameters = parameters_of(function)
     except (TypeError, ValueError):
-        yield f"the parameters of {function!r} cannot be read; wrap it in a def"
+        yield f"Python cannot read the parameters of {function!r}; wrap the function in a def"
         return
     if processor.role is Role.SOURCE:
         yield from _source_problems(function, parameters)
     elif processor.role is Role.SINK:
         if not _takes(parameters, 2):
-            yield f"a sink takes (df, delivery), not {_listed(parameters)}"
+            yield f"a sink must have the parameters (df, delivery), not {_listed(parameters)}"
     else:
         yield from _transform_problems(processor, parameters)
 
 
 def _source_problems(function: Callable[..., Any], parameters: Parameters) -> Iterator[str]:
     if not inspect.isgeneratorfunction(function):
-        yield "a source is a generator: its function must yield messages"
+        yield "a source must be a generator function that yields messages"
     if [p.name for p in parameters if _is_required(p)] not in ([], [CURSOR]):
         yield (
-            f"a source takes nothing and yields messages, or takes ({CURSOR}) and yields"
-            f" ({CURSOR}, message), not {_listed(parameters)}"
+            f"a source must have no parameters, or only ({CURSOR}) and then yield pairs"
+            f" ({CURSOR}, message); this source has the parameters {_listed(parameters)}"
         )
 
 
@@ -241,19 +240,19 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
         ):
             names = ", ".join(processor.inputs)
             yield (
-                f"a join's function must have one parameter per input, named after its binding:"
-                f" ({names}), not {_listed(parameters)}; in_={{name: stream}} sets the names"
+                f"a join's function must have one parameter for each binding in in_=:"
+                f" ({names}), not {_listed(parameters)}"
             )
             return
     elif not _takes(parameters, 1) and not (
         processor.is_alternatives and takes_binding(processor.function) and _takes(parameters, 2)
     ):
-        more = f", or (message, {BINDING})" if processor.is_alternatives else ""
-        yield f"its function must take one message{more}, not {_listed(parameters)}"
+        more = f" or (message, {BINDING})" if processor.is_alternatives else ""
+        yield f"the function must have the parameters (message){more}, not {_listed(parameters)}"
         return
     hints = [_hint(processor.function, p) for p in parameters if p.name != BINDING]
     if len(set(map(_kind, hints))) > 1:
-        yield "its parameters have annotations of different kinds; annotate all with the same type"
+        yield "the parameters have different types of annotations; annotate all with the same type"
 
 
 def _takes(parameters: Parameters, count: int) -> bool:
@@ -300,7 +299,7 @@ ID_FORMAT: Final = "at most 100 letters, digits and . _ ~ -, beginning with a le
 def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
     """Yield one complaint for each thing that is wrong with a processor."""
     if not is_id(processor.id):
-        yield f"its id is not valid; expected {ID_FORMAT}"
+        yield f"the processor's id is not valid; expected {ID_FORMAT}"
     if processor.strategy is not None:
         yield from strategy_problems(processor.strategy)
     complaints = [*_role_problems(processor), *_stream_problems(graph, processor)]
@@ -309,7 +308,7 @@ def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
         for binding in accepted:
             if binding not in processor.inputs:
                 inputs = ", ".join(processor.inputs) or "none"
-                yield f"{name}= names {binding!r}, which is not one of its inputs: {inputs}"
+                yield f"{name}= has the key {binding!r}, but the processor's inputs are: {inputs}"
     if complaints:
         return  # the function cannot be checked against invalid streams
     complaints = list(_signature_problems(processor))
@@ -334,7 +333,7 @@ def path_problems(what: str, path: object) -> Iterator[str]:
     try:
         checked = stream_path(stream_url("", path))
     except UnicodeEncodeError:
-        yield f"{what} names the stream {path!r}, which is not UTF-8"
+        yield f"{what} names the stream {path!r}, but UTF-8 cannot encode this name"
         return
     if isinstance(checked, Problem):
         yield f"{what} names the stream {path!r}: {checked.message}"
@@ -343,17 +342,17 @@ def path_problems(what: str, path: object) -> Iterator[str]:
 def _role_problems(processor: Processor) -> Iterator[str]:
     if processor.role is Role.SOURCE:
         if processor.inputs:
-            yield "a source cannot read a stream; declare it with @graph.stream"
+            yield "a source cannot read a stream; declare the processor with @graph.stream"
         if len(processor.outputs) != 1:
             yield "a source must write to one stream, for example out='orders'"
     elif processor.in_.streams and processor.alts.streams:
-        yield "it has in_= and alts=; use in_ to join the streams, or alts to read from any of them"
+        yield "the processor has in_= and alts=; use in_ for a join, or alts for alternatives"
     elif not processor.inputs:
-        yield "it reads no stream; name one with in_= or several with alts="
+        yield "the processor reads no stream; set one stream with in_= or several with alts="
     if processor.role is Role.STREAM and not processor.outputs:
-        yield "it has no out=; a processor that writes to no stream is a @graph.sink"
+        yield "the processor has no out=; if it writes to no stream, declare it with @graph.sink"
     if processor.role is Role.SINK and processor.outputs:
-        yield "a sink cannot write to a stream; declare it with @graph.stream"
+        yield "a sink cannot write to a stream; declare the processor with @graph.stream"
 
 
 def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
@@ -361,15 +360,15 @@ def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
     for name, (streams, _) in bound.items():
         for path, count in Counter(streams.values()).items():
             if count > 1:
-                yield f"{name}= names {path} {count} times; every binding needs its own stream"
+                yield f"{name}= names {path} {count} times; each binding needs a different stream"
     errors = graph.errors_of(processor)
     if errors is not None and errors in processor.outputs.values():
-        yield f"its error stream {errors} is one of its outputs; set a different one with errors="
+        yield f"the error stream {errors} is also an output; set a different stream with errors="
     named = [*processor.inputs.values(), *processor.outputs.values()]
     for path in dict.fromkeys([*named, *([] if errors is None else [errors])]):
-        yield from path_problems("it", path)
+        yield from path_problems("the processor", path)
         if path == trace_stream(graph.id):
-            yield f"{path} is the stream for the trace of the graph; use a different stream"
+            yield f"the stream {path} is reserved for the graph's trace; use a different stream"
 
 
 def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
@@ -377,13 +376,13 @@ def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
     if processor.stateful and graph.strategy_of(processor) == AT_MOST_ONCE:
         yield "a stateful processor must be exactly-once; remove stateful=True or the strategy"
     if processor.stateful and kind is not FunctionKind.DATAFRAME:
-        yield "a stateful processor works on DataFrames; annotate its parameter with DataFrame"
+        yield "a stateful processor must take a DataFrame; annotate the parameter with DataFrame"
     if kind is not FunctionKind.ARROW:
         return
     if processor.is_join and (processor.types or processor.topics):
         yield (
-            "a join of Arrow batches cannot have filters; filter in a processor before it, or use a"
-            " function that takes messages"
+            "a join of Arrow batches cannot have filters; filter the messages in an earlier"
+            " processor, or use a function that takes messages"
         )
     if takes_binding(processor.function):
-        yield "an Arrow batch can mix messages of several inputs; remove the parameter `binding`"
+        yield "an Arrow batch can have messages from several inputs; remove the parameter `binding`"

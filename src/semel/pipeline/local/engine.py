@@ -37,7 +37,7 @@ from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_
 from semel.pipeline.local.inputs import STEP_MESSAGES_MAX
 from semel.pipeline.values import Step
 
-_USE_SPARK: Final = "run it with --engine spark"
+_USE_SPARK: Final = "run the graph with --engine spark"
 
 
 class LocalEngine:
@@ -62,8 +62,8 @@ class LocalEngine:
     def run(self, work: Work) -> StepOutput:
         """Call the processor's function with the messages of a step, and return the output.
 
-        A function that takes messages is called for each of them. A function that takes Arrow
-        batches, or the function of a sink, is called once for all messages.
+        A function that takes messages is called for each message. A sink's function, or a function
+        that takes Arrow batches, is called once for all messages.
 
         Raises MessageFailed if a call fails and the processor has no error stream. An exception
         from a sink's function is raised unchanged.
@@ -93,7 +93,7 @@ def _complaint(processor: Processor) -> str | None:
     if processor.stateful:
         return f"a stateful processor requires Spark; {_USE_SPARK}"
     if kind is FunctionKind.DATAFRAME:
-        return f"a DataFrame function requires Spark; {_USE_SPARK}"
+        return f"a function that takes DataFrames requires Spark; {_USE_SPARK}"
     if kind is FunctionKind.ARROW and find_spec("pyarrow") is None:
         return "a function that takes RecordBatches requires pyarrow; run: pip install pyarrow"
     return None
@@ -109,15 +109,15 @@ def calls_of(evaluation: Evaluation, messages: Mapping[str, Sequence[Message]]) 
 
 
 def _input(binding: str, path: str, message: Message) -> InputMessage:
-    assert isinstance(message.ordinal, int), "semel sends the offset of each message"
+    assert isinstance(message.ordinal, int), "a message from the server has no offset"
     return InputMessage(binding, path, message.ordinal, message.raw)
 
 
 def deliver(work: Work, calls: Sequence[Call]) -> None:
     """Call a sink's function once, with all messages that pass the filters.
 
-    The function gets the messages if `in_` is a single stream. Otherwise it gets a dict from each
-    binding to its messages. The function is not called if no message passes the filters.
+    If `in_` is a single stream, the function gets the messages. Otherwise the function gets a dict
+    from each binding to its messages. If no message passes the filters, there is no call.
     """
     evaluation = work.evaluation
     by_binding: dict[str, list[Any]] = {binding: [] for binding in evaluation.inputs}
@@ -146,8 +146,8 @@ _STAGING_SECONDS: Final = 15 * 60.0
 class LocalCommitter(Committer):
     """Commits each step as a one-shot commit, with the next sequence of the producer.
 
-    `begin` fences older instances of the processor. The server then also aborts the transactions
-    that the older instances have staged.
+    `begin` fences older instances of the processor. The server then also aborts all transactions
+    that older instances have staged.
     """
 
     def commit(
@@ -161,8 +161,8 @@ class LocalCommitter(Committer):
     ) -> CommitResult:
         """Commit as `Committer.commit` does. Stage the appends first if necessary.
 
-        Appends must be staged if they are large, or if the JSON document of a commit cannot
-        represent them. `record`, a message for the trace, is never staged.
+        Appends are staged if they are too large for one request, or if the JSON body of a commit
+        cannot represent them. The trace record is never staged.
         """
         if _is_large(appends) or _has_single_surrogate(appends):
             transactions = [self._stage(appends), *transactions]
@@ -197,8 +197,8 @@ def _is_large(appends: Appends) -> bool:
 def _has_single_surrogate(appends: Appends) -> bool:
     """Return True if a message contains an escaped surrogate.
 
-    The JSON document of a commit cannot represent an unpaired surrogate. To keep the search simple,
-    paired surrogates also make the result True.
+    The JSON body of a commit cannot represent an unpaired surrogate. To keep the search simple,
+    the result is also True for paired surrogates.
     """
     return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
 

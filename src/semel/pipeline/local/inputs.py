@@ -128,7 +128,7 @@ class Feed:
 class EndFeed(Feed):
     """Reads where a stream ends. The end is the stable offset or `limit`, whichever is smaller.
 
-    This feed returns no messages. It is used for engines that read the messages themselves.
+    This feed returns no messages. It serves engines that read the messages themselves.
     """
 
     def __init__(self, client: Client, path: str, stop: Stop, *, limit: int | None = None) -> None:
@@ -159,7 +159,7 @@ class EndFeed(Feed):
         info = self.info()
         if info.incarnation != self.incarnation:
             raise StreamGone(
-                f"{self.path} was deleted and created again; restart the run to read the new stream"
+                f"stream {self.path} was deleted and created again; restart to read the new stream"
             )
         end = parse_offset(info.stable_offset or "") or 0
         self._end = int(min(end, self._limit))
@@ -185,7 +185,7 @@ class EndFeed(Feed):
 
 
 def _ordinal(offset: int | str | None) -> int:
-    assert isinstance(offset, int), "semel sends the offset of each message"
+    assert isinstance(offset, int), "a message from the server has no offset"
     return offset
 
 
@@ -265,8 +265,8 @@ class Inputs:
     def wait(self, on_idle: Callable[[], None]) -> bool:
         """Wait until there are messages for a step, and return True.
 
-        Return False if a stop is requested or if no more messages can arrive. `on_idle` is called
-        before each read from an input whose end was reached by the last read.
+        Return False if a stop is requested or if no more messages can arrive. If the last read of
+        an input reached the end, `on_idle` is called before the next read.
         """
         pause = _PAUSE_SECONDS_MIN
         while not self._running.stop.is_set:

@@ -4,16 +4,15 @@ All state of the loop is stored on the server, so nothing is lost if the process
 
     1. `begin` registers the processor's producer. The registration fences older instances. Then
        `begin` reads the pinned step and the positions of the group `<graph>/<processor>`.
-    2. If the group's positions are the starts of the pinned step's ranges, that step was not
-       committed. The loop repeats that step with the same ranges, number and hash. Otherwise the
-       loop pins the next step. If two instances pin a step with the same number, the server
-       stores only the step that arrives first.
+    2. If the pinned step starts at the group's positions, that step was not committed. The loop
+       repeats that step with the same ranges, number and hash. Otherwise the loop pins the next
+       step. If two instances pin a step with the same number, the server stores only the first.
     3. The executor runs the step.
     4. One commit appends the outputs and a trace record, and moves the group's positions.
 
 An at-most-once processor makes two commits for each step. The first commit moves the positions
-and appends a trace record before the step is run. The second commit appends the outputs and a
-second trace record. A step is never repeated after the group's positions were moved.
+before the step is run, so the step is never repeated. The second commit appends the outputs. Each
+of the two commits appends a trace record.
 """
 
 import time
@@ -92,8 +91,7 @@ class StepLoop:
     def begin(self) -> Step | None:
         """Fence older instances, and read the group's positions and its pinned step.
 
-        Return the pinned step if it was not committed. Return None if it was committed, or if the
-        group has no pinned step.
+        Return the pinned step if that step still has to be committed. Otherwise return None.
         """
         self._committer.begin()
         site = self._client.site
@@ -110,9 +108,8 @@ class StepLoop:
     def _is_uncommitted(self, step: Step) -> bool:
         """Return True if this step starts at the current position of every input.
 
-        Otherwise the step was committed, or it cannot be repeated. A step cannot be repeated if the
-        graph has different inputs now, if an input was deleted and created again, or if a user
-        moved the group's positions. The next step then starts at the current positions.
+        Otherwise the step was committed, or the inputs or positions were changed and the step
+        cannot be repeated. In both cases the next step starts at the current positions.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts
@@ -120,9 +117,8 @@ class StepLoop:
     def next_step(self) -> None:
         """Plan a step from the messages that are ready, pin it, run it and commit it.
 
-        If another instance has already pinned a step, that step is run instead of the planned one.
-        Raises ProcessorStopped if the other instance's step does not start at the group's
-        positions.
+        If another instance has already pinned a step, run that step instead. Raises
+        ProcessorStopped if the other instance's step does not start at the group's positions.
         """
         planned = self._inputs.plan()
         ranges = [range for _, range in planned.values()]
@@ -134,9 +130,8 @@ class StepLoop:
             return
         if not self._is_uncommitted(step):
             raise self._running.stopped(
-                f"step {step.number} is pinned, but it does not start at the group's positions;"
-                " perhaps another instance is running: stop that instance, then start this"
-                " processor again"
+                f"another instance has pinned step {step.number}, but this step does not start at"
+                " the group's positions; stop all other instances, then start this processor again"
             )
         self.carry_out(step, lambda: self._read(step))
 
@@ -149,7 +144,7 @@ class StepLoop:
         if self._processor.is_join and len(set(map(len, batches.values()))) > 1:
             raise self._running.stopped(
                 f"messages of {_where(step)} were trimmed, so the inputs cannot be joined any more;"
-                " use `semel groups set` to move the processor's group to messages that exist"
+                " use `semel groups set` to set the group's positions to messages that exist"
             )
         return batches
 
@@ -201,7 +196,7 @@ class StepLoop:
     def _on_restart(self, step: Step) -> str:
         """Return the part of an error message that says what a restart will do with this step."""
         if self._is_at_most_once:
-            return "this step is lost (the processor is at-most-once); a restart continues after it"
+            return "this step is lost (at-most-once processor); a restart runs the next step"
         return f"a restart repeats the step from its beginning, with the same hash {step.hash}"
 
     def _commit(
@@ -300,8 +295,8 @@ def _failure(error: Exception, step: Step, role: Role) -> str:
         assert cause is not None
         return (
             f"{type(cause).__name__}: {text_of(cause)}; the failed message is {error}, in"
-            f" {_where(step)}. The processor has no error stream: set one with errors=, or fix the"
-            " function"
+            f" {_where(step)}. The processor has no error stream. Fix the function, or set an error"
+            " stream with errors="
         )
     what = "the sink" if role is Role.SINK else "the function"
     return f"{what} raised {type(error).__name__}: {text_of(error)} in {_where(step)}"
@@ -311,7 +306,7 @@ def _reason(error: ClientError) -> str:
     if isinstance(error, errors.ProducerFenced | errors.AppBound):
         return "a newer instance of this processor is running and has taken over"
     if isinstance(error, errors.PositionConflict):
-        return f"another client moved the processor's group: {error.message}; start the run again"
+        return f"another client changed the group's positions: {error.message}; start the run again"
     if isinstance(error, errors.OffsetTrimmed):
-        return f"{error.message}; move the processor's group to a later offset (`semel groups set`)"
+        return f"{error.message}; set the group's position to a later offset (`semel groups set`)"
     return str(error)

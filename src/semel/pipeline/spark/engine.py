@@ -64,8 +64,9 @@ class SparkEngine:
     """Runs steps as Spark jobs. The threads of all processors share one Spark session.
 
     If a Spark session exists already, the engine uses that session, and `close` does not stop it.
-    `checkpoints` is the directory for the Spark checkpoints of stateful processors. A step is split
-    into tasks of at least about `task_messages_min` messages each.
+
+    `checkpoints` is the directory for the Spark checkpoints of stateful processors. Each task gets
+    at least about `task_messages_min` messages.
     """
 
     reads_ahead = False
@@ -99,23 +100,23 @@ class SparkEngine:
                 complaints.append(str(error))
             except Exception as error:  # noqa: BLE001 - Spark raises many kinds of errors
                 complaints.append(
-                    f"Spark does not start: {error_text(error)}; check the URL of the master"
+                    f"Spark did not start: {error_text(error)}; check the URL of the Spark master"
                 )
         return complaints
 
     def _complaints(self, processor: Processor) -> Iterator[str]:
         kind, function = kind_of(processor), processor.function
         if kind is FunctionKind.DATAFRAME and processor.is_alternatives and takes_binding(function):
-            yield "remove the parameter `binding`; the column `stream` names the input of each row"
+            yield "remove the parameter `binding`; use the column `stream` of the DataFrame instead"
         if processor.stateful and (processor.types or processor.topics):
             yield (
-                "a stateful processor cannot have types= or topics=; filter the DataFrame in its"
+                "a stateful processor cannot have types= or topics=; filter the DataFrame in the"
                 " function"
             )
         if processor.stateful and self._checkpoints is None:
             yield (
-                "a stateful processor needs a directory for its Spark checkpoint; set it with"
-                " --checkpoints"
+                "a stateful processor needs a directory for its Spark checkpoint; set the directory"
+                " with --checkpoints"
             )
         if processor.role is Role.STREAM and kind is not FunctionKind.DATAFRAME:
             complaint = unsendable(function)
@@ -140,9 +141,9 @@ class SparkEngine:
     def run(self, work: Work) -> StepOutput:
         """Run a step and return its output.
 
-        For a sink processor, its function is called on the driver. Every other step is run as Spark
-        jobs. Raises EngineFailed if a job fails. Raises MessageFailed if a message fails and the
-        processor has no error stream.
+        A sink's function is called on the driver. Every other step is run as Spark jobs. Raises
+        EngineFailed if a job fails. Raises MessageFailed if a message fails and the processor has
+        no error stream.
         """
         kind = work.evaluation.kind
         if work.processor.role is Role.SINK:
@@ -166,8 +167,8 @@ class SparkEngine:
     def _deliver(self, work: Work, kind: FunctionKind) -> StepOutput:
         """Call the function of a sink processor on the driver.
 
-        The annotation of its first parameter selects messages, an Arrow batch or DataFrames as the
-        input. Without an annotation, the input is DataFrames.
+        The annotation of the first parameter selects the input: messages, an Arrow batch or
+        DataFrames. Without an annotation, the input is DataFrames.
         """
         if kind in _ON_DRIVER:
             try:
@@ -220,11 +221,11 @@ class SparkEngine:
 class SinkCommitter(Committer):
     """Commits each step as the next version of a sink on the server.
 
-    `begin` binds the sink to this instance. From then on, the server refuses commits from older
+    `begin` binds the sink to this instance, and the server then refuses commits from older
     instances. The next commit drops the transactions that older instances have staged.
 
-    `begin` also registers a producer with the same name as the sink, at a new epoch. The new epoch
-    fences older instances that run on the local engine, because they commit with that producer.
+    `begin` also registers the producer at a new epoch. That fences older instances on the local
+    engine, because they commit with that producer.
     """
 
     def begin(self) -> None:
@@ -268,8 +269,8 @@ _pickle: Final[Any] = cloudpickle  # cloudpickle has no type annotations
 def unsendable(function: Callable[..., Any]) -> str | None:
     """Return the reason why `function` cannot be sent to a worker, or None if it can be sent.
 
-    A worker cannot import the file that defines the graph. Therefore cloudpickle is set up to send
-    the code of that file's functions and classes, and not only their names.
+    A worker cannot import the file that defines the graph. Therefore cloudpickle sends the code of
+    the file's functions and classes, not only their names.
     """
     module = inspect.getmodule(function)
     if module is not None and not _is_importable(module):
@@ -278,8 +279,8 @@ def unsendable(function: Callable[..., Any]) -> str | None:
         _pickle.dumps(function)
     except Exception as error:  # noqa: BLE001 - the user's objects can raise anything
         return (
-            f"its function cannot be sent to Spark's workers: {type(error).__name__}: {error};"
-            " create what it needs inside the function"
+            f"the function cannot be sent to Spark's workers: {type(error).__name__}: {error};"
+            " create the objects that the function needs inside the function"
         )
     return None
 
@@ -287,9 +288,7 @@ def unsendable(function: Callable[..., Any]) -> str | None:
 def _is_importable(module: ModuleType) -> bool:
     """Return True if the module need not be registered with cloudpickle.
 
-    Workers can import Python's own modules, semel and installed packages. For functions in
-    `__main__`, or in modules that are not in `sys.modules`, cloudpickle sends the code even without
-    a registration.
+    Workers can import Python's own modules, semel and installed packages.
     """
     name, file = module.__name__, getattr(module, "__file__", None)
     if name == "__main__" or name not in sys.modules:

@@ -74,7 +74,7 @@ def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapp
     """Call the processor's function. Return a mapping from each output stream to a DataFrame.
 
     `frames` maps each input binding to a DataFrame. Raises TypeError if the function returns
-    something other than DataFrames, or names a binding that is not an output.
+    anything other than DataFrames, or a binding that is not declared.
     """
     function, outputs = processor.function, processor.outputs
     result = function(**frames) if processor.is_join else function(union(frames))
@@ -150,7 +150,7 @@ class QueryLoop:
             self._watch(self._start())
         except (PySparkException, EngineFailed) as error:
             raise running.stopped(
-                f"its query failed: {error_text(error)}; a restart continues from its Spark"
+                f"the Spark query failed: {error_text(error)}; a restart continues from the Spark"
                 f" checkpoint {self._checkpoint}"
             ) from error
 

@@ -39,9 +39,8 @@ FRAME_NAMES = tuple(FRAME.names)
 def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield the committed messages of a range in pages, with the columns of the Spark source.
 
-    Raises DataLossError if messages of the range are missing. Trimmed messages count as missing,
-    unless `is_open` is true or the range starts at 0. In those two cases the read starts at the
-    first message that still exists.
+    Raises DataLossError if messages of the range are missing. If `is_open` is True or the range
+    starts at 0, trimmed messages are allowed, and the read starts at the first message that exists.
     """
     if part.start >= part.to:
         return iter(())
@@ -82,9 +81,8 @@ def _source(url: str, stream: str) -> tuple[SourceOptions, Columns]:
 class InputPart(Struct, frozen=True):
     """The input of one task.
 
-    `ranges` maps bindings to ranges. A part from `split_parts` has a range of one input. A part
-    from `split_join_parts` has a range of every input. If `is_open` is true, trimmed messages do
-    not count as missing. `split_parts` sets `is_open` if the step's range starts at offset 0.
+    `ranges` maps bindings to ranges. A part of a join has a range of every input. Any other part
+    has a range of one input. If `is_open` is True, trimmed messages do not count as missing.
     """
 
     ranges: Mapping[str, Range]
@@ -96,9 +94,10 @@ def split_parts(
 ) -> list[InputPart]:
     """Split ranges into about `tasks` parts, or into fewer parts if the ranges are short.
 
-    Each part is a range of one input, with at least about `messages_min` offsets. Therefore, if
-    there are several inputs, there can be a few more parts than `tasks`. The parts are sorted by
-    binding, in the order of `inputs`. The parts of one binding are sorted by offset.
+    Each part is a range of one input, with at least about `messages_min` offsets. With several
+    inputs, there can be a few more parts than `tasks`.
+
+    The parts have the order of `inputs`. The parts of one input are sorted by offset.
     """
     by_stream = {r.stream: r for r in ranges}
     total = sum(r.to - r.start for r in ranges)
@@ -123,11 +122,10 @@ def split_join_parts(
 ) -> list[InputPart]:
     """Split the ranges of a join into at most `tasks` parts.
 
-    A part has at least `messages_min` messages of each input, unless it is the only part. A part
-    that has the i-th message of one input also has the i-th message of every other input.
-    `messages` maps each binding to its messages. The ranges are split at the offsets of messages,
-    and not at equal distances, because the offsets can have gaps.
+    A part that has the i-th message of one input also has the i-th message of every other input.
+    Each part has at least `messages_min` messages of each input, unless there is only one part.
     """
+    # The offsets can have gaps. So the ranges are split at offsets of messages.
     by_stream = {r.stream: r for r in ranges}
     (length,) = {len(batch) for batch in messages.values()}
     count = min(max(min(tasks, length // messages_min), 1), length)

@@ -68,9 +68,9 @@ def tagged(outputs: Iterable[Output]) -> pa.RecordBatch:
 class Tagger(Struct, frozen=True):
     """Converts the rows of a DataFrame to messages for one output and for the error stream.
 
-    If there is a column `value`, it contains the message as JSON. Otherwise the message is a JSON
-    object with the columns of the row. If the column `_error` is not null, the row becomes an error
-    message instead. The columns `stream` and `offset` then identify the input message that failed.
+    If there is a column `value`, it contains the message. Otherwise the message is a JSON object of
+    the columns. A row whose `_error` is not null becomes an error message. The row's `stream` and
+    `offset` then identify the input message that failed.
 
     `path` is the output stream. `names` are the columns of the DataFrame.
     """
@@ -87,7 +87,7 @@ class Tagger(Struct, frozen=True):
                 f" {' and '.join(ORIGIN)} of the input, because they identify the failed message"
             )
         if not self._message_names:
-            return f"the DataFrame has no column for the message; add {VALUE} or other columns"
+            return f"the DataFrame has no column for the message; add {VALUE} or another column"
         return None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -155,9 +155,8 @@ class TaskOutcome(Struct, frozen=True):
 
     `token` identifies the staged transaction. It is None if the task has written nothing.
 
-    Spark retries a task that raises an error. Some errors would occur again on every retry, so the
-    task reports them instead of raising them. `failed` reports a failed call. `lost` reports that
-    messages do not exist any more.
+    `failed` and `lost` report errors that would occur again if Spark retried the task. `failed` is
+    a failed call. `lost` says that messages do not exist any more.
     """
 
     part: int
@@ -265,8 +264,8 @@ def staged(
 ) -> TaskOutcome:
     """Stage the rows that `rows` yields in a transaction, prepare it, and return the outcome.
 
-    `number` is the number of the task. `read` counts the messages that were read from each stream.
-    The counts increase while the rows are staged, so they are added up at the end.
+    `number` is the number of the task. `read` maps each stream to the number of messages read. The
+    caller increases these numbers while the rows are staged.
 
     Raises ClientError if a request fails. Spark then retries the task.
     """
@@ -330,11 +329,10 @@ def run_job(frame: DataFrame, task: Task) -> list[TaskOutcome]:
 def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> StepOutput:
     """Combine the outcomes of all tasks into the output of the step.
 
-    If `read` is given, it is the number of messages that were read. Otherwise that number is the
-    sum of the outcomes' counts.
+    `read` is the number of messages read, or None to add up the counts in the outcomes.
 
-    Raises EngineFailed if messages are lost, or if more tasks have staged a transaction than one
-    commit allows. Raises MessageFailed if a message has failed.
+    Raises EngineFailed if messages are lost, or if there are too many transactions for one commit.
+    Raises MessageFailed if a message has failed.
     """
     written: Counter[str] = Counter()
     for outcome in outcomes:
@@ -348,8 +346,8 @@ def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> 
     tokens = [outcome.token for outcome in outcomes if outcome.token is not None]
     if len(tokens) > TXN_LIST_MAX:
         raise EngineFailed(
-            f"{len(tokens)} tasks wrote rows, but a commit allows only {TXN_LIST_MAX} such tasks;"
-            " coalesce the DataFrame to fewer partitions"
+            f"{len(tokens)} tasks wrote rows, but at most {TXN_LIST_MAX} tasks can write rows in"
+            " one step; coalesce the DataFrame to fewer partitions"
         )
     count = sum(outcome.read for outcome in outcomes) if read is None else read
     return StepOutput(transactions=tokens, read=count, written=dict(written))
@@ -366,7 +364,7 @@ def run_jobs(call: Callable[[], T]) -> T:
 def data_lost(message: str) -> EngineFailed:
     """Return the error to raise if some messages of a step do not exist any more."""
     return EngineFailed(
-        f"{message.partition(';')[0]}; move the processor's group to a valid offset"
+        f"{message.partition(';')[0]}; set the group's position to a valid offset"
         " with `semel groups set`"
     )
 
@@ -375,8 +373,8 @@ def job_failed(error: Exception) -> EngineFailed:
     """Return an EngineFailed whose message says, in one line, why a Spark job failed."""
     if any(text in str(error) for text in _WORKER_LOST):
         return EngineFailed(
-            "a worker process ended, and it ended again when Spark retried the task. The function"
-            " raised no error: find out why the process ends. A common reason is a lack of memory"
+            "a Spark worker process ended each time that Spark ran the task. The function raised no"
+            " error. Find out why the process ends; a common reason is a lack of memory"
         )
     return EngineFailed(f"the Spark job failed: {error_text(error)}")
 
