@@ -8,7 +8,7 @@ from semel.model.messages import Header, headers_of, keys_of, split_messages, ti
 
 
 class SliceProducer(Struct, frozen=True, gc=False):
-    """The producer that made the append. The sequences are those of the whole append."""
+    """The producer of an append. The sequences are for the whole append, not only the slice."""
 
     id: str
     epoch: int
@@ -17,11 +17,10 @@ class SliceProducer(Struct, frozen=True, gc=False):
 
 
 class Slice(Struct, frozen=True, gc=False):
-    """The messages of one append: all of them, or only those in a range of offsets.
+    """All messages of one append, or only the messages in a range of offsets.
 
-    `payload` contains the messages. If `is_joined` is True, there are commas between the messages.
-    `lengths` has a u32 for each message, but is empty for a single message.
-    `extras` is empty if no message has a key, a header or a timestamp.
+    If `is_joined` is True, `payload` has commas between the messages. `lengths` has a u32 for each
+    message, but is empty for a single message. `extras` contains keys, headers and timestamps.
     """
 
     offset: int

@@ -83,7 +83,7 @@ def is_name(text: str, bytes_max: int) -> bool:
 
 
 def is_number(number: int) -> bool:
-    """Return True if `number` is in 0..NUMBER_MAX. JSON parsers read all these integers exactly."""
+    """Return True if `number` is in 0..NUMBER_MAX. JSON can represent these integers exactly."""
     return 0 <= number <= NUMBER_MAX
 
 

@@ -187,10 +187,10 @@ def _output(path: str, value: Any) -> Output:
         raw = json.dumps(value, separators=(",", ":")).encode("ascii")
     if len(raw) > MESSAGE_BYTES_MAX:
         raise ValueError(
-            f"a message for {path} has {len(raw):,} bytes; the maximum is {MESSAGE_BYTES_MAX:,}"
+            f"output for stream {path} has {len(raw):,} bytes; the maximum is {MESSAGE_BYTES_MAX:,}"
         )
     if is_too_deep(raw):
-        raise ValueError(f"a message for {path} is nested deeper than {JSON_DEPTH_MAX} levels")
+        raise ValueError(f"output for stream {path} has more than {JSON_DEPTH_MAX} nested levels")
     return path, raw
 
 

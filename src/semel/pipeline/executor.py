@@ -276,6 +276,7 @@ def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
     values = {key: value for key, value in options.items() if value is not None}
     if values and name == LOCAL:
         raise GraphError(
-            graph.id, [f"only the engine spark has {' and '.join(values)}; add --engine spark"]
+            graph.id,
+            [f"the local engine does not support {' and '.join(values)}; add --engine spark"],
         )
     return make(**values)

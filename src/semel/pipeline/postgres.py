@@ -2,8 +2,7 @@
 
 Every Spark task copies its rows into a staging table. Then the driver runs one transaction. The
 transaction stores the step's hash, and moves the rows of successful task attempts to the target
-table. If the hash is already stored for this table, the step was written before, and no row is
-moved.
+table. If the hash is already stored for this table, no row is moved.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -126,8 +126,9 @@ class Runner:
     After a stop, each processor still completes its current step if the server responds. The next
     run repeats the steps that were not committed.
 
-    `master`, and the directory `checkpoints`, are used only with Spark. Raises GraphError if the
-    graph cannot run.
+    `master` and the directory `checkpoints` are used only with Spark.
+
+    Raises GraphError if the graph cannot run.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Delivery(NamedTuple):
 
 
 def step_of(graph: str, processor: str, number: int, ranges: Iterable[Range]) -> Step:
-    """Return a step with `ranges` sorted by stream, and with its hash."""
+    """Return a step. Sort its ranges by stream, and compute its hash."""
     ordered = tuple(sorted(ranges))
     return Step(number, ordered, delivery_hash(graph, processor, number, ordered))
 
@@ -51,7 +51,7 @@ def delivery_hash(graph: str, processor: str, number: int, ranges: Iterable[Rang
     """Return the hash of a step: the SHA-256 of its identity, in hexadecimal.
 
     The identity is the JSON array `[1, graph, processor, number, [[stream, ...], ...]]`. The ranges
-    are sorted by stream. The JSON text has no spaces, and is encoded as UTF-8 without escapes.
+    are sorted by stream. The JSON text has no spaces, and non-ASCII characters are not escaped.
     """
     identity = [_VERSION, graph, processor, number, sorted(map(list, ranges))]
     text = json.dumps(identity, separators=(",", ":"), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The handlers of all addresses. `App` finds the handler of a request.
+"""The handlers for all HTTP addresses. `App` finds the handler for a request.
 
 A handler parses the request with `semel.wire`, submits a command to the engine or reads from it,
 and encodes the response with `semel.wire`.
@@ -135,9 +135,10 @@ class App:
             send_response(responder, responses.method_response(", ".join([*methods, "OPTIONS"])))
 
     def _find(self, path: str) -> tuple[Mapping[str, Route], tuple[str, ...]]:
-        """Return the handlers for `path`, keyed by method, and the name in `path`, if there is one.
+        """Return the handlers for `path`, keyed by method, and the name that `path` contains.
 
-        Raises MalformedRequest if nothing is served at this address.
+        The name is in a tuple, which is empty if `path` contains no name. Raises MalformedRequest
+        if nothing is served at this address.
         """
         if path.startswith(STREAM_PREFIX):
             return self._stream, (valid(paths.stream_path(path)),)
@@ -156,7 +157,7 @@ class App:
         return methods, names[:1]
 
     def drain(self) -> None:
-        """End all live reads. Submit the appends that wait for a missing predecessor."""
+        """End all live reads. Submit the appends that wait for an earlier append to arrive."""
         self._live.drain()
         if self._gaps is not None:
             self._gaps.drain()

@@ -319,7 +319,7 @@ class ServerConnection(asyncio.Protocol):
         self._loop.call_soon(callback)
 
     def complete(self, exchange: Exchange, data: bytes) -> bool:
-        """Send a response's last bytes, or return False if an earlier response is incomplete."""
+        """Send a response's last bytes. Return False if an earlier response must come first."""
         waiting = self._waiting
         if not waiting or waiting[0] is not exchange:
             return False

@@ -1,4 +1,4 @@
-"""Exchanges encode responses, send them in order, and count the bytes that are unread."""
+"""Exchanges encode responses, send the responses in order, and count unread bytes."""
 
 import asyncio
 import logging
@@ -270,7 +270,7 @@ class Exchange(Struct, eq=False, gc=False):
 
     def _drop(self, status: int) -> None:
         if self.phase is not ExchangePhase.GONE:
-            _log.error("a request got a second response (status %d), which was dropped", status)
+            _log.error("a second response (status %d) to the same request was dropped", status)
 
     def _connection_line(self) -> str:
         if self.closes:

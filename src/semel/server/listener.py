@@ -227,7 +227,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.warning("cannot accept a connection: %s", error.strerror)
+                _log.warning("the server cannot accept a connection: %s", error.strerror)
                 # Pause, because the next attempt would immediately fail with the same error.
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(_PAUSE_SECONDS, self._watch, listening)

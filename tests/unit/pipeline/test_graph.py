@@ -98,8 +98,11 @@ def processor(**more: Any) -> dict[str, Any]:
         ({"id": "g", "procesors": []}, "did you mean 'processors'"),
         ({"id": "g", "processors": [{"fn": "x:y"}]}, "the key 'id' of a processor is None"),
         (processor(fn="nowhere"), "'module:name'"),
-        (processor(fn="nowhere_at_all:f"), "cannot import function nowhere_at_all:f"),
-        (processor(fn="tests.unit.pipeline.graphs:nobody"), "cannot import function"),
+        (processor(fn="nowhere_at_all:f"), "cannot import nowhere_at_all:f"),
+        (
+            processor(fn="tests.unit.pipeline.graphs:nobody"),
+            "cannot import tests.unit.pipeline.graphs:nobody",
+        ),
         (processor(role="river"), "role is 'river'; expected source"),
         (processor(outt="b"), "did you mean 'out'"),
         (processor(zzzzzz=1), "unknown key 'zzzzzz'"),
@@ -121,7 +124,7 @@ def processor(**more: Any) -> dict[str, Any]:
         (processor(topics={"in": 5}), "p: topics is {'in': 5}"),
         (processor(errors=["e"]), "p: errors is ['e']"),
         (processor(stateful="no"), "p: stateful is 'no'; expected true or false"),
-        (processor(fn=".graphs:same"), "no function .graphs:same"),
+        (processor(fn=".graphs:same"), "cannot import .graphs:same"),
     ],
 )
 def test_data_that_makes_no_sense_is_named(described: Any, complaint: str) -> None:

@@ -373,7 +373,7 @@ def _function(graph: str, name: str, value: Any) -> Any:
     try:
         return reduce(getattr, path.split("."), import_module(module))
     except Exception as error:
-        raise GraphError(graph, [f"{name}: cannot import function {value}: {error}"]) from error
+        raise GraphError(graph, [f"{name}: cannot import {value}: {error}"]) from error
 
 
 def _refuse_unknown(

@@ -293,7 +293,7 @@ def _kind(hint: Any) -> FunctionKind:
 
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,99}")
-ID_FORMAT: Final = "at most 100 letters, digits and . _ ~ -, beginning with a letter or a digit"
+ID_FORMAT: Final = "a letter or a digit, then at most 99 letters, digits or . _ ~ -"
 
 
 def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
@@ -344,7 +344,7 @@ def _role_problems(processor: Processor) -> Iterator[str]:
         if processor.inputs:
             yield "a source cannot read a stream; declare the processor with @graph.stream"
         if len(processor.outputs) != 1:
-            yield "a source must write to one stream, for example out='orders'"
+            yield "a source must write to exactly one stream, for example out='orders'"
     elif processor.in_.streams and processor.alts.streams:
         yield "the processor has in_= and alts=; use in_ for a join, or alts for alternatives"
     elif not processor.inputs:

@@ -34,7 +34,7 @@ def written(graph: "Graph", processor: Processor) -> list[str]:
 
 
 def upstream(graph: "Graph") -> dict[str, set[str]]:
-    """Return, for each processor id, the ids of the processors whose messages it reads."""
+    """Return a mapping from each processor's id to the ids of the processors it reads from."""
     by_stream = writers(graph)
     return {
         processor.id: {id for path in processor.inputs.values() for id in by_stream.get(path, ())}
@@ -147,8 +147,8 @@ class _Shape:
 def _match(left: _Shape, right: _Shape, nodes: list[Node], paired: dict[Node, Node]) -> bool:
     """Return True if all nodes of `left` can be paired with nodes of `right` so that edges match.
 
-    `paired` contains the pairs so far. Each call adds one pair of nodes that have the same colour,
-    and backtracks if the edges do not match.
+    `paired` contains the pairs so far. Each call adds one pair of nodes with the same colour, and
+    backtracks if the edges do not match.
     """
     if len(paired) == len(nodes):
         return {(paired[a], paired[b], label) for a, b, label in left.edges} == right.edges

@@ -204,7 +204,7 @@ Planned = dict[str, tuple[list[Message], Range]]
 class Inputs:
     """The feeds of a processor, one for each input.
 
-    `limits` maps a stream to the offset at which a draining run stops reading it.
+    `limits` maps a stream to the offset at which a draining run stops reading the stream.
     """
 
     def __init__(

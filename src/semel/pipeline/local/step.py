@@ -108,8 +108,8 @@ class StepLoop:
     def _is_uncommitted(self, step: Step) -> bool:
         """Return True if this step starts at the current position of every input.
 
-        Otherwise the step was committed, or the inputs or positions were changed and the step
-        cannot be repeated. In both cases the next step starts at the current positions.
+        Otherwise the step was committed, or the inputs or the positions have changed since then. In
+        both cases the step is not repeated. The next step starts at the current positions.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts

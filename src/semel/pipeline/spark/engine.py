@@ -135,7 +135,7 @@ class SparkEngine:
     # ---- steps -----------------------------------------------------------------------------------
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:
-        """Return a committer that commits each step as a version of the server's sink `name`."""
+        """Return a committer. It commits each step as a version of the sink `name`."""
         return SinkCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:
@@ -196,7 +196,7 @@ class SparkEngine:
 
     def query(self, running: ProcessorRun) -> QueryLoop:
         """Return the loop that runs a stateful processor as a Spark streaming query."""
-        assert self._checkpoints is not None, "complaints() has checked it"
+        assert self._checkpoints is not None, "complaints() has checked `checkpoints`"
         return QueryLoop(self._session(), running, self._checkpoints)
 
     def close(self) -> None:
@@ -224,8 +224,8 @@ class SinkCommitter(Committer):
     `begin` binds the sink to this instance, and the server then refuses commits from older
     instances. The next commit drops the transactions that older instances have staged.
 
-    `begin` also registers the producer at a new epoch. That fences older instances on the local
-    engine, because they commit with that producer.
+    `begin` also registers the producer at a new epoch. The new epoch fences older instances that
+    run on the local engine.
     """
 
     def begin(self) -> None:

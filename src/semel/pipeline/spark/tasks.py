@@ -84,7 +84,7 @@ class Tagger(Struct, frozen=True):
         if ERROR in self.names and not set(ORIGIN) <= set(self.names):
             return (
                 f"a DataFrame with the column {ERROR} also needs the columns"
-                f" {' and '.join(ORIGIN)} of the input, because they identify the failed message"
+                f" {' and '.join(ORIGIN)} of the input, to identify the failed message"
             )
         if not self._message_names:
             return f"the DataFrame has no column for the message; add {VALUE} or another column"
@@ -155,8 +155,8 @@ class TaskOutcome(Struct, frozen=True):
 
     `token` identifies the staged transaction. It is None if the task has written nothing.
 
-    `failed` and `lost` report errors that would occur again if Spark retried the task. `failed` is
-    a failed call. `lost` says that messages do not exist any more.
+    `failed` is a failed call. `lost` says that messages do not exist any more. The task reports
+    these errors and does not raise them, because every retry by Spark would fail again.
     """
 
     part: int
@@ -354,7 +354,7 @@ def step_output_of(outcomes: Sequence[TaskOutcome], read: int | None = None) -> 
 
 
 def run_jobs(call: Callable[[], T]) -> T:
-    """Run Spark jobs with `call()` and return its result. Raises EngineFailed if a job fails."""
+    """Call `call` to run Spark jobs, and return the result. Raises EngineFailed if a job fails."""
     try:
         return call()
     except (PySparkException, Py4JError) as error:
