@@ -187,10 +187,11 @@ def _output(path: str, value: Any) -> Output:
         raw = json.dumps(value, separators=(",", ":")).encode("ascii")
     if len(raw) > MESSAGE_BYTES_MAX:
         raise ValueError(
-            f"output for stream {path} has {len(raw):,} bytes; the maximum is {MESSAGE_BYTES_MAX:,}"
+            f"an output for the stream {path} has {len(raw):,} bytes;"
+            f" the maximum is {MESSAGE_BYTES_MAX:,}"
         )
     if is_too_deep(raw):
-        raise ValueError(f"output for stream {path} has more than {JSON_DEPTH_MAX} nested levels")
+        raise ValueError(f"an output for {path} has more than {JSON_DEPTH_MAX} levels of nesting")
     return path, raw
 
 
@@ -302,9 +303,8 @@ MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
 def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) -> bytes:
     """Return the message to write to the error stream for one failed call.
 
-    The message omits input values that are too large or nested too deeply. If the server refused
-    the message, the processor could never continue. Values that readers cannot decode are omitted
-    too.
+    The message omits input values that the server would refuse, or that readers cannot decode.
+    Otherwise one input message could stop the processor permanently.
     """
     kind = type(error)
     message: dict[str, Any] = {

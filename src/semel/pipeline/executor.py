@@ -45,8 +45,8 @@ class Gauge:
 
     Only the processor's own thread changes the gauge. Any thread can read the gauge.
 
-    `read`, `written` and `errors` count messages since the start. `written` includes `errors`, the
-    messages that were written to the error stream. `lag` counts offsets that are not processed yet.
+    `read` and `written` count messages since the start. `errors` counts messages for the error
+    stream, and `written` includes these messages. `lag` counts offsets that are not processed yet.
     """
 
     processor: str

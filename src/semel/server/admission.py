@@ -94,7 +94,7 @@ class UnreadBudget:
             self.on_release()
 
     def close_stalled(self, holders: Iterable[UnreadHolder], now: float) -> None:
-        """Close stalled connections, to free memory for reads. Close the longest stall first."""
+        """Close stalled connections, to free memory. Begin with the one that stalled first."""
         target = self._bytes_max - min(self.waiting_bytes, self._bytes_max // 2)
         if self.bytes <= target:
             return

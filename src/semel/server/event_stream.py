@@ -95,9 +95,9 @@ class EventStream(LiveRead):
             self._live.loop.call_soon(self.read)  # the group is at a different offset
 
     def share(self, event: SharedBytes, next_offset: int) -> bool:
-        """Write the group's event. Return False, and write nothing, if the event does not fit.
+        """Write the group's event and return True, or write nothing and return False.
 
-        In that case the caller must encode a separate event for this client.
+        False means that the caller must encode a separate event for this client.
         """
         assert self._begun is not None
         stream, encoder = self._begun

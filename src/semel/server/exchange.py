@@ -185,7 +185,7 @@ class ConnectionOutput:
 
     @property
     def is_unread(self) -> bool:
-        """True from a write until `is_stalled` finds that the client has read all sent bytes."""
+        """True if some sent bytes were unread at the last call of `is_stalled`, or sent later."""
         return self._sent_bytes != self._delivered_bytes
 
     def is_stalled(self, now: float) -> bool:
@@ -229,7 +229,7 @@ class Exchange(Struct, eq=False, gc=False):
     # ---- a complete response -------------------------------------------------------------------
 
     def send(self, response: Response) -> None:
-        """Send the response. If a response was already sent, log an error and drop this one."""
+        """Send the response. If a response was already sent, log an error and drop the new one."""
         status, body = response.status, response.body
         if self.phase is not _WAITING:
             self._drop(status)

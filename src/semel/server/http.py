@@ -127,7 +127,7 @@ class Responder(Protocol):
     """Sends the response to one request. Responses are sent in the order of the requests."""
 
     def send(self, response: Response) -> None:
-        """Send the response. If a response was already sent, log an error and drop this one."""
+        """Send the response. If a response was already sent, log an error and drop the new one."""
 
     def send_lines(self, status: int, lines: bytes) -> None:
         """Send a response without a body. `lines` are its encoded header lines."""

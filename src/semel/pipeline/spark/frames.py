@@ -35,7 +35,7 @@ from semel.spark.runtime.session import make_active
 def input_frames(
     spark: SparkSession, work: Work, parts: Sequence[InputPart]
 ) -> dict[str, DataFrame]:
-    """Return a mapping from each binding to a DataFrame of the messages of that input."""
+    """Return a mapping from each binding to a DataFrame with the messages of that input."""
     evaluation = without_function(work.evaluation)
     frames = {}
     for binding in work.processor.inputs:
