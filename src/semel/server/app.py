@@ -137,8 +137,7 @@ class App:
     def _find(self, path: str) -> tuple[Mapping[str, Route], tuple[str, ...]]:
         """Return the handlers for `path`, keyed by method, and the name that `path` contains.
 
-        The name is in a tuple, which is empty if `path` contains no name. Raises MalformedRequest
-        if nothing is served at this address.
+        The tuple is empty if there is no name. Raises MalformedRequest if the address is unknown.
         """
         if path.startswith(STREAM_PREFIX):
             return self._stream, (valid(paths.stream_path(path)),)

@@ -443,18 +443,10 @@ class ServerConnection(asyncio.Protocol):
     def _check_elapsed(self, elapsed: float) -> None:
         if self._body is not None:
             if self._body.is_late(elapsed):
-                self.refuse(
-                    HttpRefused(
-                        408, "request_timeout", "the body of the request arrives too slowly"
-                    )
-                )
+                self.refuse(HttpRefused(408, "request_timeout", "the body arrives too slowly"))
         elif elapsed > self._limits.seconds_in(self._phase):
             if self._phase is ConnectionPhase.HEAD:
-                self.refuse(
-                    HttpRefused(
-                        408, "request_timeout", "the headers of the request arrive too slowly"
-                    )
-                )
+                self.refuse(HttpRefused(408, "request_timeout", "the headers arrive too slowly"))
             elif self._phase > _BODY:
                 self.abort()
             elif not self._waiting:

@@ -165,10 +165,7 @@ class ConnectionOutput:
         self.uncount()
 
     def _count(self, size: int) -> None:
-        """Count the bytes in the transport's buffer as unread, or `size` bytes if that is more.
-
-        Count nothing if the buffer is empty.
-        """
+        """If the transport's buffer is not empty, count its bytes (at least `size`) as unread."""
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if unread and more > 0:
@@ -185,7 +182,7 @@ class ConnectionOutput:
 
     @property
     def is_unread(self) -> bool:
-        """True if some sent bytes were unread at the last call of `is_stalled`, or sent later."""
+        """True if sent bytes can be unread. `is_stalled` checks whether the client read them all."""
         return self._sent_bytes != self._delivered_bytes
 
     def is_stalled(self, now: float) -> bool:
@@ -282,8 +279,7 @@ class Exchange(Struct, eq=False, gc=False):
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not a valid response status (200 to 599)")
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
-        # A value can contain text from the request. That text must not be able to add a header
-        # line.
+        # A value can contain text from the request, but that text must not add a header line.
         if not fields.count("\r") == fields.count("\n") == len(headers) or "\0" in fields:
             raise ValueError("a response header contains a line end or a NUL character")
         return self._prefixes[status] + f"{fields}{framing}\r\n".encode("latin-1")

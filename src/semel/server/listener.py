@@ -47,9 +47,7 @@ class ConnectionSet:
         elif len(self.members) > self._count_max:
             connection.refuse(
                 HttpRefused(
-                    503,
-                    "too_many_connections",
-                    f"the server has the maximum of {self._count_max} connections; retry later",
+                    503, "too_many_connections", f"all {self._count_max} connections are in use"
                 )
             )
 
