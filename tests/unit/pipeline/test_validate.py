@@ -165,7 +165,7 @@ ALTS = {"alts": ["a", "b"], "out": "c"}
         (nothing, STREAM, "the function must have the parameters (message), not ()"),
         (two, STREAM, "the function must have the parameters (message), not (a, b)"),
         (keyword_needed, STREAM, "the function must have the parameters (message), not (a, b)"),
-        (same, JOIN, "one parameter for each binding in in_=: (left, right), not"),
+        (same, JOIN, "must have its bindings as parameters: (left, right), not"),
         (two, JOIN, "(left, right), not (a, b)"),
         (two, ALTS, "must have the parameters (message) or (message, binding), not (a, b)"),
         (asynchronous, STREAM, "the function is async"),
@@ -214,7 +214,7 @@ def test_sources_and_sinks_have_signatures_of_their_own() -> None:
     graph.sink("b", in_="x")(same)
     assert complaints(graph) == (
         "a: a source must be a generator function that yields messages",
-        "a: a source must have no parameters, or only (cursor) and then yield pairs"
+        "a: a source must have no parameters, or only (cursor) if the source yields pairs"
         " (cursor, message); this source has the parameters (message)",
         "b: a sink must have the parameters (df, delivery), not (message)",
     )

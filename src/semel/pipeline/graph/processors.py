@@ -227,7 +227,7 @@ def _source_problems(function: Callable[..., Any], parameters: Parameters) -> It
         yield "a source must be a generator function that yields messages"
     if [p.name for p in parameters if _is_required(p)] not in ([], [CURSOR]):
         yield (
-            f"a source must have no parameters, or only ({CURSOR}) and then yield pairs"
+            f"a source must have no parameters, or only ({CURSOR}) if the source yields pairs"
             f" ({CURSOR}, message); this source has the parameters {_listed(parameters)}"
         )
 
@@ -240,8 +240,8 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
         ):
             names = ", ".join(processor.inputs)
             yield (
-                f"a join's function must have one parameter for each binding in in_=:"
-                f" ({names}), not {_listed(parameters)}"
+                f"a join's function must have its bindings as parameters:"
+                f" ({names}), not {_listed(parameters)}; in_={{binding: stream}} sets the bindings"
             )
             return
     elif not _takes(parameters, 1) and not (
