@@ -44,7 +44,7 @@ def test_one_is_shown_with_its_receipts(served: Served, path: str) -> None:
 def test_what_would_happen_is_told_in_a_sentence(served: Served, path: str) -> None:
     gap = ("producers", "explain", path, "till-1", "--epoch", "3", "--seq", "5")
     told = served.semel(*gap).stdout
-    assert told == "409 producer_seq_conflict: sequence 1 is missing; 5 was sent\n"
+    assert told == "409 producer_seq_conflict: sequence 1 was expected, but sequence 5 was sent\n"
     assert served.json(*gap)[0]["outcome"] == "producer_seq_conflict"
     repeat = served.semel("producers", "explain", path, "till-1", "--epoch", "3", "--seq", "0")
     assert repeat.stdout.startswith("204 duplicate: ")

@@ -311,12 +311,12 @@ def test_an_explanation_is_in_words_and_changes_nothing(stream: Stream) -> None:
     stream.create()
     new = explain(stream, epoch=0, seq=0)
     assert (new["outcome"], new["known"]) == ("ok", None)
-    assert "has no state of the producer" in new["reason"]
+    assert "does not know the producer" in new["reason"]
     assert producers(stream) == []
     dense(stream, b"a", 0, 0)
     repeat = explain(stream, epoch=0, seq=0)
     assert (repeat["outcome"], repeat["facts"]["next_offset"]) == ("duplicate", offset_of(1))
-    assert "a different payload, which stays" in repeat["other_payload"]["reason"]
+    assert "a different payload; the stored payload stays" in repeat["other_payload"]["reason"]
     assert repeat["known"]["last_seq"] == 0
     restart = explain(stream, seq=0)
     assert (restart["outcome"], restart["other_payload"]["status"]) == ("duplicate", 200)

@@ -1,4 +1,4 @@
-"""The binary body formats. The batch format is for appends, the frames format is for reads.
+"""The binary body formats: the batch format for appends, and the frames format for reads.
 
 All numbers are little-endian. `application/vnd.semel.batch` puts many messages of any media type
 into one POST:
@@ -18,9 +18,8 @@ into one POST:
     epoch u64, first sequence u64, last minus first u32, id bytes u16, id: if it has a producer
     payload
 
-The messages of a joined slice are separated by one comma. Offsets increase, and there can be gaps
-between them. Extras are keys, timestamps and headers. `semel.model.messages` describes their
-layout.
+A comma separates the messages of a joined slice. Offsets increase, and can have gaps between them.
+Extras are keys, timestamps and headers. `semel.model.messages` describes their layout.
 """
 
 import struct
@@ -117,8 +116,8 @@ def pack_batch(
 ) -> bytes:
     """Encode a batch whose parts are already encoded.
 
-    `lengths` contains the length of each message as u32. `payload` contains the messages, in parts
-    that are joined here. `extras` is the encoded block of extras.
+    `lengths` contains the length of each message as u32. This function joins the parts of
+    `payload`. `extras` is the encoded block of extras.
     """
     media_type = content_type.encode("ascii")
     flags = _BATCH_EXTRAS if extras else 0
@@ -139,9 +138,9 @@ def decode_batch(body: bytes) -> DecodedBatch:
         raise BadFormat("the batch is truncated")
     magic, flags, type_bytes, count = _BATCH_HEAD.unpack_from(body)
     if magic != _BATCH_MAGIC or flags & ~_BATCH_EXTRAS:
-        raise BadFormat("not a batch of this version")
+        raise BadFormat("the body is not a batch, or has an unknown version")
     if not 0 < count <= BATCH_MESSAGES_MAX:
-        raise BadFormat(f"a batch has 1 to {BATCH_MESSAGES_MAX} messages")
+        raise BadFormat(f"a batch must have 1 to {BATCH_MESSAGES_MAX} messages")
     content_type, at = _take_media_type(body, _BATCH_HEAD.size, type_bytes)
     lengths, at = _take(body, at, 4 * count)
     extras = b""
@@ -150,7 +149,7 @@ def decode_batch(body: bytes) -> DecodedBatch:
     sizes = struct.unpack(f"<{count}I", lengths)
     payload = body[at:]
     if sum(sizes) != len(payload):
-        raise BadFormat("the lengths do not add up to the batch")
+        raise BadFormat("the message lengths do not match the size of the batch")
     if not all(sizes):
         return DecodedBatch(content_type, None, "a message is empty")
     if is_json(content_type):
@@ -163,8 +162,7 @@ def _decode_json(
 ) -> DecodedBatch:
     """Make a batch of JSON messages. Each message must be exactly one JSON value.
 
-    The message `1,2` is refused, because it is two values. The messages `[1` and `2]` are refused,
-    too, although together they would be valid JSON.
+    For example, the message `1,2` is refused, and so are the messages `[1` and `2]`.
     """
     messages, at = [], 0
     for size in sizes:
@@ -230,21 +228,21 @@ def decode_frames(body: bytes) -> Frames:
         raise BadFormat("the frames are truncated")
     magic, flags, type_bytes, count, next_offset, tail = FRAMES_HEAD.unpack_from(body)
     if magic != FRAMES_MAGIC or flags & ~(FRAMES_UP_TO_DATE | FRAMES_CLOSED):
-        raise BadFormat("not frames of this version")
+        raise BadFormat("the body is not in the frames format, or has an unknown version")
     content_type, at = _take_media_type(body, FRAMES_HEAD.size, type_bytes)
     slices: list[Slice] = []
     end = 0
     for _ in range(count):
         part, at = _take_slice(body, at)
         if part.offset < end:
-            raise BadFormat("the offsets do not increase")
+            raise BadFormat("the offsets of the frames do not increase")
         end = part.next_offset
         slices.append(part)
     if at != len(body):
-        raise BadFormat("something follows the last frame")
+        raise BadFormat("the body has more bytes after the last frame")
     is_up_to_date, is_closed = bool(flags & FRAMES_UP_TO_DATE), bool(flags & FRAMES_CLOSED)
     if not end <= next_offset <= tail or is_up_to_date != (next_offset == tail):
-        raise BadFormat("the offsets contradict each other")
+        raise BadFormat("the next offset or the tail contradicts the other offsets")
     return Frames(content_type, slices, next_offset, tail, is_up_to_date, is_closed)
 
 
@@ -267,7 +265,7 @@ def _take_slice(body: bytes, at: int) -> tuple[Slice, int]:
     if count > 1:
         size = sum(struct.unpack(f"<{count}I", lengths)) + is_joined * (count - 1)
         if size != payload_bytes:
-            raise BadFormat("the lengths do not add up to a frame")
+            raise BadFormat("the message lengths do not match the size of a frame")
     return Slice(offset, count, payload, lengths, is_joined, time_ms, extras, producer), at
 
 
@@ -276,7 +274,7 @@ def _take_producer(body: bytes, at: int) -> tuple[SliceProducer, int]:
     epoch, first, span, id_bytes = PRODUCER_HEAD.unpack(head)
     name, at = _take(body, at, id_bytes)
     if not 0 < id_bytes <= PRODUCER_ID_BYTES_MAX:
-        raise BadFormat(f"a producer id has 1 to {PRODUCER_ID_BYTES_MAX} bytes, not {id_bytes}")
+        raise BadFormat(f"a producer id needs 1 to {PRODUCER_ID_BYTES_MAX} bytes, not {id_bytes}")
     try:
         return SliceProducer(name.decode(), epoch, first, first + span), at
     except UnicodeDecodeError:
@@ -287,7 +285,7 @@ def _take_extras(body: bytes, at: int) -> tuple[bytes, int]:
     size, at = _take(body, at, U32.size)
     extras, at = _take(body, at, U32.unpack(size)[0])
     if not extras:
-        raise BadFormat("a flag announces extras, but there are none")
+        raise BadFormat("a flag says that extras follow, but there are no extras")
     return extras, at
 
 

@@ -1,10 +1,10 @@
 """Requests and responses of `/v1/commits` and `/v1/sinks`.
 
-A one-shot commit appends messages, moves positions and commits staged transactions, all or nothing.
+A one-shot commit appends messages, moves positions and commits staged transactions. It is atomic.
 
-In the request, the messages for a JSON stream are JSON values. They are stored byte for byte as
-they were sent. A message for any other stream is a string, which is stored as UTF-8, or an object
-`{"base64": "..."}`.
+In the request, the messages for a JSON stream are JSON values, which are stored without changes.
+A message for any other stream is a string or an object `{"base64": "..."}`. Strings are stored as
+UTF-8.
 """
 
 import binascii
@@ -62,12 +62,12 @@ from semel.wire.transactions import results_of
 TypeOf = Callable[[str], str | None]
 
 _NO_ARRAY: Final = "messages must be an array"
-_NO_TEXT: Final = 'a message of this stream must be a string, or {"base64": "..."}'
+_NO_TEXT: Final = 'a message of this stream must be a string or {"base64": "..."}'
 _UNCHECKED: Final = (
-    "it was not checked whether this is the same batch, because an input digest is missing"
+    "this version is already committed; without input digests, the batches were not compared"
 )
 _MISMATCH: Final = (
-    "this producer_seq was used for another commit, which stays; nothing of this request is applied"
+    "this producer_seq was already used for a different commit; this request has no effect"
 )
 _messages: Final = msgspec.json.Decoder(list[str | Base64Message])
 
@@ -118,10 +118,10 @@ def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
 
 
 def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
-    """Parse one append of a commit. Return it with its batch.
+    """Parse one append of a commit. Return the append with its batch.
 
-    If the messages are invalid, return the append with the reason instead. The engine then refuses
-    the commit for this reason, unless an earlier check finds a different reason.
+    If the messages are invalid, the result contains the reason instead of the batch. The engine
+    then refuses the commit. It reports this reason unless an earlier check fails.
     """
     # If the stream does not exist, the messages are parsed as JSON, and the engine normally refuses
     # the append. If the stream is created before the commit is decided, the engine accepts the
@@ -148,7 +148,7 @@ def _read_texts(raw: bytes) -> Batch | str:
     if not count:
         return EMPTY_ARRAY
     if count > BATCH_MESSAGES_MAX:
-        return f"more than {BATCH_MESSAGES_MAX} messages in one batch"
+        return f"a batch has more than {BATCH_MESSAGES_MAX} messages"
     if not all(messages):
         return "a message is empty"
     lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""
@@ -207,7 +207,7 @@ def sinks_response(views: Sequence[SinkView]) -> Response:
 def sink_response(view: SinkView | None) -> Response:
     """Return the response with one sink and its retained versions.
 
-    The response is 404 if there is no such sink (`view` is None).
+    If `view` is None, the sink does not exist, and the status is 404.
     """
     if view is None:
         return outcome_response(UnknownSink())

@@ -43,7 +43,7 @@ class GroupQuery(Struct, frozen=True):
 
 @parser
 def parse_positions(group: str, headers: Headers, body: bytes, *, now_ms: int) -> SetPositions:
-    """Parse a request that moves positions of a group."""
+    """Parse a request to set the positions of a group."""
     request = read_document(headers, body, SetPositionsRequest)
     moves = [read_move(group, path, target) for path, target in request.offsets.items()]
     return SetPositions(now_ms, tuple(moves))
@@ -96,8 +96,8 @@ def parse_group_query(query: str) -> GroupQuery:
 def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
     """Return the response with the positions of a group.
 
-    A group has a position only in the streams in which one was set. The response is 409 if the
-    query is for stable positions and a pending transaction moves one of them.
+    A group has a position only in a stream in which its position was set. The status is 409 if the
+    query asks for stable positions and a pending transaction moves a position.
     """
     pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
     if query.is_stable and pending:
@@ -106,8 +106,8 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
             Problem(
                 409,
                 UnstableOffsets.code,
-                f"the pending transaction {first.id} moves the group {view.group} in {first.path};"
-                " send the request again later, or without stable=true",
+                f"transaction {first.id} is pending and moves the position of {view.group} in"
+                f" {first.path}; send the request again later, or without stable=true",
                 {"group": view.group, "pending": pending},
                 [("Retry-After", "1")],
             )
@@ -146,9 +146,9 @@ def pinned_response(outcome: Pinned, group: str) -> Response:
 
 
 def snapshot_response(view: SnapshotView | None) -> Response:
-    """Return the response with a group's pinned step. The status is 404 if there is none."""
+    """Return the response with a group's pinned step, or with 404 if no step is pinned."""
     if view is None:
-        return problem_response(Problem(404, "snapshot_not_found", "the group has pinned no step"))
+        return problem_response(Problem(404, "snapshot_not_found", "the group has no pinned step"))
     return json_response(200, _snapshot(view.group, view))
 
 

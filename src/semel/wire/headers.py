@@ -1,4 +1,4 @@
-"""Parsing of header values. A malformed value is refused, except in a flag or a q-value.
+"""Parses header values. A malformed value is refused, except in a flag or a q-value.
 
 To refuse a value, the functions raise MalformedRequest with a problem that names the header.
 """
@@ -76,11 +76,11 @@ _QUALITY: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 def refuse_repeated(repeated: Set[str]) -> None:
     """Raise MalformedRequest if `repeated` contains a header that is allowed only once."""
     for name in sorted(SINGLE.intersection(repeated)):
-        raise bad_header(name, "was sent more than once")
+        raise bad_header(name, "must be sent only once")
 
 
 def read_text(headers: Headers, name: str, bytes_max: int) -> str | None:
-    """Return the value of a header, checked by `check_text`; None if the header is absent."""
+    """Return the value of a header after `check_text`; None if the header is absent."""
     value = headers.get(name)
     return None if value is None else check_text(value, name, bytes_max)
 
@@ -98,7 +98,7 @@ def check_text(value: str, name: str, bytes_max: int) -> str:
 
 
 def to_number(value: str) -> int | None:
-    """Return the integer that a string of decimal digits represents; None for any other string.
+    """Return the integer in a string of decimal digits; None for any other string.
 
     Leading zeros are allowed. The result is also None if the integer is greater than 2^53-1.
     """
@@ -149,14 +149,14 @@ def read_range(headers: Headers, name: str) -> tuple[int, int] | None:
     first = to_number(start)
     last = to_number(end) if dash else first
     if first is None or last is None or first > last:
-        raise bad_header(name, "must be an integer, or two in order joined by '-'")
+        raise bad_header(name, "must be an integer such as 3, or a range of integers such as 3-7")
     return first, last
 
 
 def read_flag(headers: Headers, name: str) -> bool:
     """Return True if the value of a header is `true`, in upper or lower case.
 
-    A header with any other value is treated as if it were absent (protocol 1.1).
+    Any other value has the same effect as no header (protocol 1.1).
     """
     value = headers.get(name)
     return value is not None and value.lower() == "true"
@@ -188,7 +188,7 @@ def read_instant(headers: Headers, name: str) -> int | None:
             shift = timedelta(hours=int(hours), minutes=int(minutes))
             moment = moment - shift if sign == "+" else moment + shift
     except (ValueError, OverflowError):
-        raise bad_header(name, "is not a day of the calendar") from None
+        raise bad_header(name, "contains a date that does not exist") from None
     return (moment - EPOCH) // MILLISECOND + int(((fraction or "") + "000")[:3])
 
 
@@ -215,7 +215,7 @@ def read_content_type(headers: Headers) -> str | None:
 
 
 def refuse_encoding(headers: Headers) -> None:
-    """Raise MalformedRequest if the body is compressed, because it could decompress to any size."""
+    """Raise MalformedRequest if the body is compressed, because its full size is unknown."""
     value = headers.get("content-encoding")
     if value is not None and value.lower() != "identity":
         message = "the body must be sent without Content-Encoding"
@@ -225,7 +225,7 @@ def refuse_encoding(headers: Headers) -> None:
 def to_position(text: str) -> int | None:
     """Return the ordinal of an offset. `text` is a printed offset, or the ordinal in decimal.
 
-    Returns None for any other string. An ordinal must not have leading zeros.
+    An ordinal must not have leading zeros. Returns None if `text` is anything else.
     """
     return to_number(text) if _CANONICAL.fullmatch(text) else parse_offset(text)
 
@@ -238,12 +238,12 @@ def read_if_match(headers: Headers) -> int | None:
     is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
     offset = to_position(value[1:-1] if is_quoted else value)
     if offset is None:
-        raise bad_header("if-match", "must be the expected tail: an offset or its integer")
+        raise bad_header("if-match", "must be the expected tail, as an offset or an integer")
     return offset
 
 
 def _qualities(value: str) -> dict[str, float]:
-    """Return the q-value of each entry in the list of an Accept or Accept-Encoding header.
+    """Return the q-value of each entry in an Accept or Accept-Encoding header.
 
     An entry without a q-value has the q-value 1. A malformed q-value counts as 0.
     """
@@ -262,8 +262,8 @@ def _qualities(value: str) -> dict[str, float]:
 def accepts_gzip(headers: Headers) -> bool:
     """Return True if the client accepts gzip and does not prefer an uncompressed body.
 
-    The q-value of gzip in Accept-Encoding must be greater than 0 and must not be lower than the
-    q-value of `identity`. If `identity` is not in the list, its q-value counts as 0.
+    The q-value of gzip must be greater than 0, and at least as high as the q-value of `identity`.
+    If `identity` is not in the list, its q-value counts as 0.
     """
     value = headers.get("accept-encoding")
     if value is None or "gzip" not in value.lower():
@@ -310,9 +310,9 @@ _ANY: Final = _OURS | _X
 
 
 def speaks_x(headers: Headers) -> bool:
-    """Return True if a request uses the X-Producer-* dialect.
+    """Return True if a request uses the X-Producer-* headers.
 
-    The response must then use the same dialect.
+    The response must then use the same headers.
     """
     return not _X.isdisjoint(headers)
 
@@ -322,8 +322,8 @@ def parse_producer(
 ) -> ProducerTag | None:
     """Return the producer tag of an append; None if the append has no producer headers.
 
-    If a sparse producer sends no id, `fresh_id` is called to make a new id. If `fresh_id` is None,
-    the request is refused. `is_strict` has the same effect as `Producer-Strict: true`.
+    If a sparse producer sends no id, `fresh_id` is called to make an id. If `fresh_id` is None, the
+    request is refused instead. `is_strict` has the same effect as `Producer-Strict: true`.
     """
     if _ANY.isdisjoint(headers):
         return None
@@ -331,10 +331,10 @@ def parse_producer(
     if not speaks_x(headers):
         return _parse_ours(headers, is_strict=is_strict, fresh_id=fresh_id)
     if not _OURS.isdisjoint(headers):
-        raise bad_request("producer_headers_conflict", "use Producer-* or X-Producer-*, not both")
+        raise bad_request("producer_headers_conflict", "send Producer-* or X-Producer-*, not both")
     name = headers.get("x-producer-id")
     if name is None or "x-producer-seq" not in headers:
-        raise _incomplete("X-Producer-Id and X-Producer-Seq must be sent together")
+        raise _incomplete("an X-Producer-* header needs both X-Producer-Id and X-Producer-Seq")
     check_text(name, "x-producer-id", PRODUCER_ID_BYTES_MAX)
     epoch = read_number(headers, "x-producer-epoch")
     seq = read_number(headers, "x-producer-seq") or 0
@@ -350,8 +350,8 @@ def _parse_ours(
     has_name = _ID in headers or (is_sparse and fresh_id is not None)
     if not (has_instance and has_name and _SEQ in headers):
         raise _incomplete(
-            "Producer-Id, Producer-Seq and one of Producer-Epoch, Producer-Session or"
-            " Producer-Mode: sparse must be sent together"
+            "send Producer-Id, Producer-Seq, and at least one of these headers:"
+            " Producer-Epoch, Producer-Session, Producer-Mode: sparse"
         )
     if fresh_id is not None and _ID not in headers:
         name = fresh_id()
@@ -397,7 +397,7 @@ def parse_transaction(headers: Headers, *, is_strict: bool = False) -> TxnTag | 
     epoch = read_number(headers, "transaction-epoch")
     if name is None or epoch is None:
         message = (
-            "Transaction-Id and Transaction-Epoch must be sent together; Transaction-Seq needs both"
+            "an append in a transaction needs both Transaction-Id and Transaction-Epoch"
         )
         raise bad_request("transaction_headers_incomplete", message)
     is_strict = is_strict or read_flag(headers, STRICT)

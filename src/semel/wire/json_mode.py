@@ -1,8 +1,7 @@
-"""Two kinds of JSON bodies: appends and documents.
+"""Parses two kinds of JSON bodies: appends and documents.
 
-The body of an append is split into messages without building objects. Each message stays as it was
-sent, with its spaces, duplicate keys and large integers. Only the brackets, commas and spaces
-around the elements of the top-level array are dropped.
+The body of an append is split into messages, but the messages are not parsed into objects. Each
+message stays as it was sent, with its spaces, duplicate keys and large integers.
 
 All other JSON request bodies are documents. Their structs are in `semel.wire.schema`.
 """
@@ -28,7 +27,7 @@ T = TypeVar("T")
 JSON_DEPTH_MAX: Final = 64
 EMPTY_ARRAY: Final = "an empty array contains no message"
 _SPACE: Final = b" \t\n\r"
-_TOO_DEEP: Final = f"JSON is nested deeper than {JSON_DEPTH_MAX}"
+_TOO_DEEP: Final = f"JSON must not be nested deeper than {JSON_DEPTH_MAX} levels"
 # The length of the shortest JSON that is nested too deep. For arrays, it is one opening and one
 # closing bracket more than the allowed depth. For objects, it is longer, because every object
 # except the innermost also contains a name and a colon: `{"":`.
@@ -47,13 +46,11 @@ _value: Final = msgspec.json.Decoder(Raw)
 
 
 def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
-    """Return the batch in a body, the reason why the body is invalid, or None for an empty array.
+    """Return the batch in a body. Return the reason if the body is invalid, None if it is `[]`.
 
-    The escape of a lone surrogate is valid JSON, but the parser refuses it. If the body has such an
-    escape, this function makes a copy of the body in which each surrogate's escape is replaced by a
-    letter's escape, and calls itself with the copy as `parsed`. Parsing the copy gives the position
-    and the length of each message. The messages are then taken from `body`, where they have the
-    same positions and lengths.
+    The escape of a lone surrogate is valid JSON, but the parser refuses it. Therefore this function
+    makes a copy of the body, in which letters replace the surrogates. It then calls itself with
+    this copy as `parsed`. The messages are at the same positions in `body` and in `parsed`.
     """
     if not body.isascii():
         try:
@@ -72,9 +69,9 @@ def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
 
 
 def _without_surrogates(body: bytes) -> bytes:
-    """Return a copy of the body in which a letter's escape replaces each surrogate's escape.
+    """Return a copy of the body, in which the escape of a letter replaces each surrogate's escape.
 
-    The copy has the same length, because all these escapes have the same length.
+    The copy has the same length, because all these escapes have six bytes.
     """
     return _SURROGATE.sub(_STAND_IN, body)
 
@@ -88,12 +85,12 @@ def _split(body: bytes, parsed: bytes) -> Batch | str | None:
     if not raws:
         return None
     if len(raws) > BATCH_MESSAGES_MAX:
-        return f"more than {BATCH_MESSAGES_MAX} messages in one batch"
+        return f"a batch has more than {BATCH_MESSAGES_MAX} messages"
     return _batch_of(body, raws if body is parsed else _originals(body, parsed, raws))
 
 
 def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
-    """Return the messages of `body`. `raws` contains the messages of `parsed`, a copy of `body`.
+    """Return the messages of `body`. `raws` contains the messages of `parsed`.
 
     Each message has the same position and the same length in `body` and in `parsed`.
     """
@@ -122,8 +119,8 @@ def _batch_of(body: bytes, messages: Sequence[Raw] | Sequence[bytes]) -> Batch |
 def _has_too_deep(payload: bytes, sizes: Sequence[int]) -> bool:
     """Return True if any message is nested too deep.
 
-    Messages are first checked in groups, because this is faster. If a group has few brackets, none
-    of its messages can be nested too deep. Otherwise the check continues with smaller groups.
+    To save time, messages are checked in groups. A group with few brackets cannot contain a message
+    that is nested too deep. A group with many brackets is divided into smaller groups.
     """
     kinds = [kind for kind in (b"[", b"{") if kind in payload]
     if max(sizes) < (_DEEP_BYTES_MIN if b"[" in kinds else _DEEP_OBJECTS_BYTES_MIN):
@@ -162,20 +159,20 @@ def is_too_deep(message: bytes) -> bool:
 def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
     """Return the document in a body, as an instance of `kind`.
 
-    An empty body counts as `{}`. Raises MalformedRequest if the body is not such a document.
+    An empty body counts as `{}`. Raises MalformedRequest if the body does not match `kind`.
     """
     refuse_encoding(headers)
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except RecursionError:
-        reason = "it is nested too deep"
+        reason = "the JSON is nested too deeply"
     except (msgspec.ValidationError, UnicodeDecodeError) as error:
         reason = str(error)
     except msgspec.DecodeError as error:
         reason = str(error)
         if _is_json_without_surrogates(body):
-            reason = "a string in it has the escape of a lone surrogate"
-    raise bad_request("bad_body", f"the body is not what this request accepts: {reason}")
+            reason = "a string contains the escape of a lone surrogate"
+    raise bad_request("bad_body", f"the body is not valid for this request: {reason}")
 
 
 def _is_json_without_surrogates(body: bytes) -> bool:
@@ -193,7 +190,7 @@ def read_offset(value: Offset, field: str) -> int:
     """
     ordinal = parse_offset(value) if isinstance(value, str) else value
     if ordinal is None or not 0 <= ordinal <= NUMBER_MAX:
-        message = f"{field} must be an offset or its integer"
+        message = f"{field} must be an offset or an integer"
         raise bad_request("invalid_offset", message, field=field)
     return ordinal
 

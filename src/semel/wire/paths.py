@@ -1,7 +1,7 @@
 """The server's URLs: stream paths and query strings.
 
-A stream's path is the part of the URL after `/v1/stream/`, percent-decoded. It is UTF-8 and
-contains no control characters or backslashes. It has at most 512 bytes and 16 segments. No segment
+A stream's path is the percent-decoded part of the URL after `/v1/stream/`. The path is UTF-8
+without control characters and backslashes, and has at most 512 bytes and 16 segments. No segment
 is empty, `.` or `..`. Paths are not normalised: two paths are different if their bytes differ.
 """
 
@@ -43,7 +43,7 @@ _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::
 
 
 def percent_decode(raw: bytes) -> bytes | None:
-    """Return `raw`, percent-decoded; None if a `%` is not followed by two hexadecimal digits."""
+    """Percent-decode `raw`. Return None if a `%` is not followed by two hexadecimal digits."""
     if b"%" not in raw:
         return raw
     if _STRAY_PERCENT.search(raw):
@@ -53,7 +53,7 @@ def percent_decode(raw: bytes) -> bytes | None:
 
 @lru_cache(maxsize=4096)
 def stream_path(raw: str) -> str | Problem:
-    """Return the stream's path that the URL path `raw` contains, or a problem if it is invalid.
+    """Return the path of the stream in the URL path `raw`, or a problem if the path is invalid.
 
     `raw` is still percent-encoded, and its bytes were decoded as Latin-1.
     """
@@ -61,52 +61,52 @@ def stream_path(raw: str) -> str | Problem:
     if plain is not None and len(raw) <= PATH_BYTES_MAX:
         return plain[1]
     if not raw.startswith(STREAM_PREFIX):
-        return Problem(404, "not_found", "streams are below /v1/stream/")
+        return Problem(404, "not_found", "the address of a stream must begin with /v1/stream/")
     encoded = raw[len(STREAM_PREFIX) :]
     if _NEVER_RAW.search(encoded):
-        return _bad_path("a character in it must be percent-encoded")
+        return _bad_path("the path contains a character that must be percent-encoded")
     if _ENCODED_SLASH.search(encoded):
-        return _bad_path("a slash in it must not be percent-encoded")
+        return _bad_path("a slash in the path must not be percent-encoded")
     decoded = percent_decode(encoded.encode("latin-1"))
     if decoded is None:
-        return _bad_path("'%' must be followed by two hexadecimal digits")
+        return _bad_path("each '%' must be followed by two hexadecimal digits")
     if len(decoded) > PATH_BYTES_MAX:
-        return _bad_path(f"it is longer than {PATH_BYTES_MAX} bytes")
+        return _bad_path(f"the path is longer than {PATH_BYTES_MAX} bytes")
     try:
         path = decoded.decode()
     except UnicodeDecodeError:
-        return _bad_path("it is not UTF-8")
+        return _bad_path("the path is not UTF-8")
     return _check_segments(path)
 
 
 def _check_segments(path: str) -> str | Problem:
     if _NEVER.search(path):
-        return _bad_path("it contains a control character or a backslash")
+        return _bad_path("the path contains a control character or a backslash")
     segments = path.split("/")
     if len(segments) > SEGMENTS_MAX:
-        return _bad_path(f"it has more than {SEGMENTS_MAX} segments")
+        return _bad_path(f"the path has more than {SEGMENTS_MAX} segments")
     if any(segment in ("", ".", "..") for segment in segments):
-        return _bad_path("a segment of it is empty, '.' or '..'")
+        return _bad_path("a segment of the path is empty, '.' or '..'")
     if segments[0] == RESERVED:
         return Problem(404, "reserved_path", f"paths below /v1/stream/{RESERVED} are reserved")
     return path
 
 
 def _bad_path(reason: str) -> Problem:
-    return Problem(400, "invalid_path", f"the stream's path is refused: {reason}")
+    return Problem(400, "invalid_path", f"the stream's path is invalid: {reason}")
 
 
 def names_in(raw: str) -> tuple[str, ...] | Problem:
-    """Return the percent-decoded segments of the URL path `raw`, or a problem if one is invalid."""
+    """Return the percent-decoded segments of the URL path `raw`, or a problem if it is invalid."""
     names = []
     for part in raw.split("/"):
         decoded = percent_decode(part.encode("latin-1"))
         if decoded is None:
-            return Problem(400, "invalid_path", "'%' must be followed by two hexadecimal digits")
+            return Problem(400, "invalid_path", "two hexadecimal digits must follow each '%'")
         try:
             names.append(decoded.decode())
         except UnicodeDecodeError:
-            return Problem(400, "invalid_path", "a name in the address is not UTF-8")
+            return Problem(400, "invalid_path", "the address contains a name that is not UTF-8")
     return tuple(names)
 
 
@@ -147,7 +147,7 @@ def parse_query(
         if name not in names:
             continue
         if name in parameters:
-            raise bad_request("invalid_query", f"{name} was sent more than once", field=name)
+            raise bad_request("invalid_query", f"{name} must be sent only once", field=name)
         parameters[name] = _decode(raw_value)
     for name in required:
         if name not in parameters:
@@ -156,9 +156,9 @@ def parse_query(
 
 
 def _decode(raw: str) -> str:
-    """Return a name or a value, percent-decoded.
+    """Percent-decode the name or the value of a query parameter.
 
-    If `raw` is malformed, the result contains U+FFFD, so that the caller ignores or refuses it.
+    If `raw` is malformed, the result contains U+FFFD. The caller then ignores or refuses it.
     """
     decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
     return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")
@@ -178,12 +178,12 @@ def read_choice(
 
 
 def read_limit(text: str | None) -> int:
-    """Return the maximum number of rows on a page, from the parameter `limit`.
+    """Return the value of the parameter `limit`: the maximum number of rows on a page.
 
     Raises MalformedRequest if `text` is not an integer from 1 to LIMIT_MAX.
     """
     if text is None:
         return LIMIT_DEFAULT
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):
-        raise bad_request("invalid_query", f"limit must be 1 to {LIMIT_MAX}", field="limit")
+        raise bad_request("invalid_query", f"limit must be from 1 to {LIMIT_MAX}", field="limit")
     return int(text)

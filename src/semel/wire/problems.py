@@ -1,4 +1,4 @@
-"""Problems, which are the JSON bodies of HTTP errors, and the type of a refusal table entry."""
+"""Problems and refusal table entries. A problem is the JSON body of an HTTP error."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -15,9 +15,9 @@ Facts = Mapping[str, object]
 class Problem(Struct, frozen=True):
     """An HTTP error response with a body of the type `application/problem+json`.
 
-    `code` never changes, so programs can test it. `message` is for people. `facts` are additional
-    members of the body, and `headers` are additional response headers. `applied` is "no" if the
-    request had no effect, and "unknown" if it is possible that the request had an effect.
+    Programs can test `code`, because codes never change. `message` is for people. `facts` are
+    additional members of the body. `headers` are additional response headers. `applied` is "no" if
+    the request had no effect, and "unknown" if the request possibly had an effect.
     """
 
     status: int
@@ -31,7 +31,7 @@ class Problem(Struct, frozen=True):
 class MalformedRequest(Exception):
     """Raised if a request is malformed. The attribute `problem` is the response to send.
 
-    A function decorated with `parser` returns `problem` instead of raising this exception.
+    If a function has the decorator `parser`, it returns `problem` and does not raise the exception.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -63,7 +63,7 @@ def bad_request(code: str, message: str, **facts: object) -> MalformedRequest:
 def bad_header(name: str, message: str) -> MalformedRequest:
     """Return the exception for a malformed header.
 
-    The message for people is the header's name followed by `message`.
+    `message` must be a text that can follow the header's name.
     """
     title = name.title().replace("Ttl", "TTL")
     return bad_request("invalid_header", f"{title} {message}", header=title)
@@ -73,13 +73,11 @@ class Entry(NamedTuple):
     """An entry of the refusal table.
 
     `outcome` is the name of the outcome class. `message` is a format string for the outcome, or a
-    function that takes the outcome and returns the message. `names` maps a field of the outcome to
-    the member of the problem if the two have different names.
+    function that returns the message. `names` renames fields of the outcome in the problem.
 
     `error` is the name of the error class that the client raises. If it is empty, the client
-    chooses the class by the status. `advice` says what the caller of the client can do. Of the
-    entries with the same error class, at most one has advice. `cli` and `spark` are the advice for
-    users of the command line and of Spark.
+    chooses the class by the status. `advice`, `cli` and `spark` are advice for users of the client,
+    the command line and Spark. At most one entry for each error class has `advice`.
     """
 
     code: str

@@ -58,7 +58,7 @@ class ProducerQuery(Struct, frozen=True):
 
 
 class ExplainQuery(Struct, frozen=True):
-    """The append to explain, given by its stream and its producer tag."""
+    """A query to explain an append: the append's stream and its producer tag."""
 
     stream: str
     tag: ProducerTag
@@ -93,7 +93,7 @@ def _read_body(headers: Headers, body: bytes, kind: type[T], expected: str) -> T
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise bad_request("bad_body", f"the body must be {expected}: {error}") from None
+        raise bad_request("bad_body", f"the body must have the form {expected}: {error}") from None
 
 
 @parser
@@ -101,7 +101,7 @@ def parse_producer_query(query: str) -> ProducerQuery:
     """Parse the query that selects which producers to show."""
     parameters = parse_query(query, ("stream", "id", "after", "limit"))
     if "stream" not in parameters and "id" not in parameters:
-        raise bad_request("invalid_query", "stream or id is required", field="stream")
+        raise bad_request("invalid_query", "the query needs stream or id", field="stream")
     return ProducerQuery(
         stream=parameters.get("stream"),
         id=parameters.get("id"),
@@ -155,7 +155,7 @@ def assigned_response(outcome: Outcome) -> Response:
 
 @responds_to(Claimed)
 def claim_response(outcome: Claimed, *, path: str) -> Response:
-    """Return the response to a claim: the new epoch, and the last sequence, offset and cursor."""
+    """Return the response to a claim: new epoch, last sequence, last offset and last cursor."""
     response = ProducerClaim(
         stream=path,
         producer_id=outcome.producer_id,
@@ -173,10 +173,10 @@ def claim_response(outcome: Claimed, *, path: str) -> Response:
 def explain_outcome(
     outcome: Outcome, tag: ProducerTag, *, epoch: int | None, last_seq: int | None
 ) -> Explanation:
-    """Return an explanation of the outcome that an append with `tag` would have.
+    """Explain `outcome`, which is the outcome that an append with `tag` would have.
 
-    `epoch` and `last_seq` are the epoch and the last sequence of the producer in the stream. They
-    are None if the stream has no row for the producer.
+    `epoch` and `last_seq` are the producer's epoch and last sequence in the stream. Both are None
+    if the stream has no row for the producer.
     """
     if isinstance(outcome, Appended):
         reason = _why_stored(outcome, tag, epoch, last_seq)
@@ -196,26 +196,26 @@ def _why_stored(
     outcome: Appended, tag: ProducerTag, epoch: int | None, last_seq: int | None
 ) -> str:
     if outcome.is_unguarded:
-        return "the append would be stored: the stream does not recognise duplicates"
+        return "the append would be stored, because the stream does not recognise duplicates"
     begin = f"the append would be stored under epoch {outcome.epoch}"
     if epoch is None or outcome.epoch is None:
-        return f"{begin}: the stream has no state of the producer yet"
+        return f"{begin}, because the stream does not know the producer yet"
     if outcome.epoch > epoch:
-        return f"{begin}: a new epoch begins, and epoch {epoch} is fenced"
+        return f"{begin}; this would begin a new epoch and fence epoch {epoch}"
     if last_seq is not None and last_seq < 0:
-        return f"{begin}: it is the first append since the producer was claimed"
-    return f"{begin}: sequence {tag.first_seq} follows {last_seq}, the last stored sequence"
+        return f"{begin}, because it is the first append since the producer was claimed"
+    return f"{begin}, because sequence {tag.first_seq} follows the last sequence {last_seq}"
 
 
 def _why_repeated(outcome: Duplicate) -> str:
     if outcome.next_offset is None:
         return (
-            "the append would be confirmed and not stored again: its sequence is already stored,"
-            " but the offsets are no longer retained, because it was stored too long ago"
+            "the append would be confirmed but not stored again, because its sequence is already"
+            " stored; the offsets are no longer retained"
         )
     if outcome.is_mismatch:
         return (
-            "the append would be confirmed and not stored: its sequence is already stored with a"
-            " different payload, which stays"
+            "the append would be confirmed but not stored, because its sequence is already stored"
+            " with a different payload; the stored payload stays"
         )
-    return "the append would be confirmed and not stored again: it is already stored"
+    return "the append would be confirmed but not stored again, because it is already stored"

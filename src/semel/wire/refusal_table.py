@@ -1,10 +1,10 @@
 """The refusal table: for each refusal, the server's response, the client's error, and advice.
 
-A new refusal in the engine needs an outcome class in `semel.model` and an entry in this table. If
-callers should be able to catch the refusal separately, it also needs an error class in
-`semel.client.errors`. An entry refers to outcome and error classes by name and does not import
-them, because the client imports this module and does not need the outcomes.
-`docs/reference/errors.md` has a row for each entry. Tests compare the rows with the entries.
+A new refusal needs an outcome class in `semel.model`, an entry in this table, and a row in
+`docs/reference/errors.md`. It also needs an error class in `semel.client.errors` if callers should
+be able to catch it separately.
+
+An entry contains class names, not classes, because the client imports this module.
 """
 
 from collections.abc import Mapping
@@ -15,24 +15,24 @@ from semel.wire.refusal_table_txn import TXN_REFUSALS
 
 # Messages for the invalid fields for which the default message is not specific enough.
 _WRONG_FIELDS: Final = {
-    "kind": "kind must be inline or staged; a transaction of a sink must be staged",
+    "kind": "kind must be inline or staged; for a sink, kind must be staged",
     "close": "an append in a transaction cannot close the stream",
     "idempotency_key": "Idempotency-Key cannot be combined with a producer or a transaction",
     "producer": (
-        "an inline append needs producer id, epoch and sequence, in dense mode;"
-        " a staged append must not have them;"
-        " a commit needs producer_id, producer_epoch and producer_seq, or a sink"
+        "an append in an inline transaction needs a producer with an epoch, in dense mode; an"
+        " append in a staged transaction must not have a producer; a one-shot commit needs"
+        " producer_id, producer_epoch and producer_seq, or a sink"
     ),
     "producer_cursor": (
-        "an append in a transaction cannot have a cursor; add positions to the transaction instead"
+        "an append in a transaction cannot have Producer-Cursor; add positions to the transaction"
     ),
-    "if_match": "a staged append cannot have If-Match",
-    "stream_seq": "stream_seq is empty or too long, or the append is staged and cannot have one",
-    "transaction_seq": "a staged append needs Transaction-Seq",
-    "transactions": "a transaction is listed twice, or its id or epoch is invalid",
+    "if_match": "an append in a staged transaction cannot have If-Match",
+    "stream_seq": "stream_seq is empty or too long, or is not allowed in a staged transaction",
+    "transaction_seq": "an append in a staged transaction needs Transaction-Seq",
+    "transactions": "the request lists a transaction twice, or with an invalid id or epoch",
     "positions": (
-        "the list of positions is empty or too long, an offset or a version is out of range, or a"
-        " position is moved twice (by the commit itself, or by transactions that it lists)"
+        "the positions have one of these faults: the list is empty or too long; an offset or a"
+        " version is out of range; the commit and its transactions move the same position twice"
     ),
     "commit": "the commit is empty, or one of its lists has more than 1,000 entries",
 }
@@ -42,8 +42,8 @@ def _wrong_field(outcome: Any) -> str:
     field = outcome.field
     return _WRONG_FIELDS.get(
         field,
-        f"{field} is empty, too long, out of range or not a string, or is not allowed in this"
-        " request",
+        f"the value of {field} is empty, too long, out of range, not a string, or not allowed in"
+        " this request",
     )
 
 
@@ -55,23 +55,23 @@ REFUSALS: Final = (
         outcome="NotFound",
         message="there is no such stream",
         error="StreamNotFound",
-        advice="create it, or correct the path",
-        cli="`semel ls` lists the streams, `semel create` creates one",
+        advice="create the stream, or correct the path",
+        cli="`semel ls` lists the streams, and `semel create` creates a stream",
     ),
     Entry(
         "stream_gone",
         410,
         outcome="Gone",
-        message="the stream is deleted; only its forks have its data",
+        message="the stream is deleted; its messages exist only in its forks",
         error="StreamGone",
-        advice="the path can be used again once the forks are deleted",
-        cli="the path can be used again once the forks are deleted",
+        advice="delete the forks of the stream before you use this path again",
+        cli="delete the forks of the stream before you use this path again",
     ),
     Entry(
         "still_alive",
         409,
         outcome="StillAlive",
-        message="the stream, producer or transaction has not expired",
+        message="the stream, producer or transaction has not expired yet",
     ),
     Entry(
         "stream_closed",
@@ -80,26 +80,26 @@ REFUSALS: Final = (
         message="the stream is closed",
         error="StreamClosed",
         advice="write to a different stream",
-        cli="it accepts no more appends; create a new stream",
+        cli="a closed stream accepts no more appends; create a new stream",
     ),
     Entry(
         "config_conflict",
         409,
         outcome="ConfigConflict",
-        message="the stream exists with a different {0.field}",
+        message="the stream already exists with a different {0.field}",
         error="ConfigConflict",
-        advice="use its configuration, or a different path",
-        cli="`semel head` shows its configuration; use that, or a different path",
+        advice="use the configuration of the existing stream, or choose a different path",
+        cli="`semel head` shows the existing configuration; use it, or choose a different path",
     ),
     Entry(
         "content_type_conflict",
         409,
         outcome="ContentTypeConflict",
-        message="the media type of the stream is {0.expected}",
+        message="the stream has a different media type: {0.expected}",
         names={"expected": "expected_content_type"},
         error="ContentTypeConflict",
         advice="send the stream's own media type",
-        cli="omit --content-type to send the stream's own",
+        cli="omit --content-type to send the stream's own media type",
     ),
     Entry(
         "stream_seq_conflict",
@@ -108,16 +108,16 @@ REFUSALS: Final = (
         message="Stream-Seq must be greater than {0.last}",
         names={"last": "last_stream_seq"},
         error="StreamSeqConflict",
-        advice="send a greater Stream-Seq, or none",
+        advice="send a greater Stream-Seq, or omit Stream-Seq",
     ),
     Entry(
         "precondition_failed",
         412,
         outcome="PreconditionFailed",
-        message="the tail of the stream is not the one that the request expects",
+        message="the tail of the stream is not the tail that the request expects",
         error="PreconditionFailed",
-        advice="read what was appended in between, then decide again",
-        cli="read what was appended in between, then decide again",
+        advice="read the messages that were appended since your last read, then decide again",
+        cli="read the messages that were appended since your last read, then decide again",
     ),
     Entry(
         "OFFSET_BEYOND_TAIL",
@@ -126,22 +126,22 @@ REFUSALS: Final = (
         message="the offset is after the tail of the stream",
         error="OffsetBeyondTail",
         advice="start at next_offset",
-        cli="`semel head` shows where it ends",
+        cli="`semel head` shows where the stream ends",
     ),
     Entry(
         "offset_trimmed",
         410,
         outcome="OffsetTrimmed",
-        message="the messages before the head of the stream were trimmed",
+        message="the offset is before the head of the stream, and its message was trimmed",
         error="OffsetTrimmed",
-        advice="start at head; the messages before it are lost",
-        cli="start at its head, or with --offset -1",
+        advice="start at the offset `head`; the messages before `head` are lost",
+        cli="start at the head of the stream, or use --offset -1",
     ),
     Entry(
         "sub_offset_invalid",
         400,
         outcome="SubOffsetInvalid",
-        message="the sub-offset is after the end of the append it divides",
+        message="the sub-offset is after the end of the append in which the fork begins",
     ),
     Entry(
         "fork_source_gone",
@@ -171,8 +171,8 @@ REFUSALS: Final = (
         outcome="StaleEpoch",
         message="a newer instance owns this producer id",
         error="ProducerFenced",
-        advice="stop this instance; if it should continue, start a higher epoch",
-        cli="stop this instance, or raise --epoch and begin with --seq 0",
+        advice="stop this instance, or continue with a higher epoch",
+        cli="stop this instance, or continue with a higher --epoch and with --seq 0",
     ),
     Entry(
         "stale_session",
@@ -185,7 +185,7 @@ REFUSALS: Final = (
         "session_conflict",
         403,
         outcome="SessionConflict",
-        message="another instance uses this epoch, or this session has already written",
+        message="a different instance uses this epoch, or this session has already written",
         error="ProducerFenced",
     ),
     Entry(
@@ -199,9 +199,9 @@ REFUSALS: Final = (
         "producer_state_expired",
         409,
         outcome="ProducerStateExpired",
-        message="the producer was idle for too long and has expired; start a higher epoch",
+        message="the producer was idle for too long and has expired; continue with a higher epoch",
         error="ProducerExpired",
-        advice="start an epoch above current_epoch with sequence 0",
+        advice="continue with an epoch above current_epoch and with sequence 0",
     ),
     Entry(
         "UNKNOWN_PRODUCER_ID",
@@ -209,19 +209,19 @@ REFUSALS: Final = (
         outcome="UnknownProducer",
         message="there is no producer with this id",
         error="ProducerRefused",
-        cli="`semel producers ls` lists the producers; `semel producers register` gets an id",
+        cli="`semel producers ls` lists producers; `semel producers register` makes a new id",
     ),
     Entry(
         "dedup_off",
         409,
         outcome="DedupOff",
-        message="the stream does not recognise duplicates, so there is nothing to claim",
+        message="a stream that does not recognise duplicates has no producers to claim",
     ),
     Entry(
         "producer_mode_conflict",
         400,
         outcome="ModeConflict",
-        message="the producer writes this stream in {0.mode} mode",
+        message="the producer already writes to this stream in {0.mode} mode; use the same mode",
         error="ProducerRefused",
     ),
     Entry(
@@ -237,41 +237,41 @@ REFUSALS: Final = (
         "epoch_exhausted",
         409,
         outcome="EpochExhausted",
-        message="the epoch cannot be raised any further; use a different id",
+        message="the producer has used the highest epoch that exists; use a different producer id",
         error="ProducerRefused",
     ),
     Entry(
         "producer_seq_conflict",
         409,
         outcome="SequenceGap",
-        message="sequence {0.expected} is missing; {0.received} was sent",
+        message="sequence {0.expected} was expected, but sequence {0.received} was sent",
         names={"expected": "expected_seq", "received": "received_seq"},
         error="SequenceGap",
-        advice="send again from the sequence that is expected",
-        cli="send again from the sequence that is missing",
+        advice="send again, starting with the expected sequence",
+        cli="send again, starting with the expected sequence",
     ),
     Entry(
         "sequence_hole",
         409,
         outcome="SequenceHole",
-        message="this sequence was skipped and can no longer be stored",
+        message="this sequence was skipped and can no longer be stored; use a higher sequence",
         error="ProducerRefused",
     ),
     Entry(
         "batch_overlap",
         409,
         outcome="BatchOverlap",
-        message="part of this range is stored, part is not",
+        message="only a part of this range of sequences is already stored",
         error="BatchOverlap",
-        advice="send the ranges as they were sent first",
+        advice="repeat each request with the same range of sequences as the first time",
     ),
     Entry(
         "producer_restart_ambiguous",
         409,
         outcome="RestartAmbiguous",
         message=(
-            "this sequence is already stored, with a different payload or with a payload that can"
-            " no longer be compared; a producer that restarts must send an epoch or a session"
+            "this sequence is already stored, and the new payload differs or can no longer be"
+            " compared; a producer that restarts must send an epoch or a session"
         ),
         error="RestartAmbiguous",
         advice="send a session or an epoch, or begin with sequence 0",
@@ -280,7 +280,7 @@ REFUSALS: Final = (
         "payload_mismatch",
         422,
         outcome="PayloadMismatch",
-        message="this sequence was stored with a different payload",
+        message="this sequence is already stored with a different payload",
         error="PayloadMismatch",
         advice="find out why two messages have the same sequence",
     ),
@@ -288,7 +288,7 @@ REFUSALS: Final = (
         "idempotency_key_reused",
         422,
         outcome="KeyReused",
-        message="this Idempotency-Key was used with a different payload",
+        message="this Idempotency-Key was already used with a different payload",
         error="KeyReused",
         advice="use a new key for each message",
         cli="use a new --idempotency-key for each message",
@@ -297,31 +297,31 @@ REFUSALS: Final = (
         "limit_reached",
         429,
         outcome="LimitReached",
-        message="{0.limit} is at its limit of {0.maximum}",
+        message="the limit '{0.limit}' is reached; the maximum is {0.maximum}",
         error="LimitReached",
-        advice="try again later, or delete what is no longer needed",
+        advice="try again later, or delete data that is no longer needed",
     ),
     Entry(
         "batch_too_large",
         413,
         outcome="BatchTooLarge",
-        message="the request needs a frame of more than {0.bytes_max} bytes, which is the limit",
+        message="the request is too large: it does not fit into a frame of {0.bytes_max} bytes",
         error="TooLarge",
     ),
     Entry(
         "disk_full",
         507,
         outcome="DiskFull",
-        message="the disk is full; deleting still works",
+        message="the disk of the server is full; it is still possible to delete streams",
         error="DiskFull",
-        advice="free some space on the server, then send the same request again",
-        cli="free some space and send the same request again",
+        advice="free some disk space on the server, then send the same request again",
+        cli="free some disk space on the server, then send the same request again",
     ),
     Entry(
         "overloaded",
         503,
         outcome="Overloaded",
-        message="too much is waiting for the disk; send the same request again",
+        message="too many requests are waiting for the disk; send the same request again later",
     ),
     *TXN_REFUSALS,
     # Requests with these codes are refused before they reach the engine, so they have no outcome.

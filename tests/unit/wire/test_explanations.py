@@ -21,9 +21,9 @@ def told(outcome: Outcome, epoch: int | None = 2, last_seq: int | None = 3) -> d
 @pytest.mark.parametrize(
     ("outcome", "known", "words"),
     [
-        (Appended(5, 6, False, 1, 4), None, "has no state of the producer"),
-        (Appended(5, 6, False, 3, 4), 2, "epoch 2 is fenced"),
-        (Appended(5, 6, False, 2, 4), 2, "sequence 4 follows 3"),
+        (Appended(5, 6, False, 1, 4), None, "does not know the producer"),
+        (Appended(5, 6, False, 3, 4), 2, "fence epoch 2"),
+        (Appended(5, 6, False, 2, 4), 2, "sequence 4 follows the last sequence 3"),
         (Appended(5, 6, False, None, 4, is_unguarded=True), None, "does not recognise duplicates"),
     ],
 )
@@ -38,7 +38,7 @@ def test_what_would_be_stored_says_why(outcome: Appended, known: int | None, wor
     ("outcome", "words"),
     [
         (Duplicate(1, 2, False, 2, 3), "it is already stored"),
-        (Duplicate(1, 2, False, 2, 3, True), "a different payload, which stays"),
+        (Duplicate(1, 2, False, 2, 3, True), "a different payload; the stored payload stays"),
         (Duplicate(None, None, False, 2, 3), "no longer retained"),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_refusal_speaks_as_it_would_be_answered() -> None:
     assert told(SequenceGap(4, 9)) == {
         "outcome": "producer_seq_conflict",
         "status": 409,
-        "reason": "sequence 4 is missing; 9 was sent",
+        "reason": "sequence 4 was expected, but sequence 9 was sent",
         "facts": {"expected_seq": 4, "received_seq": 9},
     }
 
