@@ -14,9 +14,8 @@ _RATES_TOLERANCE: Final = 1e-9
 class Action(StrEnum):
     """What the proxy does with a request.
 
-    `half_open` and `bad_gateway` have two variants each. In the variant `_before`, the proxy never
-    forwards the request. In the variant `_after`, the proxy forwards the request, and injects the
-    fault after the server has responded.
+    `half_open` and `bad_gateway` have two variants. In the variant `_before`, the proxy does not
+    forward the request. In the variant `_after`, the fault comes after the server's response.
     """
 
     PASS = "pass"  # noqa: S105 - no password
@@ -32,7 +31,7 @@ class Action(StrEnum):
     DUPLICATE_AFTER = "duplicate_after"
     """After the client got its response, send a copy of the request on a separate connection."""
     REORDER = "reorder"
-    """Let a later request overtake this request, on the same connection or on a different one."""
+    """Delay this request until a later request, on any connection, overtakes it."""
     CUT_REQUEST = "cut_request"
     """Forward a part of the request, then close both connections."""
     CUT_ANSWER = "cut_answer"
@@ -56,21 +55,20 @@ class Action(StrEnum):
     BAD_GATEWAY_AFTER = "bad_gateway_after"
     """Forward the request, but respond with status 502 instead of the server's response."""
     STALE = "stale"
-    """Forward the response, then close the connection without announcing the close in a header."""
+    """Forward the response, then close the connection. No header announces the close."""
 
 
 class FaultPlan:
     """Chooses an action for each request.
 
-    The first requests get the actions in `script`, in order. After that, actions are drawn at
-    random: `rates` maps the name of an action to its probability. A request passes if no action is
-    drawn for it. If `only` is set, for example to "POST /v1/commits", the plan applies only to
-    requests that begin with that text. All other requests pass.
+    The first requests get the actions in `script`, in order. Later actions are drawn at random.
+    `rates` maps an action to its probability. A request passes if no action is drawn. If `only` is
+    set, for example to "POST /v1/commits", requests that do not begin with this text pass, too.
 
-    `delay_seconds` is the length of a delay, or the lower and upper limit for a random length.
-    `trickle_seconds` is the time between two bytes of a trickle. `reorder_seconds` is the maximum
-    time that a request waits for a later request to overtake it. `stall_seconds` is the time that a
-    half-open connection stays open. After the same time, a trickle sends all remaining bytes.
+    `delay_seconds` is the length of a delay, or the limits of a random length. `trickle_seconds` is
+    the time between two bytes of a trickle. `reorder_seconds` is the maximum time that a request
+    waits for a later request. `stall_seconds` is the time that a half-open connection stays open.
+    After the same time, a trickle sends all remaining bytes.
 
     Raises ValueError if the rates are not probabilities, or if an action is unknown.
     """
@@ -89,7 +87,7 @@ class FaultPlan:
     ) -> None:
         rates = rates or {}
         if any(rate < 0 for rate in rates.values()) or sum(rates.values()) > 1 + _RATES_TOLERANCE:
-            raise ValueError(f"rates are {rates}; expected probabilities with a sum of at most 1")
+            raise ValueError(f"rates must be probabilities with a sum of at most 1, not {rates}")
         self._actions = [Action(name) for name in rates]
         self._weights = list(rates.values())
         self._script = [Action(name) for name in reversed(list(script))]

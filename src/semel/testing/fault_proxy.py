@@ -22,15 +22,14 @@ _HOST: Final = "127.0.0.1"
 
 
 class FaultProxy(LoopResource):
-    """A proxy between clients and a server.
+    """An HTTP/1.1 proxy between clients and the server at the address `target`.
 
-    Use it in a `with` block, or in an `async with` block on your own event loop. The proxy parses
-    HTTP/1.1 messages, and `plan` chooses an action for each request. `target` is the address of the
-    server. `round_trip_seconds` adds latency but does not limit the throughput.
+    Use the proxy in a `with` block, or in an `async with` block on your own event loop. `plan`
+    chooses an action for each request. `round_trip_seconds` adds latency but does not limit the
+    throughput.
 
     `plan` and `target` can be changed at any time. A new plan applies to later requests, and a new
-    target applies to later connections. While the server is down, the proxy accepts each connection
-    and then closes it.
+    target applies to later connections. While the server is down, the proxy closes new connections.
     """
 
     _thread_name = "semel-fault-proxy"

@@ -3,9 +3,9 @@
 A session has two tasks. The first task reads requests, draws an action for each request, and
 forwards the requests to the server. The second task forwards the responses.
 
-A request that passes or is delayed does not wait for earlier responses, so pipelined requests stay
-pipelined. A request with any other action waits until the proxy has handled all earlier
-responses, so that the action does not affect the earlier requests.
+A request that passes or is delayed does not wait for earlier responses. Pipelined requests stay
+pipelined. A request with any other action waits until the proxy has handled all earlier responses.
+Therefore the action does not affect the earlier requests.
 """
 
 import asyncio
@@ -211,7 +211,7 @@ class ProxySession:
         await self._send(exchange)
         if later is not None:
             if later.response is None:
-                raise Broken("the later request was sent first, but it got no response")
+                raise Broken("the server did not respond to the request that was sent first")
             await self._expect(later)
 
     def _part_of(self, exchange: ProxiedExchange) -> bytes:
@@ -299,11 +299,10 @@ class ProxySession:
         return True
 
     async def _cut(self, head: MessageHead, body: AsyncIterator[bytes]) -> None:
-        """Forward only a part of a response.
+        """Forward the head and a part of the body. Without a body, forward a part of the head.
 
-        If the response has no body, forward a part of the head. Otherwise forward the head and a
-        part of the body. If the body is chunked, that part can contain several whole chunks before
-        the incomplete chunk.
+        If the body is chunked, that part can contain several whole chunks before the incomplete
+        chunk.
         """
         random = self._plan.random
         if head.length == 0:

@@ -32,10 +32,10 @@ _START_SECONDS_MAX: Final = 60.0  # enough for a busy machine
 
 
 class BackgroundLoop:
-    """An event loop that runs on its own thread.
+    """An asyncio event loop that runs on its own thread.
 
-    It is always asyncio's own loop, never a uvloop loop. Closing a uvloop loop waits for every
-    handle. If a connection was accepted while the listener was closing, that wait never ends.
+    uvloop is not used, because closing a uvloop loop can wait forever. This happens if a connection
+    was accepted while the listener was closing.
     """
 
     def __init__(self, name: str) -> None:
@@ -123,8 +123,8 @@ class InProcessServer(LoopResource):
     `data` is the data directory. If it is None, the server uses a temporary directory and removes
     it at the end of the block.
 
-    If the engine fails, the test process continues, and the server raises EngineStopped at the end
-    of the block. In contrast, the process of `semel serve` would end.
+    If the engine fails, the process does not end, unlike the process of `semel serve`. Instead,
+    EngineStopped is raised at the end of the block.
     """
 
     _thread_name = "semel-in-process"

@@ -55,8 +55,8 @@ class ShortWrite:
 class LostSync:
     """The sync fails the way it does on Linux: it raises an error, and marks the pages as clean.
 
-    Readers still see the bytes. The next sync succeeds but does not write these bytes to the disk,
-    because their pages are clean. To make the bytes durable, write them again and then sync.
+    Readers still see the bytes, but the next sync does not write clean pages to the disk. To make
+    the bytes durable, write them again and then sync.
     """
 
 
@@ -281,8 +281,8 @@ def _independent(
 ) -> list[Change]:
     """Draw a result for each change. Return the changes that are kept, whole or damaged.
 
-    The result of a write is drawn from `results`. If `certain` is not None, at least one write gets
-    the result `certain`.
+    The result of a write is drawn from `results`. If `certain` is set, at least one write gets the
+    result `certain`.
     """
     writes = [index for index, change in enumerate(pending) if isinstance(change, Write)]
     certain_index = rng.choice(writes) if certain and writes else None
@@ -303,9 +303,9 @@ def _independent(
 def _kept_names(pending: Sequence[Change], rng: Random) -> set[int]:
     """Choose the name changes to keep, and return their indexes in `pending`.
 
-    If a change is kept, every older change to one of its names is kept, too, because newer changes
-    depend on older ones. For example, "rename a to b" without the earlier "create a" would rename
-    nothing. A second "create a" without the earlier "rename a to b" would replace the old file.
+    If a change is kept, all older changes to the same names are kept, too, because newer changes
+    depend on older changes. For example, "rename a to b" without the earlier "create a" would
+    rename nothing.
     """
     kept: set[int] = set()
     needed: set[str] = set()
@@ -338,7 +338,7 @@ def _damage(write: Write, result: _Result, rng: Random) -> list[Write]:
 def _torn(sectors: list[Write], rng: Random) -> list[Write]:
     """Return some of the sectors, but never all of them.
 
-    In half of the cases, these are the first sectors. In the other half, any sectors can be
+    In half of the cases, only sectors at the end are missing. In the other half, any sectors can be
     missing, because a disk can write sectors in any order.
     """
     if rng.random() < 0.5:

@@ -3,8 +3,8 @@
 It replaces LMDB in tests. A commit is durable when it returns, so a power loss drops only the open
 transaction.
 
-A commit replaces tables with new ones. It never changes an existing table. Therefore a reader keeps
-the tables as they were when the reader was opened, and a copy of the store can share its tables.
+A commit replaces tables with new tables and never changes an existing table. Therefore a reader
+sees no later commits, and a copy of the store can share the tables.
 """
 
 import errno
@@ -176,11 +176,10 @@ class VirtualStore(FaultyStorage):
     """A `Store` for tests.
 
     `faults.before` is called only for the operation "commit", with an empty `name` and with the
-    number of changed tables as `size`. The error of a `Fail` can be StoreFull, an OSError or a
-    Death. This error is raised before or after the commit takes effect.
+    number of changed tables as `size`. A `Fail` can raise StoreFull, an OSError or a Death.
 
-    A `put` that exceeds the capacity raises StoreFull. A changed capacity applies to transactions
-    that begin later.
+    A `put` that exceeds the capacity raises StoreFull. A new capacity applies to transactions that
+    begin later.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -273,5 +272,5 @@ class VirtualStore(FaultyStorage):
 
 
 def _checked(key: bytes) -> bytes:
-    assert 0 < len(key) <= KEY_BYTES_MAX, "LMDB accepts keys of 1 to 511 bytes"
+    assert 0 < len(key) <= KEY_BYTES_MAX, "a key must have 1 to 511 bytes, as in LMDB"
     return key

@@ -396,9 +396,7 @@ def parse_transaction(headers: Headers, *, is_strict: bool = False) -> TxnTag | 
     name = read_text(headers, "transaction-id", TXN_ID_BYTES_MAX)
     epoch = read_number(headers, "transaction-epoch")
     if name is None or epoch is None:
-        message = (
-            "an append in a transaction needs both Transaction-Id and Transaction-Epoch"
-        )
+        message = "an append in a transaction needs both Transaction-Id and Transaction-Epoch"
         raise bad_request("transaction_headers_incomplete", message)
     is_strict = is_strict or read_flag(headers, STRICT)
     return TxnTag(name, epoch, read_number(headers, "transaction-seq"), is_strict)

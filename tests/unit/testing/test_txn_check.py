@@ -146,7 +146,7 @@ def test_g0_two_decisions_stand_in_two_orders() -> None:
     assert anomaly.name == "G0"
     assert anomaly.transactions == ("t1", "t2")
     assert str(anomaly) == (
-        "G0: these facts form a cycle, so no order of the operations agrees with all of them:\n"
+        "G0: these facts form a cycle, so no order of the operations is possible:\n"
         "  1. the commit of transaction t1 (staged, committed) stored 'a' in x before the commit of"
         " transaction t2 (staged, committed) stored 'c' in that stream [ww]\n"
         "  2. the commit of transaction t2 (staged, committed) stored 'd' in y before the commit of"
@@ -185,8 +185,8 @@ def test_g1a_a_reader_saw_what_was_aborted() -> None:
     anomaly = only(story.check({"x": ["a"]}, x=""))
     assert anomaly == Anomaly(
         "G1a",
-        "r got 'a' as number 0 of x, but transaction t1 (inline, aborted) sent it and is not"
-        " committed",
+        "r got 'a' as message 0 of x, but transaction t1 (inline, aborted) sent this message and"
+        " is not committed",
         ("t1",),
     )
 
@@ -271,7 +271,7 @@ def test_g_single_a_reader_goes_back() -> None:
     story.read("x", "")
     anomaly = only(story.check(x="a"))
     assert anomaly.name == "G-single"
-    assert "did not see 'a' in x, but a read of x up to number 1 by r saw" in anomaly.text
+    assert "did not see 'a' in x, but a read of x up to message 1 by r saw" in anomaly.text
 
 
 def test_g2_two_readers_see_two_streams_grow_in_two_orders() -> None:
@@ -296,7 +296,8 @@ def test_torn_a_stream_of_a_committed_transaction_lacks_it() -> None:
     story.commit("t1", x="a", y="b")
     anomaly = only(story.check(x="a", y=""))
     assert str(anomaly) == (
-        "torn: of transaction t1 (staged, committed), 'a' in x is visible, but 'b' in y is not"
+        "torn: only a part of transaction t1 (staged, committed) is visible: 'a' in x, but not"
+        " 'b' in y"
     )
 
 

@@ -161,7 +161,7 @@ def test_double_two_workers_took_the_same() -> None:
     assert anomaly.transactions == ("a", "b")
     assert anomaly.text == (
         "transaction b (staged, committed) processed 2 to 5 of in for group g, after transaction a"
-        " (staged, committed) processed 0 to 3, but the group was not set back between them"
+        " (staged, committed) processed 0 to 3, but the position was not set back in between"
     )
 
 
@@ -200,8 +200,8 @@ def test_position_the_first_one_does_not_start_at_the_beginning() -> None:
     story.commit("a", 1, 3, "in-0")
     anomaly = only(story.check("a"))
     assert anomaly.text == (
-        "group g was at 0 in in (in-0), its first position, but transaction a (staged, committed)"
-        " processed 1 to 3"
+        "group g was at 0 in in (in-0), which is its first position, but transaction a (staged,"
+        " committed) processed 1 to 3"
     )
 
 
@@ -260,10 +260,10 @@ def test_position_a_group_was_moved_while_another_one_held_it(is_set: bool) -> N
     prepared.committed()
     (first, *_) = story.check(*([] if is_set else ["b"]), "a").anomalies
     processed = "transaction b (staged, committed) processed 0 to 0"
-    meanwhile = "the group was set to 0" if is_set else processed
+    meanwhile = "the position was set to 0" if is_set else processed
     assert first == Anomaly(
         "position",
-        "transaction a (staged, committed) was prepared and held group g in in; meanwhile"
+        "transaction a (staged, committed) was prepared and held group g in in, but then"
         f" {meanwhile}",
         ("a",) if is_set else ("a", "b"),
     )

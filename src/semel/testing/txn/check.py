@@ -1,13 +1,12 @@
 """The transaction checker: checks that transactions are atomic.
 
 A read must never return only a part of a transaction's messages in a stream. Workers that share a
-group must process every message once, and each worker must start at the position where the previous
-worker ended.
+group must process every message once. Each worker must start where the previous worker ended.
 
-Every value must be unique. Therefore each message identifies its transaction, and the checker
-rarely has to try several orders of transactions. The time for a check is about linear.
+Every value must be unique, so that each message identifies its transaction. The time for a check is
+about linear.
 
-An anomaly is always a violation of something that semel guarantees. These cases are not anomalies:
+An anomaly is a violation of a guarantee. semel does not guarantee the following:
 
 - Reads of several streams are not a snapshot.
 - A read can end before the first message of an open inline transaction.
@@ -84,13 +83,12 @@ def check_transactions(
     """Compare a history with the final content of the streams. Return the anomalies and counts.
 
     `committed` and `uncommitted` map each stream to all its messages, as read at read_committed and
-    at read_uncommitted. `positions` maps each group and stream to the group's final position.
-    `incarnations` maps each stream in `positions` to the string that the recorded moves use for the
-    final incarnation of the stream. `incarnations` is needed only if a stream in `positions` was
-    deleted and created again.
+    at read_uncommitted. These streams must never have been trimmed or deleted. All clients and all
+    transactions must have ended.
 
-    Before the call, every client and every transaction must have ended. The streams in `committed`
-    and `uncommitted` must never have been trimmed or deleted.
+    `positions` maps each group and stream to the group's final position. `incarnations` maps each
+    of these streams to its final incarnation. It is needed only if one of these streams was deleted
+    and created again.
 
     At most 1,000 anomalies are returned. Raises ValueError if a value was appended twice, or if too
     many moves of one group have no response.
@@ -136,9 +134,9 @@ def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Return an anomaly for the first difference between a read and the final stream.
+    """Return an anomaly if a read differs from the final stream, or None.
 
-    Return None if there is no difference.
+    The anomaly describes the first difference.
     """
     log = (facts.committed if read.is_committed else facts.uncommitted).get(read.stream, ())
     stored = list(log[read.start : read.end])
@@ -146,20 +144,20 @@ def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
         return None
     at = next(n for n, value in enumerate(read.values) if stored[n : n + 1] != [value])
     number, value = read.start + at, read.values[at]
-    got = f"{read.reader} got {value!r} as number {number} of {read.stream}"
+    got = f"{read.reader} got {value!r} as message {number} of {read.stream}"
     sent = facts.sender(read.stream, value)
     if sent is None:
-        return Anomaly("never_sent", f"{got}, but no transaction sent it to that stream")
+        return Anomaly("never_sent", f"{got}, but this message was never sent to this stream")
     name, ids = name_of(sent.transaction), (sent.transaction.id,)
     final = (facts.numbers if read.is_committed else facts.raw_numbers)[read.stream].get(value)
     if final is None and read.is_committed and not facts.is_committed[sent.number]:
-        return Anomaly("G1a", f"{got}, but {name} sent it and is not committed", ids)
+        return Anomaly("G1a", f"{got}, but {name} sent this message and is not committed", ids)
     if final is None:
-        return Anomaly("lost", f"{got}, but it is not in the final stream; {name} sent it", ids)
+        return Anomaly("lost", f"{got}, but the message of {name} is not in the final stream", ids)
     if final < number:
-        return Anomaly("duplicate", f"{got}, but in the final stream it is number {final}", ids)
+        return Anomaly("duplicate", f"{got}, but it is message {final} of the final stream", ids)
     before = facts.sender(read.stream, log[number])
-    text = f"{got}, but did not get {log[number]!r} before it"
+    text = f"{got}, but did not get the earlier message {log[number]!r}"
     if before is None:
         return Anomaly("lost", text, ids)
     text += f"; the missing message was sent by {name_of(before.transaction)}"
@@ -178,7 +176,7 @@ def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
             continue
         sent_at = sent.transaction.decide_at if read.is_committed else sent.append.invoked_at
         if sent_at is not None and sent_at > read.returned_at:
-            what = "its commit" if read.is_committed else "it"
+            what = "the commit" if read.is_committed else "the message"
             text = (
                 f"{read.reader} got {value!r} of {name_of(sent.transaction)} in {read.stream}"
                 f" before {what} was sent"
@@ -188,12 +186,11 @@ def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Return an anomaly if a read did not return a message that it should have returned.
+    """Return an anomaly if a read did not return a message that it had to return, or None.
 
-    The read should have returned a message if the message's transaction was committed before the
-    read started, or if the read returned a different message of that transaction. There is one
-    exception: the read can stop before an earlier message of an inline transaction that is still
-    open. Return None if there is no anomaly.
+    A read must return every message of a transaction if the transaction was committed before the
+    read, or if the read returned a different message of the transaction. However, a read can stop
+    before the first message of an open inline transaction.
     """
     if not (read.is_committed and read.is_up_to_date):
         return None
@@ -216,7 +213,7 @@ def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
     """Return the number of the first message after the end of a read.
 
-    This number counts all messages of the stream that are visible at read_uncommitted.
+    The number counts all messages of the stream, also those that are not committed.
     """
     log = facts.committed.get(read.stream, ())
     end = min(read.end, len(log))
@@ -236,7 +233,7 @@ def _is_partly_read(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> b
 def _torn(read: TransactionRead, value: Hashable, sent: Sent, *, is_partly_read: bool) -> Anomaly:
     name, ids = name_of(sent.transaction), (sent.transaction.id,)
     lacks = (
-        f"{read.reader} read {read.stream} up to number {read.end} and did not get {value!r} of"
+        f"{read.reader} read {read.stream} up to message {read.end} and did not get {value!r} of"
         f" {name}"
     )
     if is_partly_read:
@@ -272,16 +269,16 @@ def check_ends(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[Anomaly]:
-    """Check that a transaction sent each stored message, and that each message is stored once."""
+    """Check that each stored message was sent by a transaction, and is stored only once."""
     for stream, log in logs.items():
         seen: set[Hashable] = set()
         for number, value in enumerate(log):
             sent = facts.sender(stream, value)
-            where = f"{value!r} is number {number} of {stream} at {isolation}"
+            where = f"{value!r} is message {number} of {stream} at {isolation}"
             if sent is None:
-                yield Anomaly("never_sent", f"{where}, but no transaction sent it to that stream")
+                yield Anomaly("never_sent", f"{where}, but was never sent to this stream")
             elif value in seen:
-                text = f"{where}, and occurs earlier, but {name_of(sent.transaction)} sent it once"
+                text = f"{where} and occurs twice, but {name_of(sent.transaction)} sent it once"
                 yield Anomaly("duplicate", text, (sent.transaction.id,))
             seen.add(value)
 
@@ -299,12 +296,12 @@ def _check_visible(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
         if visible:
             yield Anomaly("G1a", f"{name} is aborted, but {_shown(visible)} is visible", ids)
     elif missing and visible:
-        text = f"of {name}, {_shown(visible)} is visible, but {_shown(missing)} is not"
+        text = f"only a part of {name} is visible: {_shown(visible)}, but not {_shown(missing)}"
         yield Anomaly("torn", text, ids)
     elif missing and transaction.outcome == "committed":
         yield Anomaly("lost", f"{name} was acknowledged, but {_shown(missing)} is missing", ids)
     elif missing and facts.has_moved(transaction):
-        text = f"{name} has moved a position, but {_shown(missing)} is missing"
+        text = f"{name} has moved a group's position, but {_shown(missing)} is missing"
         yield Anomaly("torn", text, ids)
 
 
@@ -323,24 +320,24 @@ def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
 def _check_position(
     facts: HistoryFacts, where: tuple[str, str], numbers: list[int]
 ) -> Iterator[Anomaly]:
-    """Check that the last committed move of a group led to the group's final position.
+    """Check that the last committed transaction moved the group to the group's final position.
 
-    `where` contains the group and the stream. `numbers` contains the indexes of the transactions
-    that move the group's position in the stream.
+    `where` contains the group and the stream. `numbers` contains the indexes of all transactions
+    that move the group's position in this stream.
     """
     transactions = facts.history.transactions
     position = facts.positions.get(where)
-    here = f"group {where[0]} is at {position} in {where[1]}"
+    here = f"group {where[0]} is at position {position} in {where[1]}"
     committed = [transactions[number] for number in numbers if facts.is_committed[number]]
     last = next((n for n in numbers if transactions[n].moves[where] == position), None)
     if last is None:
         if position is not None or committed:
             ids = tuple(transaction.id for transaction in committed[-1:])
-            yield Anomaly("torn", f"{here}, but no transaction has moved it there", ids)
+            yield Anomaly("torn", f"{here}, but no transaction moved the group there", ids)
         return
     name, id = name_of(transactions[last]), transactions[last].id
     if not facts.is_committed[last]:
-        yield Anomaly("G1a", f"{here}, but {name}, which moves it there, is not committed", (id,))
+        yield Anomaly("G1a", f"{here}, but {name} moves it there and is not committed", (id,))
         return
     for later in committed:
         if later.decide_at is not None and later.decide_at > facts.ended_by[last]:
@@ -392,8 +389,7 @@ def _check_isolations(
 ) -> Iterator[Anomaly]:
     """Check that both isolation levels agree.
 
-    A read at read_uncommitted must contain all messages of a read at read_committed, in the same
-    order.
+    A read at read_uncommitted must contain all committed messages, in the same order.
     """
     numbers = facts.raw_numbers.get(stream, {})
     before = -1
@@ -426,6 +422,6 @@ def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterato
             if number != before + 1 and not (transaction.is_inline and number > before):
                 text = (
                     f"{name_of(transaction)} appended {earlier!r} and then {value!r} to"
-                    f" {append.stream}, but their numbers there are {before} and {number}"
+                    f" {append.stream}, but they are messages {before} and {number} there"
                 )
                 yield Anomaly("order", text, (transaction.id,))

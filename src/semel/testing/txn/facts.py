@@ -45,14 +45,14 @@ class Sent(Struct, frozen=True):
 
 
 class HistoryFacts:
-    """Tells where every value is in its stream, and how every transaction ended.
+    """The place of every value in its stream, and the outcome of every transaction.
 
-    `numbers[stream][value]` is the number of a value in its stream, counted at read_committed.
-    `raw_numbers[stream][value]` is the same, counted at read_uncommitted.
+    `numbers[stream][value]` is the index of a value in its stream at read_committed.
+    `raw_numbers[stream][value]` is the index at read_uncommitted.
 
-    `is_committed` and `ended_by` have one entry for each transaction of the history. A transaction
-    with an unknown outcome counts as committed if any of its values or moves is visible at the end.
-    `ended_by` contains the latest time at which each transaction can have ended.
+    `is_committed` and `ended_by` have one entry for each transaction. A transaction with an unknown
+    outcome counts as committed if any of its values or moves is visible at the end. `ended_by`
+    contains the latest time at which each transaction can have ended.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class HistoryFacts:
                     yield step
 
     def offset_times(self, sent: Sent) -> tuple[int, int]:
-        """Return the earliest and the latest time at which the append can have got its offsets."""
+        """Return the earliest and the latest possible time at which an append got its offsets."""
         if sent.transaction.is_inline:
             return sent.append.invoked_at, time_or_never(sent.append.returned_at)
         decide_at = sent.transaction.decide_at
@@ -107,7 +107,7 @@ class HistoryFacts:
         )
 
     def has_moved(self, transaction: RecordedTransaction) -> bool:
-        """Return True if this transaction moves a group to the final position of the group.
+        """Return True if this transaction moves a group to the group's final position.
 
         This proves the commit, because no other transaction moves the group to the same position.
         """

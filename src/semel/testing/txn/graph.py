@@ -1,31 +1,26 @@
 """The dependency graph of a recorded history, and its cycles.
 
 A node is an event in time. An edge leads from an earlier event to a later event. A cycle proves
-that a guarantee was violated, because no event can come before itself. The nodes are not always
-whole transactions, because semel does not guarantee that a whole transaction happens at one time:
+that a guarantee was violated, because no event can come before itself. There are these nodes:
 
-- A staged transaction or a one-shot commit is one node, because its commit gives all its messages
-  their offsets, in all streams.
-- An inline transaction is several nodes: one for each append, because the append gives messages
-  their offsets, and one for the commit, because the commit makes the messages visible.
+- A staged transaction or a one-shot commit is one node. All its messages get their offsets there.
+- An inline transaction has a node for each append and a node for the commit. The append gives
+  messages their offsets. The commit makes the messages visible.
 - Each read is a node, because reads of several streams are not a snapshot.
+- A cut is a node between the commits and the reads of a stream. In this state, the first n messages
+  are visible. There is one cut for each n at which a read ended.
 
-The kinds of edges:
+There are these kinds of edges:
 
-- ww: a message is stored in a stream directly before a second message. The edge leads from the
-  event that stored the first message to the event that stored the second.
-- wr: a read returned a message. At read_committed, the edge leads from the commit to the
-  read. At read_uncommitted, it leads from the event that stored the message to the read.
-- rw: a read did not return a message, although it reached the end of the stream. The edge leads
-  from the read to the later event that made the message visible.
-- then: one client did two things in succession, in one transaction or as one reader. The edge
-  leads from the first event to the second.
+- ww: from the event that stored a message to the event that stored the next message.
+- wr: from the event that made a message visible to a read that returned the message.
+- rw: from a read that did not return a message to the event that made the message visible. The
+  read had reached the end of the stream.
+- then: from one event of a client to the next event of the same client.
 
-There are further nodes between the commits and the reads of a stream. The code calls them cuts. A
-cut is the state in which the first n messages of the stream are visible. There is one cut for each
-n at which a read ended. Cuts are needed because a commit does not always make its messages
-visible immediately: an older inline transaction can still be open. Therefore a read that did not
-return a message comes before the next cut, but not always before the commit of that message.
+Cuts are needed because an older open inline transaction can delay the time at which a commit
+becomes visible. A read that did not return a message always comes before the next cut. The read
+does not always come before the commit of that message.
 """
 
 from bisect import bisect_right
@@ -90,7 +85,7 @@ class Dependencies:
             yield from self._around(node, read)
 
     def is_cut(self, node: int) -> bool:
-        """Return True if the node is a cut: a state of a stream, not an operation of a client."""
+        """Return True if the node is a cut. A cut is a state of a stream, not an operation."""
         return node >= self._first_cut
 
     def name(self, node: int) -> str:
@@ -200,7 +195,7 @@ class Dependencies:
 
 
 def _name_of_read(read: TransactionRead) -> str:
-    return f"a read of {read.stream} up to number {read.end} by {read.reader}"
+    return f"a read of {read.stream} up to message {read.end} by {read.reader}"
 
 
 def _cut_ends(facts: HistoryFacts) -> dict[str, list[int]]:
@@ -317,10 +312,9 @@ def graph_of(dependencies: Dependencies) -> tuple[Graph, int]:
 def cycles(dependencies: Dependencies, graph: Graph) -> Iterator[Anomaly]:
     """Yield one anomaly for each strongly connected component.
 
-    The anomaly shows one cycle of the component. The classes G0, G1c, G-single and G2 are tried in
-    this order, and the first class that has a cycle is reported. Each class allows more edges than
-    the class before it: G0 allows only `ww` and `then`, G1c also allows `wr`, G-single also allows
-    one `rw`, and G2 allows any number of `rw`.
+    The anomaly shows one cycle. Its class is the first class that contains a cycle. G0 allows only
+    edges of the kinds `ww` and `then`. G1c also allows `wr`. G-single also allows one `rw`. G2
+    allows any number of `rw`.
     """
     parts = list(components(graph))
     part_of = {node: number for number, part in enumerate(parts) for node in part}
@@ -374,7 +368,7 @@ def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int],
 
 
 def _edges_of(edges: Sequence[Edge], numbers: dict[int, int], cycle: Sequence[int]) -> list[Edge]:
-    """Return the edges of a cycle. `cycle` contains its nodes in order, as numbered by `_local`."""
+    """Return the edges of a cycle. `cycle` contains the node numbers that `_local` assigned."""
     by_pair = {(numbers[edge.source], numbers[edge.target]): edge for edge in edges}
     return [by_pair[pair] for pair in pairwise([*cycle, *cycle[:1]])]
 
@@ -388,7 +382,7 @@ def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> An
     edges = [*cycle[start:], *cycle[:start]]
     lines = enumerate(_lines(dependencies, edges), 1)
     ids = filter(None, (dependencies.transaction(edge.source) for edge in edges))
-    text = "these facts form a cycle, so no order of the operations agrees with all of them:"
+    text = "these facts form a cycle, so no order of the operations is possible:"
     text += "".join(f"\n  {number}. {line}" for number, line in lines)
     return Anomaly(name, text, tuple(dict.fromkeys(ids)))
 
@@ -408,8 +402,8 @@ def _sentence(dependencies: Dependencies, edge: Edge, target: int) -> str:
     value = f"{edge.value!r} in {edge.stream}"
     text = {
         WW: f"{source} stored {value} before {other} stored {edge.later!r} in that stream",
-        WR: f"{source} stored {value}, and {other} saw it",
-        RW: f"{source} did not see {value}, but {other} saw or stored it",
+        WR: f"{source} stored {value}, and {other} saw this message",
+        RW: f"{source} did not see {value}, but {other} saw or stored this message",
         THEN: f"{source} came before {other}",
     }[edge.kind]
     return f"{text} [{edge.kind}]"

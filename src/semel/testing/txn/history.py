@@ -9,12 +9,12 @@
     started_at = history.clock()
     history.read("savings", ["7: +10"], start=0, invoked_at=started_at)
 
-If a request is retried, record it only once. Every value must be unique, so that each message
-identifies the transaction that appended it.
+Record a retried request only once. Every value must be unique, so that each message identifies its
+transaction.
 
-Workers that share a group record the range that each transaction processed, with
-`move(..., start=)`. A history can also contain changes outside any transaction: the position of a
-group is set, or an input stream is deleted and created again. For example:
+Workers that share a group use `move(..., start=)` to record the range that each transaction
+processed. A history can also contain changes outside any transaction: the position of a group is
+set, or an input stream is deleted and created again. For example:
 
     transfer.move("workers", "orders", 7, start=3, incarnation="o-1")  # it processed 3, 4, 5 and 6
     history.set_position("workers", "orders", 0, incarnation="o-1").ok()
@@ -63,10 +63,10 @@ class TransactionAppend(_RecordedRequest, eq=False):
 class TransactionRead(Struct, eq=False):
     """One read and the values that it returned. `start` is the number of the first value.
 
-    Numbers are not offsets. The first message that a reader can get from a stream has the number 0.
+    Numbers are not offsets: they count the messages that a reader can get, starting at 0.
 
-    `is_up_to_date` is true if the read returned all visible messages with the number `start` or a
-    higher number. `is_committed` is true for a read at read_committed.
+    `is_up_to_date` is true if the read reached the end of the stream. `is_committed` is true for a
+    read at read_committed.
     """
 
     stream: str
@@ -98,8 +98,8 @@ class TransactionRange(Struct, frozen=True):
 class RecordedChange(_RecordedRequest, eq=False):
     """A change outside any transaction: a group's position was set, or a stream was deleted.
 
-    Until `ok` or `refuse` is called, the change may have happened any number of times, including
-    zero. `group` and the new position `to` are used only if a position was set.
+    Until `ok` or `refuse` is called, it is not known how often the change happened, or whether it
+    happened. `group` and the new position `to` are used only if a position was set.
     """
 
     incarnation: str
@@ -111,12 +111,12 @@ class RecordedTransaction(Struct, eq=False):
     """One transaction. Its outcome is unknown until `committed` or `aborted` is called.
 
     `steps` contains its appends and the reads of its client, in order. `moves` maps each group and
-    stream to the position to which the transaction moves the group. If several transactions
-    share a group, `ranges` maps the group and the stream to the messages that were processed.
+    stream to the group's new position. For a shared group, `ranges` maps the group and the stream
+    to the range of messages that the transaction processed.
 
     `prepare_at` and `decide_at` are the times at which the prepare and the commit were sent.
-    `prepared_at` is the time of the response to the prepare. `refused_at` is set if a request was
-    refused because of a group's position.
+    `prepared_at` is the time of the response to the prepare. `refused_at` is the time of a refusal
+    because of a group's position.
     """
 
     id: str
@@ -184,11 +184,9 @@ class RecordedTransaction(Struct, eq=False):
     ) -> None:
         """Record that the commit of this transaction moves the position of a group to `to`.
 
-        If several transactions move the group, pass `start`: the position of the group that the
-        server reported. The transaction then processes the messages from `start` up to, but not
-        including, `to`.
-
-        Without `start`, every move of this group in this stream must be to a different position.
+        If several transactions move the group, pass `start`: the group's position that the server
+        reported. The range from `start` up to, but not including, `to` is then recorded as
+        processed. Without `start`, each transaction must move the group to a different position.
 
         If the stream can be deleted and created again, pass `incarnation`: any string that is
         unique for the incarnation that was read.
@@ -217,9 +215,9 @@ class RecordedTransaction(Struct, eq=False):
     def refused(self) -> None:
         """Record that a request was refused because of a group's position.
 
-        That happens if a different worker has moved the position, or holds it. The refusal does not
-        end the transaction. Call `aborted()` when the transaction is aborted. For a one-shot
-        commit, call `aborted()` immediately after this method.
+        The reason is that a different worker has moved the position, or holds it. The transaction
+        stays open: call `aborted()` when it is aborted. For a one-shot commit, call `aborted()`
+        immediately after this method.
         """
         self.refused_at = self.clock()
 
@@ -268,8 +266,8 @@ class TransactionHistory:
     ) -> None:
         """Record a read that has just returned.
 
-        `invoked_at` is the result of a call to `history.clock()` before the read started. Reads
-        with the same `reader` must not overlap in time, even if they read different streams.
+        Call `history.clock()` before the read, and pass the result as `invoked_at`. Reads with the
+        same `reader` must not overlap in time, even if they read different streams.
         """
         self.reads.append(
             TransactionRead(
@@ -289,8 +287,8 @@ class TransactionHistory:
     ) -> RecordedChange:
         """Record that a group's position is about to be set to `to`, outside any transaction.
 
-        Record the response on the returned change. If the request has an expected offset, record
-        the request only if it is never retried.
+        Record the response on the returned change. Do not record a request that has an expected
+        offset and can be retried.
         """
         change = RecordedChange(
             incarnation, group, to, stream=stream, invoked_at=self.clock(), clock=self.clock

@@ -1,8 +1,8 @@
 """Checks shared groups: a message is processed once, unless the group's position is set back.
 
-Each group is checked separately in each incarnation of each stream. There must be an order of all
-the group's moves in which each committed transaction starts at the group's current position. The
-first position of a group is 0.
+Each group is checked separately in each incarnation of a stream. The checker searches for an order
+of the group's moves in which each committed transaction starts at the group's current position.
+The first position of a group is 0.
 """
 
 from bisect import bisect_right
@@ -40,12 +40,11 @@ class ChainStep(NamedTuple):
     """One move of a group's position from `start` to `to`, at a time between `low` and `high`.
 
     If `start` is None, a request outside any transaction set the position. If `is_sure` is false,
-    the move may not have happened. If `is_end` is true, this is the final position, not a move.
+    it is not known whether the move happened. If `is_end` is true, the step is the final position.
 
-    For a prepared transaction, `low` is the time at which its commit was sent, and `high` is the
-    earlier time at which it was prepared. No other transaction can move the group between these
-    times. Therefore every step that ended before `low` comes before this step, and every step that
-    started after `high` comes after it.
+    For a prepared transaction, `high` is the time at which it was prepared, and `low` is the later
+    time at which its commit was sent. The transaction holds the group between these times. Steps
+    that ended before `low` come before this step. Steps that started after `high` come after it.
     """
 
     low: int
@@ -70,9 +69,8 @@ class ChainStep(NamedTuple):
 class Stuck(NamedTuple):
     """A violation: `step` cannot be placed in any order of the steps.
 
-    `before` contains the steps that come before `step`. After these steps, the group is at
-    `position`. `before` begins with the last step that moved the group back. If there is no such
-    step, `before` begins with the first step of the group.
+    `before` contains the steps before `step`. They lead to `position`. If a step moved the group
+    back, `before` begins with the last such step.
 
     If `step` is a prepared transaction, `inside` contains the moves that were made while this
     transaction held the group.
@@ -87,9 +85,9 @@ class Stuck(NamedTuple):
 class _State(NamedTuple):
     """A state of the search: the steps that are ordered so far, and the resulting position.
 
-    A step is timed if it certainly happened and its latest possible time is known. The step of a
-    transaction is loose if it is not timed. The ordered steps are the timed steps with an index
-    below `first` or in `done`, and the loose steps whose bit is set in `loose`.
+    A step is timed if it certainly happened and its latest possible time is known. All other steps
+    of transactions are loose. These steps are ordered so far: the timed steps with an index below
+    `first` or in `done`, and the loose steps whose bit is set in `loose`.
     """
 
     first: int
@@ -156,7 +154,7 @@ class Chain:
                     stack.append(following)
             if len(seen) > _STATES_MAX:
                 raise ValueError(
-                    "too many moves of one group have no response, so they cannot be checked"
+                    "too many moves of one group have no response, so the check is not possible"
                 )
         return deepest
 
@@ -180,10 +178,10 @@ class Chain:
                 yield step, state._replace(position=step.to)
 
     def _window(self, state: _State) -> tuple[list[int], int]:
-        """Return the indexes of the timed steps that can come next, and the lowest `high`.
+        """Return the indexes of the timed steps whose times allow them to come next.
 
-        The steps are chosen by their times; their positions are not checked. One of the remaining
-        timed steps must have happened by the time of the lowest `high`.
+        The second result is the lowest `high` of all remaining timed steps. This method does not
+        check the positions of the steps.
         """
         left: list[int] = []
         index, last = state.first, max(state.done, default=-1)
@@ -217,10 +215,10 @@ class Chain:
         return state._replace(loose=state.loose | 1 << number, position=self._loose[number].to)
 
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Yield the steps in which a request outside any transaction can set the position now.
+        """Yield the requests outside any transaction that can set the position now.
 
-        The steps that `_window` returns are left out. Because of retries, a request can take effect
-        several times. Without a response, it can take effect at any time after it was sent.
+        Because of retries, a request can take effect several times. A request without a response
+        can take effect at any time after it was sent. The steps of `_window` are left out.
         """
         yield from (step for step in self._anytime if step.low <= high)
         last = max(state.done, default=state.first - 1)
@@ -235,7 +233,7 @@ class Chain:
                 yield self._timed[index]
 
     def _missing(self, state: _State) -> list[int]:
-        """Return the indexes of loose steps that were certainly made but are not ordered yet."""
+        """Return the indexes of the loose steps that certainly happened but are not ordered yet."""
         every = enumerate(self._loose)
         return [n for n, step in every if step.is_sure and not state.loose >> n & 1]
 
@@ -244,7 +242,7 @@ class Chain:
     def _blocked(self, state: _State) -> tuple[Stuck, _State]:
         """Return the violation at `state`, and the state with which the search continues.
 
-        No step is possible at `state`. In the returned state, the violating step has happened.
+        No step is possible at `state`. The returned state follows the step that is not possible.
         """
         window, _ = self._window(state)
         index = min(window, key=lambda number: self._timed[number].high, default=-1)
@@ -292,11 +290,11 @@ def check_shared(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> Iterator[Anomaly]:
-    """Check the moves of transactions that recorded the ranges they processed.
+    """Check the moves of transactions that recorded the ranges that they processed.
 
-    `positions` maps each group and stream to the final position, and `incarnations` maps each
-    stream to its final incarnation. Either is None if it is unknown. Raises ValueError if too many
-    moves of one group have no response.
+    `positions` maps each group and stream to the final position, or is None. `incarnations` maps
+    each stream to its final incarnation, or is None. Raises ValueError if too many moves of one
+    group have no response.
     """
     for transaction in facts.history.transactions:
         yield from _check_prepared(transaction)
@@ -319,8 +317,8 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
 def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
     """Check that no transaction committed a range of a stream that was already deleted.
 
-    The stream was already deleted if the deletion ended before the prepare of the transaction was
-    sent. If the transaction has no prepare, the time of its commit is used instead.
+    The deletion is compared with the time at which the transaction's prepare was sent. Without a
+    prepare, the time at which the commit was sent is used.
     """
     deleted_at = {
         (change.stream, change.incarnation): time_or_never(change.returned_at)
@@ -403,17 +401,17 @@ def _anomaly(name: _Name, stuck: Stuck) -> Anomaly:
     ids = _ids(last, step, *stuck.inside)
     if stuck.inside:
         others = ", ".join(map(_made, stuck.inside))
-        text = f"{_who(step)} was prepared and held group {group} in {path}; meanwhile {others}"
+        text = f"{_who(step)} was prepared and held group {group} in {path}, but then {others}"
         return Anomaly("position", text, ids)
-    reason = "its first position" if last is None else f"where {_who(last)} moved it"
+    reason = "which is its first position" if last is None else f"where {_who(last)} moved it"
     where = f"group {group} was at {stuck.position} in {path}, {reason}"
     if step.is_end:
         return Anomaly("position", f"{where}, but its final position is {step.to}", ids)
     for earlier in stuck.before:
         if _overlap(earlier, step):
             text = (
-                f"{_made(step)} of {path} for group {group}, after {_made(earlier)}, but the group"
-                " was not set back between them"
+                f"{_made(step)} of {path} for group {group}, after {_made(earlier)}, but the"
+                " position was not set back in between"
             )
             return Anomaly("double", text, _ids(earlier, step))
     return Anomaly("position", f"{where}, but {_made(step)}", ids)
@@ -431,7 +429,7 @@ def _who(step: ChainStep) -> str:
 
 def _made(step: ChainStep) -> str:
     if step.start is None:
-        return f"the group was set to {step.to}"
+        return f"the position was set to {step.to}"
     return f"{_who(step)} processed {step.start} to {step.to}"
 
 
