@@ -210,7 +210,7 @@ def test_another_commit_under_a_used_sequence_is_told_and_not_applied(
         answer = committer.send(**other, producer_seq=0)
         assert answer.headers["producer-payload-mismatch"] == "true"
         assert answer.json["duplicate"]
-        assert "another commit" in answer.json["warning"]
+        assert "a different commit" in answer.json["warning"]
     assert stream.text == "x"
     assert positions(stream.server, group) == {stream.path: offset_of(1)}
 

@@ -350,7 +350,7 @@ def test_lost_a_reader_was_never_given_a_message() -> None:
     story.commit("t1", x="abc")
     at = story.history.clock()
     story.history.read("x", ["a", "c"], start=0, invoked_at=at, is_up_to_date=False)
-    assert "did not get 'b'" in only(story.check(x="abc")).text
+    assert "did not get the earlier message 'b'" in only(story.check(x="abc")).text
 
 
 def test_lost_a_reader_saw_what_is_not_there_in_the_end() -> None:

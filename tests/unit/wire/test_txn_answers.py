@@ -118,7 +118,7 @@ def test_a_commit_tells_whose_it_is() -> None:
     assert (found["duplicate"], found["streams"], found["offsets"]) == (True, None, None)
     other = CommitDone(None, None, RESULT, is_duplicate=True, is_mismatch=True)
     response = commit_response(other, produced)
-    assert "another commit" in told(response)[1]["warning"]
+    assert "a different commit" in told(response)[1]["warning"]
     assert ("Producer-Payload-Mismatch", "true") in response.headers
     sunk = Commit(0, sink=SinkTag("A", "Q", 17))
     status, found = told(commit_response(CommitDone(None, None, RESULT), sunk))
