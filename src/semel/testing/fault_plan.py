@@ -99,7 +99,7 @@ class FaultPlan:
         self.stall_seconds: Final = stall_seconds
 
     def draw(self, request: bytes = b"") -> Action:
-        """Return the action for the next request. `request` contains at least its first bytes."""
+        """Return the action for a request. `request` contains at least the start of the request."""
         if not request.startswith(self._only):
             return Action.PASS
         if self._script:

@@ -44,8 +44,8 @@ _BAD_GATEWAY_BODY: Final = b"bad gateway\n"
 class ProxiedExchange(Struct):
     """A request and its action.
 
-    `response` is None if the response is read from the session's own connection to the server. It
-    is set if the proxy made the response itself, or got it on a separate connection.
+    `response` is None if the response comes from the session's own connection to the server.
+    Otherwise the proxy made the response itself, or got it on a separate connection.
     """
 
     number: int

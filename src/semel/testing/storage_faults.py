@@ -74,7 +74,7 @@ class Faults(Protocol):
 
 
 class FaultyStorage:
-    """The base class of the virtual disk and the virtual store. It injects the faults.
+    """Base class for the virtual disk and the virtual store. It injects the faults.
 
     Attributes:
         faults: an object whose method `before` is called before every operation.

@@ -176,7 +176,7 @@ def _decode_json(
     if not isinstance(batch, Batch):
         return DecodedBatch(content_type, None, batch or "a message is empty")
     if batch.count != len(messages) or (batch.count > 1 and batch.lengths != lengths):
-        return DecodedBatch(content_type, None, "a message of the batch is not one JSON value")
+        return DecodedBatch(content_type, None, "a message is not exactly one JSON value")
     return DecodedBatch(content_type, Batch(batch.payload, batch.count, batch.lengths, extras))
 
 

@@ -61,7 +61,7 @@ from semel.wire.transactions import results_of
 # A function that returns the media type of a stream, or None if there is no such stream.
 TypeOf = Callable[[str], str | None]
 
-_NO_ARRAY: Final = "messages must be an array"
+_NO_ARRAY: Final = "the field messages must be an array"
 _NO_TEXT: Final = 'a message of this stream must be a string or {"base64": "..."}'
 _UNCHECKED: Final = (
     "this version is already committed; without input digests, the batches were not compared"

@@ -25,7 +25,7 @@ from semel.wire.schema.transactions import Offset
 T = TypeVar("T")
 
 JSON_DEPTH_MAX: Final = 64
-EMPTY_ARRAY: Final = "an empty array contains no message"
+EMPTY_ARRAY: Final = "the array of messages is empty"
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON must not be nested deeper than {JSON_DEPTH_MAX} levels"
 # The length of the shortest JSON that is nested too deep. For arrays, it is one opening and one
@@ -56,7 +56,7 @@ def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
         try:
             body.decode()
         except UnicodeDecodeError as error:
-            return f"JSON must be UTF-8 (byte {error.start})"
+            return f"JSON must be UTF-8; byte {error.start} is invalid"
     try:
         return _split(body, body if parsed is None else parsed)
     except RecursionError:
@@ -65,7 +65,7 @@ def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
         without = _without_surrogates(body) if parsed is None else body
         if without != body:
             return split_json(body, without)
-        return f"not JSON: {str(error).removeprefix('JSON is malformed: ')}"
+        return f"the text is not JSON: {str(error).removeprefix('JSON is malformed: ')}"
 
 
 def _without_surrogates(body: bytes) -> bytes:

@@ -4,7 +4,7 @@ A new refusal needs an outcome class in `semel.model`, an entry in this table, a
 `docs/reference/errors.md`. It also needs an error class in `semel.client.errors` if callers should
 be able to catch it separately.
 
-An entry contains class names, not classes, because the client imports this module.
+Entries contain class names, because the client imports this module but not the outcome classes.
 """
 
 from collections.abc import Mapping
@@ -132,7 +132,7 @@ REFUSALS: Final = (
         "offset_trimmed",
         410,
         outcome="OffsetTrimmed",
-        message="the offset is before the head of the stream, and its message was trimmed",
+        message="the offset is before the head of the stream; earlier messages were trimmed",
         error="OffsetTrimmed",
         advice="start at the offset `head`; the messages before `head` are lost",
         cli="start at the head of the stream, or use --offset -1",

@@ -149,7 +149,7 @@ def test_the_first_row_that_is_no_json_is_found() -> None:
     assert "{oops" in fault[1]
     broken = pa.array([b"1", b'"\xff"']).view(pa.string())
     (no_text,) = split(pa.record_batch({"value": broken}))
-    assert no_text.first_invalid() == (1, "JSON must be UTF-8 (byte 2): b'\"\\xff\"'")
+    assert no_text.first_invalid() == (1, "JSON must be UTF-8; byte 2 is invalid: b'\"\\xff\"'")
     (split_in_two,) = split(pa.record_batch({"value": ["1,2"]}))
     assert split_in_two.first_invalid() is not None
     (text,) = split(pa.record_batch({"value": ["{oops"]}), content_type="text/plain")

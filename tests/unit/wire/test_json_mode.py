@@ -99,12 +99,12 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
     """Reliability 5.4 "Bodies": NaN, BOM, NUL and the rest."""
     error = split_json(body)
     assert isinstance(error, str)
-    assert error.startswith("not JSON")
+    assert error.startswith("the text is not JSON")
 
 
 @pytest.mark.parametrize("body", [b'"\xff"', b'["\xc3"]', b'"\xed\xa0\x80"', b'"\xc0\xaf"'])
 def test_json_is_utf_8(body: bytes) -> None:
-    assert str(split_json(body)).startswith("JSON must be UTF-8 (byte ")
+    assert str(split_json(body)).startswith("JSON must be UTF-8; byte ")
 
 
 def nested(depth: int) -> bytes:

@@ -63,7 +63,7 @@ def test_a_lone_close_ignores_its_content_type() -> None:
 
 @pytest.mark.parametrize(
     ("body", "reason"),
-    [(b"[]", "an empty array contains no message"), (b"{", "not JSON"), (b'"\xff"', "UTF-8")],
+    [(b"[]", "the array of messages is empty"), (b"{", "not JSON"), (b'"\xff"', "UTF-8")],
 )
 def test_what_is_wrong_in_a_json_body_travels_in_the_command(body: bytes, reason: str) -> None:
     """Design 4, step 14: it speaks after the checks that need the stream."""
@@ -79,7 +79,7 @@ def test_a_batch_brings_the_stream_s_own_media_type() -> None:
     assert command.batch == Batch(b"abc", 2, b"\x01\0\0\0\x02\0\0\0")
     wrong = posted(encode_batch(JSON, [b"1,2"]), content_type=f"{BATCH}; v=1")
     assert (wrong.content_type, wrong.batch) == (JSON, None)
-    assert wrong.body_error == "a message of the batch is not one JSON value"
+    assert wrong.body_error == "a message is not exactly one JSON value"
     assert refused(post(b"SMB1", content_type=BATCH)) == (400, "bad_body")
 
 

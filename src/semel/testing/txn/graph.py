@@ -388,7 +388,7 @@ def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> An
 
 
 def _lines(dependencies: Dependencies, edges: Sequence[Edge]) -> Iterator[str]:
-    """Yield one sentence for each edge. Successive edges through a cut share one sentence."""
+    """Yield one sentence for each edge. Edges that are connected by a cut share one sentence."""
     into: Edge | None = None
     for edge in edges:
         into = into or edge

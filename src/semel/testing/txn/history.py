@@ -32,7 +32,7 @@ _Outcome = Literal["committed", "aborted", "unknown"]
 
 
 class _RecordedRequest(Struct, eq=False, kw_only=True):
-    """A recorded request. Its outcome is indeterminate until `ok` or `refuse` is called."""
+    """A recorded request. Its outcome is unknown until `ok` or `refuse` is called."""
 
     stream: str
     invoked_at: int

@@ -62,7 +62,7 @@ class ChainStep(NamedTuple):
 
     @property
     def is_hold(self) -> bool:
-        """True if the transaction was prepared, and so held the group from `high` to `low`."""
+        """True if the transaction was prepared. It then held the group from `high` to `low`."""
         return self.high < self.low
 
 
