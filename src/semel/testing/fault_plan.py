@@ -62,8 +62,10 @@ class FaultPlan:
     """Chooses an action for each request.
 
     The first requests get the actions in `script`, in order. Later actions are drawn at random.
-    `rates` maps an action to its probability. A request passes if no action is drawn. If `only` is
-    set, for example to "POST /v1/commits", requests that do not begin with this text pass, too.
+    `rates` maps an action to its probability. A request passes if no action is drawn.
+
+    If `only` is set, for example to "POST /v1/commits", all requests that do not begin with this
+    text pass.
 
     `delay_seconds` is the length of a delay, or the limits of a random length. `trickle_seconds` is
     the time between two bytes of a trickle. `reorder_seconds` is the maximum time that a request

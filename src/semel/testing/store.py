@@ -176,7 +176,8 @@ class VirtualStore(FaultyStorage):
     """A `Store` for tests.
 
     `faults.before` is called only for the operation "commit", with an empty `name` and with the
-    number of changed tables as `size`. A `Fail` can raise StoreFull, an OSError or a Death.
+    number of changed tables as `size`. A `Fail` can raise StoreFull, an OSError or a Death, before
+    or after the commit takes effect.
 
     A `put` that exceeds the capacity raises StoreFull. A new capacity applies to transactions that
     begin later.

@@ -2,7 +2,7 @@
 
 A one-shot commit appends messages, moves positions and commits staged transactions. It is atomic.
 
-In the request, the messages for a JSON stream are JSON values, which are stored without changes.
+In the request, the messages for a JSON stream are JSON values. They are stored without changes.
 A message for any other stream is a string or an object `{"base64": "..."}`. Strings are stored as
 UTF-8.
 """

@@ -73,7 +73,8 @@ class Entry(NamedTuple):
     """An entry of the refusal table.
 
     `outcome` is the name of the outcome class. `message` is a format string for the outcome, or a
-    function that returns the message. `names` renames fields of the outcome in the problem.
+    function that returns the message. `names` maps fields of the outcome to different names in the
+    problem.
 
     `error` is the name of the error class that the client raises. If it is empty, the client
     chooses the class by the status. `advice`, `cli` and `spark` are advice for users of the client,

@@ -3,10 +3,10 @@
 A read must never return only a part of a transaction's messages in a stream. Workers that share a
 group must process every message once. Each worker must start where the previous worker ended.
 
-Every value must be unique, so that each message identifies its transaction. The time for a check is
-about linear.
+Every value must be unique, so that each message identifies its transaction. A check takes about
+linear time.
 
-An anomaly is a violation of a guarantee. semel does not guarantee the following:
+An anomaly is always a violation of a guarantee. semel allows these cases, so they are no anomalies:
 
 - Reads of several streams are not a snapshot.
 - A read can end before the first message of an open inline transaction.
@@ -86,9 +86,9 @@ def check_transactions(
     at read_uncommitted. These streams must never have been trimmed or deleted. All clients and all
     transactions must have ended.
 
-    `positions` maps each group and stream to the group's final position. `incarnations` maps each
-    of these streams to its final incarnation. It is needed only if one of these streams was deleted
-    and created again.
+    `positions` maps each group and stream to the group's final position. `incarnations` is needed
+    only if one of these streams was deleted and created again. It maps each stream to its final
+    incarnation, which is the string that was passed to `move`.
 
     At most 1,000 anomalies are returned. Raises ValueError if a value was appended twice, or if too
     many moves of one group have no response.

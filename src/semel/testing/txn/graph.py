@@ -10,17 +10,16 @@ that a guarantee was violated, because no event can come before itself. There ar
 - A cut is a node between the commits and the reads of a stream. In this state, the first n messages
   are visible. There is one cut for each n at which a read ended.
 
-There are these kinds of edges:
+An edge leads from event A to event B for one of these reasons:
 
-- ww: from the event that stored a message to the event that stored the next message.
-- wr: from the event that made a message visible to a read that returned the message.
-- rw: from a read that did not return a message to the event that made the message visible. The
-  read had reached the end of the stream.
-- then: from one event of a client to the next event of the same client.
+- ww: A stored a message, and B stored the next message in the same stream.
+- wr: A made a message visible (at read_uncommitted: stored it), and the read B returned it.
+- rw: The read A reached the end of the stream without a message that B later made visible.
+- then: One client did A and then B, in one transaction or as one reader.
 
-Cuts are needed because an older open inline transaction can delay the time at which a commit
-becomes visible. A read that did not return a message always comes before the next cut. The read
-does not always come before the commit of that message.
+Cuts are needed because a commit does not always make its messages visible immediately: an older
+inline transaction can still be open. Therefore a read that did not return a message comes before
+the next cut, but not always before the commit of that message.
 """
 
 from bisect import bisect_right

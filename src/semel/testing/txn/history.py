@@ -65,8 +65,8 @@ class TransactionRead(Struct, eq=False):
 
     Numbers are not offsets: they count the messages that a reader can get, starting at 0.
 
-    `is_up_to_date` is true if the read reached the end of the stream. `is_committed` is true for a
-    read at read_committed.
+    `is_up_to_date` is true if the read reached the last visible message. `is_committed` is true for
+    a read at read_committed.
     """
 
     stream: str
@@ -98,8 +98,8 @@ class TransactionRange(Struct, frozen=True):
 class RecordedChange(_RecordedRequest, eq=False):
     """A change outside any transaction: a group's position was set, or a stream was deleted.
 
-    Until `ok` or `refuse` is called, it is not known how often the change happened, or whether it
-    happened. `group` and the new position `to` are used only if a position was set.
+    Until `ok` or `refuse` is called, it is not known whether the change happened, and how often.
+    `group` and the new position `to` are used only if a position was set.
     """
 
     incarnation: str

@@ -69,8 +69,8 @@ class ChainStep(NamedTuple):
 class Stuck(NamedTuple):
     """A violation: `step` cannot be placed in any order of the steps.
 
-    `before` contains the steps before `step`. They lead to `position`. If a step moved the group
-    back, `before` begins with the last such step.
+    `before` contains the steps that lead to `position`, where the group was before `step`. If a
+    step moved the group back, `before` begins with the last such step.
 
     If `step` is a prepared transaction, `inside` contains the moves that were made while this
     transaction held the group.
