@@ -106,7 +106,7 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
             Problem(
                 409,
                 UnstableOffsets.code,
-                f"transaction {first.id} is pending and moves the position of {view.group} in"
+                f"the pending transaction {first.id} moves the position of group {view.group} in"
                 f" {first.path}; send the request again later, or without stable=true",
                 {"group": view.group, "pending": pending},
                 [("Retry-After", "1")],

@@ -6,7 +6,7 @@ group must process every message once. Each worker must start where the previous
 Every value must be unique, so that each message identifies its transaction. A check takes about
 linear time.
 
-An anomaly is always a violation of a guarantee. semel allows these cases, so they are no anomalies:
+An anomaly is a violation of a guarantee. These cases are allowed, so they are not anomalies:
 
 - Reads of several streams are not a snapshot.
 - A read can end before the first message of an open inline transaction.
