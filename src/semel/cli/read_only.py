@@ -140,7 +140,7 @@ def _as_corruption() -> Iterator[None]:
     try:
         yield
     except lmdb.Error as error:
-        raise CorruptData(f"cannot be read: {error}", file=FILE_NAME) from error
+        raise CorruptData(f"the file cannot be read: {error}", file=FILE_NAME) from error
 
 
 def open_store(path: str, *, is_shared: bool) -> ReadOnlyStore | NoStore:

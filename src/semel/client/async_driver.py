@@ -216,7 +216,7 @@ class AsyncDriver:
         try:
             event = await connection.receive(deadline, step.silence_seconds)
         except (OSError, ResponseCut) as error:
-            return Lost(f"the connection was lost: {reason_of(error)}")
+            return Lost(f"the connection to the server was lost: {reason_of(error)}")
         finally:
             stop.watch(None)
         assert not isinstance(event, Response)

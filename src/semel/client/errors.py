@@ -370,7 +370,7 @@ class StreamInTransaction(Refused):
 
 
 class OffsetUnstable(Refused):
-    """The messages at this offset belong to a pending transaction."""
+    """A pending transaction has messages before this offset."""
 
     # Every message before the stable offset is committed or aborted.
     stable_offset = Fact(str, "stable_offset")

@@ -189,7 +189,7 @@ def page_of(response: Response, start: str, source: ReadSource | None = None) ->
     headers = response.headers
     next_offset = headers.get("stream-next-offset")
     if next_offset is None:
-        raise errors.ProtocolError("the response has no Stream-Next-Offset")
+        raise errors.ProtocolError("the response has no Stream-Next-Offset header")
     media_type = headers.get("content-type", "")
     end: int | None = None
     if response.status != 204 and normalise(media_type) == FRAMES:
@@ -296,5 +296,5 @@ def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
         raise errors.NotSupported("this server does not support the frames format; only semel does")
     next_offset = parse_offset(headers.get("stream-next-offset", ""))
     if next_offset is None:
-        raise errors.ProtocolError("the response has no Stream-Next-Offset")
+        raise errors.ProtocolError("the response has no Stream-Next-Offset header")
     return FramesPage(response.body, incarnation, next_offset)

@@ -243,7 +243,7 @@ def load(store: Store, limits: MachineLimits) -> tuple[State, CheckpointPosition
             _load_rows(view, state)
             state.load_links()
     except (BadSeal, struct.error, msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
-        raise CorruptData(f"cannot be read: {error}", file=FILE_NAME) from error
+        raise CorruptData(f"the file cannot be read: {error}", file=FILE_NAME) from error
     return state, position
 
 

@@ -202,7 +202,7 @@ def _refuse_size(body: bytes) -> None:
             Problem(
                 413,
                 "body_too_large",
-                f"a body may have at most {BODY_BYTES_MAX} bytes",
+                f"a request body can have at most {BODY_BYTES_MAX} bytes",
                 {"bytes_max": BODY_BYTES_MAX},
             )
         )

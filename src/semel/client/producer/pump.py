@@ -105,7 +105,7 @@ class ProducerConnection(asyncio.Protocol):
         self._is_over = True
         responses: BatchResponses = []
         end: ClientError = Indeterminate(
-            f"the connection was lost: {exc or 'the server closed it'}"
+            f"the connection to the server was lost: {exc or 'the server closed it'}"
         )
         try:
             responses = self._matched(self._parser.end())

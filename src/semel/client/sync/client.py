@@ -50,16 +50,17 @@ class Client:
 
     Several threads can share a `Client`. An `AsyncClient` can be used in one event loop at a time.
 
-    Every call ends within `timeout` seconds, with a result or with a SemelError. The error says
-    whether anything was applied. With `timeout=None` there is no limit.
+    Every call returns a result or raises a SemelError within `timeout` seconds. The error says
+    whether the request was applied. With `timeout=None` there is no limit.
 
     A request is sent again only if that is safe, and at most `retries` times. With `retries=None`,
-    it is sent again until the timeout. `tls` is an ssl.SSLContext, or the path of a file with
-    certificates to trust. `gzip` requests compressed responses. This helps only on slow networks.
+    only the timeout limits the retries.
 
-    `url`, `timeout`, `run` and `run_until_stopped` are public, for libraries that build on the
-    client. `site`, `known_streams`, `positions`, `unresolved`, `registered` and `pool` are
-    internal: only semel's own packages use them.
+    `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. `gzip` requests
+    compressed responses. This helps only on slow networks.
+
+    Libraries that build on the client can use `url`, `timeout`, `run` and `run_until_stopped`. The
+    other attributes, and the method `registered`, are internal.
     """
 
     def __init__(
@@ -117,10 +118,10 @@ class Client:
         return self.transport.address.url
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Wait until all producers have stored their messages, then close them and all connections.
+        """Wait until the messages of all producers are stored, and then close the client.
 
-        Raises Indeterminate if some messages are not stored within `timeout`. These messages are
-        not sent again. Later calls to the client raise ClientClosed.
+        Raises Indeterminate if some messages are not stored within `timeout`. The client does not
+        send these messages again. Later calls raise ClientClosed.
         """
         deadline = time.monotonic() + seconds_of(timeout, self.timeout)
         with ExitStack() as stack:
@@ -143,9 +144,8 @@ class Client:
     ) -> T:
         """Run a flow without a deadline and return its result.
 
-        If the server is unreachable, wait for it. A request is also sent again if no byte of its
-        response comes for `silence` seconds. This is needed because the connection reports no error
-        if the server's machine fails. Once `stop` is set, the flow fails with Unavailable or
+        The flow waits while the server is unreachable. A request counts as lost if no byte of its
+        response comes for `silence` seconds. Once `stop` is set, the flow fails with Unavailable or
         Indeterminate.
         """
         silence_seconds = seconds_of(silence, self.timeout)
@@ -178,9 +178,9 @@ class Client:
     def register_producer(
         self, id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> Registration:
-        """Register a new producer id, or the next epoch of `id`.
+        """Register a producer and return its id and next epoch. Older instances are fenced.
 
-        The next epoch fences the older instances of the producer.
+        If `id` is None, the server generates an id.
         """
         return self.run(server_calls.register_producer(self.site, id), timeout)
 
@@ -215,14 +215,13 @@ class Client:
         """Return a transaction. An `with` block begins it, and commits or aborts it.
 
         The server aborts the transaction if it is open for more than `timeout` seconds. `streams`
-        are the streams that it is allowed to write to. By default it can write to any stream.
+        lists the streams that it is allowed to write to. By default it can write to any stream.
 
-        `producer_id` identifies the producer. A client's first transaction with this id gets the
-        next epoch, which fences older instances and aborts their transactions. To choose the epoch
-        yourself, pass `producer_epoch`. Without a `producer_id`, the server generates an id.
+        `producer_id` identifies the producer. The client's first transaction with this id fences
+        the producer's older instances and aborts their transactions. Without a `producer_id`, the
+        server generates an id. To choose the epoch yourself, pass `producer_epoch`.
 
-        With kind="staged", the messages get their offsets only at the commit, and no reader waits
-        for them.
+        With kind="staged", messages get their offsets at the commit, and no reader waits for them.
         """
         return Transaction(
             self,
@@ -237,15 +236,14 @@ class Client:
     def transaction_status(
         self, token: str, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> TransactionStatus:
-        """Return the status of the transaction with the token `token`.
+        """Return the status of a transaction. `token` is the transaction's token or its id.
 
-        `token` can also be a transaction id. Then return the status of the newest transaction with
-        this id.
+        If `token` is an id, return the status of the newest transaction with this id.
         """
         return self.run(txn_calls.status(self.site, token), timeout)
 
     def commit_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> CommitResult:
-        """Commit a prepared transaction, even one that another client has begun.
+        """Commit a prepared transaction. Any client can do this.
 
         A repeated call returns the same result.
         """
@@ -254,7 +252,7 @@ class Client:
         )
 
     def abort_prepared(self, token: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Abort a prepared transaction, even one that another client has begun.
+        """Abort a prepared transaction. Any client can do this.
 
         A repeated call changes nothing.
         """
@@ -274,19 +272,18 @@ class Client:
         transactions: Sequence[str] = (),
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
-        """Append to several streams, move groups and check conditions: all or nothing.
+        """Append to several streams and move groups in one commit: all or nothing.
 
-        The commit is identified by `producer_id`, `epoch` and `seq`, and is applied only once.
-        `seq` counts 0, 1, 2, and so on. A repeated call, even after a crash, changes nothing and
-        returns the first result, with `duplicate` set.
+        `producer_id`, `epoch` and `seq` identify the commit. `seq` counts 0, 1, 2, and so on. A
+        repeated call changes nothing, even after a crash. It returns the first result, with
+        `duplicate` set.
 
         `appends` maps each stream to its values. `offsets` maps each group to a mapping from
-        streams to offsets. Each offset is the `next_offset` of a message, or a pair (from, to), as
-        in a transaction's `commit_offsets`. Raises PositionConflict if the group has been moved
-        since the message was read, or is not at `from`.
+        streams to new offsets. An offset is a message's `next_offset` or a pair (from, to). Raises
+        PositionConflict if the group was moved after the message was read, or is not at `from`.
 
         `if_` maps each stream to the tail that it must have. `transactions` lists the tokens of
-        this producer's staged transactions that the commit includes.
+        this producer's staged transactions that are committed too.
         """
         flow = commit_calls.commit_known_parts(
             self.known_streams,
@@ -307,7 +304,7 @@ class Client:
     def sink(self, app: str) -> Sink:
         """Return the sink of the application `app`. Nothing is sent.
 
-        The application writes numbered versions.
+        The sink commits each numbered version of the application's output once.
         """
         return Sink(self, app)
 
@@ -328,26 +325,25 @@ class Client:
     ) -> int:
         """Read input streams, transform the messages and store the outputs, exactly once.
 
-        `function` is called with a batch of messages from one input, `batch.stream`. It returns a
-        mapping from output streams to lists of values, or None. With `AsyncClient` it can be a
-        coroutine function. The values are stored in one commit with the group's position in the
-        input. The outputs for each message are therefore stored exactly once, even after restarts.
-        Other effects of the function can happen more than once.
+        `function` is called with a batch of messages from one input, `batch.stream`. It returns
+        None, or a mapping from output streams to lists of values. With `AsyncClient` it can be a
+        coroutine function. If it raises an exception, this call raises it and stores nothing for
+        the batch.
+
+        The outputs and the group's new position are stored in one commit. If the outputs do not fit
+        into one commit, `function` is called again with half as many messages. Effects of
+        `function` other than its outputs can happen more than once.
 
         Return the number of processed messages when all inputs are closed and read to the end. With
         live=False, return when the present tails are reached.
 
-        If `function` raises, the call ends with this exception, and stores nothing for the batch.
-        Raises TransactionFenced if a newer instance with the same `producer_id` has begun. By
-        default, `producer_id` is derived from the group and the inputs. Raises PositionConflict if
-        another client moves the group.
+        Raises TooLarge if the outputs of one message do not fit into a commit. Raises
+        PositionConflict if another client moves the group. Raises TransactionFenced if a newer
+        instance with the same `producer_id` has begun. The default `producer_id` is derived from
+        the group and the inputs.
 
-        The outputs of a batch must fit into one commit. If they do not, `function` is called again
-        with half as many messages. Raises TooLarge if the outputs of one message do not fit.
-
-        The first responses must come within `timeout`. After that, the call waits if the server is
-        unreachable. Several inputs are read in turn. When an input has no new messages, the
-        call polls it up to four times a second.
+        `timeout` limits only the first responses. After that, the call waits while the server is
+        unreachable.
         """
         seconds = seconds_of(timeout, self.timeout)
         loop = ProcessLoop(

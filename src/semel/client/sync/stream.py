@@ -62,10 +62,10 @@ class Stream:
         """Create the stream. If `body` is not None, it becomes the first message.
 
         The stream is deleted after `ttl` seconds without a read or a write, or at `expires_at`. If
-        `closed`, the stream is created closed, so that no messages can be appended to it.
+        `closed`, the new stream is closed and accepts no appends.
 
-        Raises StreamExists if the stream exists, unless `exist_ok`. Raises ConfigConflict if the
-        stream exists with a different configuration.
+        Raises ConfigConflict if the stream exists with a different configuration. Raises
+        StreamExists if it exists with the same configuration, unless `exist_ok`.
         """
         configuration = CreateHeaders(content_type, ttl, expires_at, closed)
         self.client.run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
@@ -86,8 +86,8 @@ class Stream:
         """Create a fork of this stream at `path`, and return the fork.
 
         The fork shares the messages of this stream before `offset`. By default it shares all
-        messages. With `sub_offset`, the fork also shares the beginning of the append at `offset`:
-        the first `sub_offset` messages in a JSON stream, or bytes in any other stream.
+        messages. With `sub_offset`, it also shares the beginning of the append at `offset`.
+        `sub_offset` counts messages in a JSON stream, and bytes in any other stream.
         """
         fork = Stream(self.client, path)
         configuration = CreateHeaders(
@@ -141,13 +141,12 @@ class Stream:
         stream, the value must be bytes, or str if the stream contains text.
 
         With an `idempotency_key`, the message is stored once, even if the request is sent several
-        times. The request is therefore retried if no response comes. Without a key, Indeterminate
-        is raised if it remains unknown whether the message was stored.
+        times. Without a key, Indeterminate is raised if it is unknown whether the message was
+        stored.
 
-        With `if_match`, the message is stored only if this offset is the tail. With `seq`, the
-        message is stored only if this string is greater than the last `seq` of the stream. With
-        `close`, the stream is closed after the message. `key`, `headers` and `timestamp` are stored
-        with the message.
+        With `if_match`, the message is stored only if this offset is the stream's tail. With `seq`,
+        it is stored only if this string is greater than the stream's last `seq`. With `close`, the
+        stream is closed after the message. `key`, `headers` and `timestamp` are stored with it.
         """
         return self.append_many(
             [value],
@@ -233,25 +232,27 @@ class Stream:
         isolation: str = READ_COMMITTED,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Tail:
-        """Read messages starting at `offset`, then wait for new ones until the stream is closed.
+        """Read messages from `offset`, then wait for new messages until the stream is closed.
 
         The offset `now` is the tail when reading begins. A `Client` begins to read in this call. An
         `AsyncClient` begins when the block is entered or the first message is requested.
 
-        The first response must come within `timeout`. After that, the iterator waits if the server
-        is unreachable. No message is skipped or repeated. `live` is `long-poll`, `sse` or `auto`.
-        `auto` selects long-poll, because its responses contain the offset of each message.
-        Uncommitted messages are not read, unless `isolation` is "read_uncommitted".
+        The first response must come within `timeout`. After that, the iterator waits while the
+        server is unreachable. No message is skipped or repeated.
+
+        `live` is `long-poll`, `sse` or `auto`. `auto` selects long-poll, because its responses
+        contain the offset of each message. Uncommitted messages are read only if `isolation` is
+        "read_uncommitted".
 
         With a `group`, reading begins at the group's position, or at `offset` if the group was
-        never moved in this stream. Reading does not move the position. `message.commit()`
-        moves it to the offset after the message. `txn.commit_message(message)` makes the
-        transaction's commit do the same. If a pending transaction of another worker can still move
-        the position, reading first waits until that transaction has ended. It waits for at most 5
-        seconds or half the `timeout`, whichever is less.
+        never moved in this stream. Reading does not move the group. `message.commit()` moves
+        the group to the offset after the message. `txn.commit_message(message)` makes the
+        transaction's commit do the same.
 
-        If your transactions have a `producer_id`, pass the same id here. Then the server first
-        aborts the pending transactions of older instances, and reading does not wait for them.
+        If another client's pending transaction can still move the group, reading first waits for
+        its end. The wait takes at most 5 seconds and at most half the `timeout`. If your
+        transactions have a `producer_id`, pass the same id here. Then the server first aborts the
+        pending transactions of older instances, and reading does not wait for them.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:
@@ -279,12 +280,12 @@ class Stream:
         """Return a producer that stores every message once and in order, despite failures.
 
         `id` identifies the producer across restarts. The default is the environment variable
-        `PRODUCER_ID`. If that is not set, the default is the host name and the process id. The
-        options are those of `ProducerOptions`.
+        `PRODUCER_ID`, or the host name and the process id if the variable is not set. The options
+        are described in `ProducerOptions`.
 
-        A `Producer` contacts the server in this call. This raises StreamNotFound if there is no
-        such stream. An `AsyncProducer` contacts the server when it is entered or opened, or with
-        its first message.
+        A `Producer` contacts the server in this call, and raises StreamNotFound if there is no such
+        stream. An `AsyncProducer` contacts the server when it is entered or opened, or with its
+        first message.
         """
         client = self.client
         return client.close_with_client(
@@ -317,7 +318,7 @@ class Stream:
         mode: str | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> dict[str, Any]:
-        """Return what the outcome of an append with this sequence would be, and why.
+        """Return the outcome that an append with this sequence would have, and the reason.
 
         Nothing is appended. With mode="sparse", `seq` can be a range such as "3-5".
         """
@@ -337,7 +338,7 @@ class Stream:
 
 
 class Group:
-    """A group of readers. It has a position in each stream in which it was ever moved."""
+    """A group of readers. It has a position in each stream in which it was moved at least once."""
 
     def __init__(self, client: "Client", name: str) -> None:
         self.name = name
@@ -347,17 +348,17 @@ class Group:
         return f"{type(self).__name__}({self.name!r})"
 
     def offsets(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
-        """Return a mapping from streams to the group's positions.
+        """Return the group's positions, as a mapping from each stream to an offset.
 
         Streams in which the group was never moved are left out. This call does not wait for pending
-        transactions. The client does not use the returned positions as conditions of later moves.
+        transactions. Its result has no effect on later moves.
         """
         return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
 
     def set(self, moves: Moves, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
         """Move the group in all of these streams or in none. Return the new positions.
 
-        `moves` maps each stream to a move. A move is an offset, or a tuple with a condition:
+        `moves` maps each stream to a move. A move is the new offset, or a tuple with a condition:
         (from, to), (from, to, incarnation) or (from, to, incarnation, version). Raises
         PositionConflict if the condition does not hold.
 
@@ -370,9 +371,9 @@ class Group:
         )
 
     def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
-        """Pin the group's next step. Return the step that is pinned.
+        """Pin the group's next step. Return the pinned step.
 
-        If several steps with the same number are sent, the first of them is pinned.
+        If a step with the same number is already pinned, the earlier step is kept and returned.
         """
         return self._client.run(group_calls.pin(self._client.site, self.name, step), timeout)
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """A transaction: appends and moves of positions that become visible together or not at all.
+    """A transaction. Its appends and its moves of groups become visible together or not at all.
 
     Leaving the `with` block commits the transaction. An exception in the block aborts it.
-    After `prepare()`, leaving the block does neither. Several threads or tasks can share a
-    transaction. Their calls are then made one after the other.
+    After `prepare()`, leaving the block neither commits nor aborts it. Several threads or tasks can
+    share a transaction. Their calls are made one after the other.
     """
 
     def __init__(
@@ -163,11 +163,10 @@ class Transaction:
         the message's reader. Raises PositionConflict, here or in the commit, if another client has
         moved the group since that reader began.
 
-        A number, or a copy of an offset, does not refer to a reader. It is assumed to come from the
-        only `tail(group=...)` that this client has had for the group in the stream. Raises
-        ValueError if there were several such tails. If there was no such tail, the group is moved
-        from the position to which this client moved it last. To move the group from any other
-        position, pass (from, to).
+        A number or a copied offset does not refer to a reader. It is assumed to come from the
+        client's only `tail(group=...)` for this group and stream. Raises ValueError if there were
+        several. If there was none, the group is moved from the position to which this client moved
+        it last. To move the group from any other position, pass (from, to).
         """
         self._run(self.calls.add_offsets(group, offsets), timeout)
 
@@ -260,17 +259,17 @@ class Sink:
     ) -> CommitResult:
         """Commit a version once. The messages of its prepared tasks become visible.
 
-        `tokens` are the tokens of the tasks, in the order in which to store their messages. If the
+        `tokens` are the tasks' tokens, in the order in which to store their messages. If the
         version was committed before, return the first result, with `duplicate` set. The tasks of
-        the repeated call stay pending until the next version is committed or `abort` is called.
+        the repeated call then stay pending until the next version is committed or `abort` is
+        called.
 
         `query_id` is the query that the sink belongs to. The default is the sink's id. `input` is a
-        digest of this version's input, and `previous` a digest of the previous version's input.
-        Raises CheckpointDiverged if the sink has committed a different digest for either version.
+        digest of this version's input. `previous` is a digest of the previous version's input.
+        Raises CheckpointDiverged if the sink has committed either version with a different digest.
 
-        `appends` maps each stream to values, and `offsets` maps each group to moves, as in the
-        client's `commit`. They are applied together with the version. The messages of `appends`
-        come before the messages of the tasks.
+        `appends` and `offsets` have the same form as in the client's `commit`. They are applied
+        together with the version. The messages of `appends` come before the tasks' messages.
         """
         client = self._client
         flow = commit_calls.commit_version_known(
@@ -311,7 +310,7 @@ class Sink:
 
 
 class SinkTask:
-    """One attempt at a task. The attribute `calls` is internal."""
+    """One attempt to write a partition of a version. The attribute `calls` is internal."""
 
     def __init__(self, client: "Client", calls: commit_calls.TaskCalls) -> None:
         self.calls = calls
