@@ -374,7 +374,7 @@ def test_a_stateful_processor_is_a_query_that_goes_on_with_its_checkpoint(
     assert sorted(place.read("out")) == [1, 2, 3, 4]
     stands = place.client.group(f"{place.id}/once").offsets()[place.path("mid")]
     assert stands == place.client.stream(place.path("mid")).head().next_offset
-    with pytest.raises(GraphError, match="set it with --checkpoints"):
+    with pytest.raises(GraphError, match="set the directory with --checkpoints"):
         Runner(graph, executor=SmallSteps())
 
 

@@ -171,7 +171,7 @@ def test_only_the_last_mover_goes_on_without_from(one: Worker, two: Worker) -> N
     answer = two.name(3)
     assert refusal(answer) == CONFLICT  # A8
     assert (answer.json["reason"], answer.json["mover"]) == ("mover", one.producer)
-    assert "set from to the position you have read from" in answer.json["message"]
+    assert "set `from` to the offset at which you began to read" in answer.json["message"]
     assert two.name({"from": 2, "to": 3}).status == 200
     again = Worker(one.inputs, one.outputs, one.group, producer=one.producer)
     again.begin(streams=[])

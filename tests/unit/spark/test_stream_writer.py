@@ -229,7 +229,7 @@ def test_of_two_copies_of_a_checkpoint_one_goes_on_and_the_other_never(
     copy = Query(query.current, query.options["url"], path, tmp_path / "copy", query.query_id)
     query.run(1, ["1"], end=1)
     for _ in range(2):
-        with pytest.raises(errors.CheckpointDiverged, match="copied, or restored"):
+        with pytest.raises(errors.CheckpointDiverged, match="copied or restored"):
             copy.run(1, ["1", "2"], end=2)
     query.run(2, ["2"], end=2)
     query.run(3, ["3"], end=3)
