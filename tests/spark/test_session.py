@@ -25,7 +25,8 @@ def test_the_session_that_runs_is_returned_and_changed_where_it_can_be(
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
     assert session(ui_enabled=False) is spark
     with pytest.raises(
-        ValueError, match=r"spark\.ui\.enabled cannot change .*; call stop\(\) first"
+        ValueError,
+        match=r"cannot change in a .*: spark\.ui\.enabled; call stop\(\) on the session first",
     ):
         session(ui_enabled=True)
 
