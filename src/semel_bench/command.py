@@ -107,7 +107,9 @@ def command(
         raise click.UsageError(f"{options.directory} is not a directory")
     kind = file_system(options.directory)
     if kind in {"tmpfs", "ramfs"}:
-        click.echo(f"{options.directory} is in memory ({kind}); choose a disk with --dir", err=True)
+        click.echo(
+            f"{options.directory} is not on a disk ({kind}); choose a disk with --dir", err=True
+        )
     _run(names or tuple(BENCHMARKS), Harness(options), json_file, svg_file)
 
 

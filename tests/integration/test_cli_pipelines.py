@@ -163,7 +163,7 @@ def test_a_graph_is_chosen_by_its_id(served: Served, tmp_path: Path) -> None:
     )
     file.write_text(f"from semel.pipeline import Graph\n{names}")
     assert served.semel("graph", str(file), "--graph", "b").stdout.startswith("b\n")
-    assert "it has a, b" in served.refused(64, "graph", str(file), "--graph", "c")
+    assert "the file has a, b" in served.refused(64, "graph", str(file), "--graph", "c")
     text = tmp_path / "two.txt"
     text.write_text("")
     assert "must end in .py" in served.refused(64, "graph", str(text))

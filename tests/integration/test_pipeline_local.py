@@ -850,7 +850,7 @@ def test_bad_streams_are_refused_before_anything_starts(place: Place) -> None:
     assert unknown.startswith(f"p: the stream {place.path('nowhere')} does not exist")
     assert "semel create" in unknown
     assert text.startswith(f"q: stream {place.path('text')} has the content type text/plain")
-    assert closed.startswith(f"q: {place.path('closed')} is closed")
+    assert closed.startswith(f"q: stream {place.path('closed')} is closed")
     assert not place.server.stream(place.path("fresh")).exists()
 
 

@@ -315,9 +315,9 @@ class Broker:
         return group
 
     def written(self, group: WriteGroup) -> None:
-        """EO-6. Record that a write group was written. If the group was synced, it is now durable.
+        """Record that a write group was written. If it was also synced, it is durable (EO-6).
 
-        Then make the group's messages visible to readers, and send the group's replies.
+        In both cases, make the group's messages visible to readers and send the group's replies.
         """
         flying, self._flying = self._flying, None
         assert flying is not None

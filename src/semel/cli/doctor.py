@@ -211,7 +211,9 @@ class Overview(Struct):
     def add_lock(self, path: str) -> None:
         self.is_in_use = is_in_use(path)
         detail = (
-            "a process uses the directory" if self.is_in_use else "no process uses the directory"
+            "another process uses the directory"
+            if self.is_in_use
+            else "no process uses the directory"
         )
         self.checks.append(Check("directory", "info", detail))
 

@@ -349,7 +349,7 @@ class _Rates:
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Number of steps to show; the newest are shown.",
+    help="Show only the newest N steps.",
 )
 @remote
 def trace_command(

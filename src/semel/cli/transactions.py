@@ -36,7 +36,7 @@ def txn_command() -> None:
 @click.option(
     "--stream",
     type=Path(),
-    help="List only transactions that can write to this stream or move a group in it.",
+    help="List only transactions that can write to this stream or move a group's position.",
 )
 @remote
 def list_txns_command(

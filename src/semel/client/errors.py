@@ -220,7 +220,7 @@ class ProducerRefused(Refused):
     """The sequence, epoch or session does not match the producer's state in the stream."""
 
     code = "producer_refused"
-    advice = "look at the producer's state with stream.producers()"
+    advice = "check the producer's state with stream.producers()"
     current_epoch = Fact(int, "current_epoch")  # the epoch the server has stored
     last_seq = Fact(int, "last_seq")  # the highest stored sequence
 

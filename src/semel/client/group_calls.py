@@ -113,7 +113,7 @@ def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Position
     whether the group was moved.
     """
     if not moves:
-        raise ValueError("there are no moves; pass at least one stream and its offset")
+        raise ValueError("no position is given; pass at least one stream and its offset")
     is_plain = not all(isinstance(move, tuple) for move in moves.values())
     for _ in range(_SET_TRIES_MAX if is_plain else 1):
         guarded = moves
@@ -163,7 +163,7 @@ def _indeterminate(group: str) -> Indeterminate:
 
 
 def _guarded(move: Move, path: str, page: Positions) -> Move:
-    """Return the move with the current position as its condition.
+    """Return the move with a condition: the position is still the one in `page`.
 
     A move that already has conditions is returned unchanged.
     """

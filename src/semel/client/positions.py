@@ -234,7 +234,7 @@ Planned = dict[str, tuple[Move, _Pending]]  # keyed by path
 
 
 class MovePlanner:
-    """The moves of one transaction or one-shot commit, until the transaction or commit ends."""
+    """Plans how one transaction or one-shot commit moves group positions."""
 
     def __init__(self, positions: KnownPositions) -> None:
         self._positions = positions

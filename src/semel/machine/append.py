@@ -59,7 +59,7 @@ _GONE: Final = Decision(Gone())
 
 
 def decide_append(state: State, command: Append) -> Decision:
-    """Decide a command that appends messages, closes the stream, or does both."""
+    """Return the decision on a command that appends messages, closes the stream, or does both."""
     if command.transaction is not None:
         return decide_publish(state, command, command.transaction)  # 6
     stream = state.by_path.get(command.path)

@@ -229,7 +229,7 @@ def _raise_epoch(
 
 
 def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Decision:
-    """Decide the command to drop a producer's row in a stream."""
+    """Return the decision on a command that drops a producer's row in a stream."""
     if command.producer_id not in (stream.producers or ()):
         return Decision(UnknownProducer())
     txns = _txns_in(state, stream, command.producer_id)
@@ -239,7 +239,7 @@ def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Deci
 
 
 def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer) -> Decision:
-    """Decide the command to expire a producer in a stream.
+    """Return the decision on a command that expires a producer in a stream.
 
     If the producer has been idle for long enough, its row is replaced by a tombstone.
     """

@@ -380,7 +380,7 @@ def superseded_txns(state: State, tag: SinkTag, listed: list[Txn]) -> list[Txn]:
 
 
 def decide_rebind(state: State, command: RebindSink) -> Decision:
-    """Decide the command to bind a sink to a query."""
+    """Return the decision on a command that binds a sink to a query."""
     if command.app not in state.sinks:
         return Decision(UnknownSink())
     event = SinkRebound(command.app, command.query_id, command.last_version)
@@ -388,7 +388,7 @@ def decide_rebind(state: State, command: RebindSink) -> Decision:
 
 
 def decide_forget_sink(state: State, command: ForgetSink) -> Decision:
-    """Decide the command to drop a sink's row."""
+    """Return the decision on a command that drops a sink's row."""
     if command.app not in state.sinks:
         return Decision(UnknownSink())
     return Decision(SinkChanged(), SinkForgotten(command.app))

@@ -54,7 +54,7 @@ from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 
 
 def decide_create(state: State, command: Create) -> Decision:
-    """Decide the command to create a stream.
+    """Return the decision on a command that creates a stream.
 
     If the stream exists, its configuration is compared with the request.
     """
@@ -245,12 +245,12 @@ def find_stream(state: State, path: str) -> Stream | Refusal:
 
 
 def decide_delete(_state: State, stream: Stream, _command: Delete) -> Decision:
-    """Decide the command to delete a stream. A stream that has forks is only soft-deleted."""
+    """Return the decision on a `Delete`. A stream that has forks is only soft-deleted."""
     return Decision(Deleted(is_soft=bool(stream.forks)), StreamDeleted(stream.row.number))
 
 
 def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
-    """Decide the command to trim a stream. The head never moves back or past the stable offset."""
+    """Return the decision on a `Trim`. The head never moves back, or past the stable offset."""
     tail = stream.tail
     if command.before > tail.tail:
         return Decision(OffsetBeyondTail(tail.tail))
@@ -262,7 +262,7 @@ def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
 
 
 def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decision:
-    """Decide the command to switch a stream's duplicate detection on or off.
+    """Return the decision on a command that switches a stream's duplicate detection on or off.
 
     The decision has no event if the setting does not change.
     """
@@ -276,7 +276,7 @@ def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decisio
 
 
 def decide_expire(state: State, stream: Stream, command: Expire) -> Decision:
-    """Decide the command to delete a stream if it has expired."""
+    """Return the decision on a command that deletes a stream if it has expired."""
     time_ms = state.frame_time(command.now_ms)
     if not is_expired(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
         return Decision(StillAlive())

@@ -3,20 +3,23 @@
 All numbers are little-endian. `application/vnd.semel.batch` puts many messages of any media type
 into one POST:
 
-    magic "SMB1" | flags u16: 1 extras | media type bytes u16 | count u32
-    media type | count x u32: each message's length
-    extras bytes u32, extras: if there are any | the messages, one after the other
+    magic "SMB1" | flags u16 (1: has extras) | length of the media type u16 | message count u32
+    media type | length of each message, count x u32
+    if it has extras: length of the extras u32 | extras
+    the messages, one after the other
 
 `application/vnd.semel.frames` returns the messages of a read with their offsets and times:
 
-    magic "SMF1" | flags u16: 1 up to date, 2 closed | media type bytes u16 | slices u32
-    next offset u64 | tail u64 | media type, then for each slice
-    offset u64 | time in ms u64 | count u32 | payload bytes u32
-    flags u32: 1 joined, 2 extras, 4 producer
-    count x u32: each message's length, if there are several
-    extras bytes u32, extras: if there are any
-    epoch u64, first sequence u64, last minus first u32, id bytes u16, id: if it has a producer
-    payload
+    magic "SMF1" | flags u16 (1: up to date, 2: closed) | length of the media type u16
+    number of slices u32 | next offset u64 | tail u64 | media type
+    then for each slice:
+        offset u64 | time in ms u64 | message count u32 | length of the payload u32
+        flags u32 (1: joined, 2: has extras, 4: has a producer)
+        if count > 1: length of each message, count x u32
+        if it has extras: length of the extras u32 | extras
+        if it has a producer: epoch u64 | first sequence u64 | last sequence - first sequence u32
+            | length of the id u16 | id
+        payload
 
 A comma separates the messages of a joined slice. Offsets increase, and can have gaps between them.
 Extras are keys, timestamps and headers. `semel.model.messages` describes their layout.

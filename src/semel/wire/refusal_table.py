@@ -32,7 +32,7 @@ _WRONG_FIELDS: Final = {
     "transactions": "the request lists a transaction twice, or with an invalid id or epoch",
     "positions": (
         "the positions have one of these faults: the list is empty or too long; an offset or a"
-        " version is out of range; the commit and its transactions move the same position twice"
+        " version is out of range; two entries move the same position"
     ),
     "commit": "the commit is empty, or one of its lists has more than 1,000 entries",
 }

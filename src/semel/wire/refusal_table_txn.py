@@ -59,7 +59,7 @@ TXN_REFUSALS: Final = (
         outcome="UnknownTransaction",
         message="there is no transaction with that id and epoch",
         error="UnknownTransaction",
-        advice="begin the transaction; the server keeps outcomes of ended transactions for 7 days",
+        advice="begin the transaction first; if it was begun, it ended more than 7 days ago",
         cli="`semel txn ls` lists the pending transactions",
     ),
     Entry(

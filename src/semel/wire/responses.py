@@ -96,7 +96,7 @@ def problem_response(problem: Problem) -> Response:
 def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
     """Return the response for an outcome.
 
-    The response for a refusal is a problem. The response for any other outcome has no body.
+    The body is a problem document for a refusal, and empty for any other outcome.
     """
     if isinstance(outcome, Refusal):
         return problem_response(problem_of(outcome, is_x=is_x))

@@ -25,7 +25,7 @@ def test_an_old_python_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_PYTHON_MIN", (9, 0))
     status, detail = status_of("python")
     assert status == "fail"
-    assert "requires 9.0" in detail
+    assert "install 9.0 or newer" in detail
 
 
 def test_a_missing_dependency_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -445,7 +445,7 @@ def test_a_group_is_moved_by_stream() -> None:
     played = Played(group_calls.set_positions(SITE, "a b", {"x": 1}), replies)
     assert played.sends[0].request.target == "/v1/groups/a%20b/offsets"
     assert played.result.offsets == {"x": print_offset(1)}
-    with pytest.raises(ValueError, match="there are no moves"):
+    with pytest.raises(ValueError, match="no position is given"):
         play(group_calls.set_positions(SITE, "g", {}))
     with pytest.raises(ValueError, match="name"):
         play(group_calls.positions(SITE, ""))

@@ -68,7 +68,7 @@ def test_without_a_value_all_columns_are_data_but_the_one_that_routes() -> None:
         ("value string, headers string", "s", "column headers is string; expected array<struct"),
         ("value string, headers nested", "s", "column headers"),
         ("value string, timestamp long", "s", "column timestamp is bigint"),
-        ("stream string", None, "the only column is stream"),
+        ("stream string", None, "the only column is 'stream'"),
         ("v variant", "s", "column v is variant"),
         ("v interval", "s", "cast the column to string"),
         ("v nested", "s", "column v.x is variant"),

@@ -475,7 +475,7 @@ def test_complete_mode_and_a_version_by_hand_are_refused_with_a_cure() -> None:
     with pytest.raises(SparkOptionError, match=r'outputMode\("append"\)'):
         StreamWriter(parse_sink(options), VALUE, overwrite=True)
     versioned = options | {"txnAppId": "a", "txnVersion": "3"}
-    with pytest.raises(SparkOptionError, match="remove it"):
+    with pytest.raises(SparkOptionError, match="remove txnVersion"):
         StreamWriter(parse_sink(versioned), VALUE, overwrite=False)
 
 

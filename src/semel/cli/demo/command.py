@@ -49,7 +49,8 @@ def demo_command(data: str, orders: int, seed: int, *, force: bool, no_spark: bo
         console.print(f"The demo runs without Spark: {lack}", soft_wrap=True)
     home = prepare_directory(data, is_forced=force)
     console.print(
-        f"{orders:,} orders are written exactly once, and again with plain retries; seed {seed}"
+        f"{orders:,} orders are written twice: with exactly-once writes, and with plain retries."
+        f" The seed is {seed}."
     )
     with Screen(console) as screen:
         run = DemoRun(home, Plan(orders, seed), screen, has_spark=lack is None)

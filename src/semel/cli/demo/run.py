@@ -363,7 +363,7 @@ class DemoRun:
         rows = self._plan.last_spark_rows if is_last else self._plan.spark_rows
         self._job = Job(self._server.url, checkpoints, rows, is_last)
         self._driver.start(self._job)
-        self._watcher.say(f"Spark is starting, driver process {self._driver.pid}; please wait")
+        self._watcher.say(f"Spark is starting (driver process {self._driver.pid}); please wait")
 
     def _watch_spark(self) -> None:
         exact, naive = self._queries[:2], self._queries[2]

@@ -84,8 +84,8 @@ class Backoff:
 _DONE: Final = frozenset({200, 201, 204})
 _WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _AMBIGUOUS: Final = (
-    "it is unknown whether this instance or an earlier instance stored the first batch; an attempt"
-    " got no response, and the server does not report stored epochs"
+    "a request with the first batch got no response, and the server does not report the epoch of a"
+    " stored batch; so it is unknown whether this instance or an earlier one stored the batch"
 )
 _FOREIGN: Final = (
     "the server reports the batch as a duplicate, but this instance has not stored it; an earlier"

@@ -36,7 +36,7 @@ from semel.model.outcomes import (
 
 
 def decide_begin(state: State, command: Begin) -> Decision:
-    """Decide the command to begin a transaction.
+    """Return the decision on a command that begins a transaction.
 
     If the same owner repeats the request, the outcome is the open transaction with this id.
     """
@@ -153,7 +153,7 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
 
 
 def decide_add_streams(state: State, command: AddStreams) -> Decision:
-    """Decide the command to allow a transaction to write to more streams."""
+    """Return the decision on a command that allows a transaction to write to more streams."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)
@@ -171,7 +171,7 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
 
 
 def decide_add_positions(state: State, command: AddPositions) -> Decision:
-    """Decide the command to add positions that a transaction will move when it commits."""
+    """Return the decision on a command that adds the positions that the commit will move."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)

@@ -37,7 +37,7 @@ from semel.model.outcomes_txn import (
 
 
 def decide_prepare(state: State, command: Prepare) -> Decision:
-    """Decide the command to prepare a transaction."""
+    """Return the decision on a command that prepares a transaction."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         return Decision(ended_refusal(txn))
@@ -77,7 +77,7 @@ def incomplete(txn: Txn) -> BranchIncomplete:
 
 
 def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
-    """Decide the command to commit a producer's transaction.
+    """Return the decision on a command that commits a producer's transaction.
 
     A sink's transaction is refused, because only a one-shot commit can commit it.
     """
@@ -124,7 +124,7 @@ def already_aborted(txn: TxnOutcome) -> Outcome:
 
 
 def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
-    """Decide the command to abort a transaction. `FenceTxn` also fences the producer."""
+    """Return the decision on an abort. `FenceTxn` also fences the producer."""
     txn = find_for_call(state, command)
     if isinstance(txn, TxnOutcome):
         if txn.decision == COMMITTED:
@@ -150,7 +150,7 @@ def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
 
 
 def decide_expire_txn(state: State, command: ExpireTxn) -> Decision:
-    """Decide the command to abort a transaction if its deadline has passed."""
+    """Return the decision on a command that aborts a transaction if its deadline has passed."""
     txn = find_txn(state, ListedTxn(command.id, command.epoch), command.now_ms)
     if not isinstance(txn, Txn):
         assert isinstance(txn, Outcome)

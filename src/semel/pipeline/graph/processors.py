@@ -240,8 +240,8 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
         ):
             names = ", ".join(processor.inputs)
             yield (
-                f"a join's function must have its bindings as parameters:"
-                f" ({names}), not {_listed(parameters)}; in_={{binding: stream}} sets the bindings"
+                f"the function has the parameters {_listed(parameters)}, but the inputs of this"
+                f" join are named ({names}); use the keys of in_={{name: stream}} as parameters"
             )
             return
     elif not _takes(parameters, 1) and not (
@@ -252,7 +252,7 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
         return
     hints = [_hint(processor.function, p) for p in parameters if p.name != BINDING]
     if len(set(map(_kind, hints))) > 1:
-        yield "the parameters have different types of annotations; annotate all with the same type"
+        yield "the parameters are annotated with different types; annotate all with the same type"
 
 
 def _takes(parameters: Parameters, count: int) -> bool:

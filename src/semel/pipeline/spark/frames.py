@@ -1,4 +1,4 @@
-"""Functions that take DataFrames. They run as batch jobs, or as a Structured Streaming query."""
+"""Runs processors whose function takes DataFrames: as batch jobs, or as a streaming query."""
 
 import json
 from collections.abc import Mapping, Sequence

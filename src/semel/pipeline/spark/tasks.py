@@ -221,9 +221,9 @@ class ReadTask(Struct, frozen=True):
     url: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one part. The only input row has the part's number.
+        """Yield the messages of one part, with the columns of `FRAME`.
 
-        The batches that are yielded have the columns of `FRAME`.
+        `batches` has a single row: the number of the part.
         """
         for number in _numbers(batches):
             part = self.parts[number]

@@ -61,7 +61,7 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
         for at, _ in named:
             _require_json(schema.fields[at].name, schema.fields[at].dataType)
         if not named:
-            raise SparkOptionError("the only column is stream: add the columns to write")
+            raise SparkOptionError("the only column is 'stream'; add at least one column with data")
         _require_once(name for _, name in named)
         return SinkColumns(None, route, None, None, None, tuple(named))
     _require(schema, value, _TEXT, "string or binary", "; use to_json(struct(*)) to write a row")

@@ -147,9 +147,9 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
 
 
 _IN_FOREACH: Final = (
-    "Spark runs a batch again after a failure, and then foreachBatch would write its rows twice:"
-    ' add .option("txnAppId", "totals").option("txnVersion", batch_id), with a different txnAppId'
-    " for each write, or use semel.spark.commit_batch"
+    "this write in foreachBatch is not exactly once, because Spark repeats a batch after a failure;"
+    " use semel.spark.commit_batch, or set two options: txnVersion to the batch id, and txnAppId to"
+    " a name that no other write uses"
 )
 
 

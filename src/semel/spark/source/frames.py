@@ -161,7 +161,7 @@ def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
     """For each message, return its distance in bytes from the first message of its slice.
 
     `sizes` has one size for each message. For each slice, `counts` has the number of messages, and
-    `firsts` has the index of the first message. Keys work the same way.
+    `firsts` has the index of the first message. `sizes` can also be the sizes of the keys.
     """
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)

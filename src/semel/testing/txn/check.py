@@ -421,7 +421,7 @@ def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterato
             last[append.stream] = (number, value)
             if number != before + 1 and not (transaction.is_inline and number > before):
                 text = (
-                    f"{name_of(transaction)} appended {earlier!r} and then {value!r} to"
-                    f" {append.stream}, but they are messages {before} and {number} there"
+                    f"{append.stream} has messages in a wrong order: {name_of(transaction)}"
+                    f" appended {earlier!r} (message {before}) before {value!r} (message {number})"
                 )
                 yield Anomaly("order", text, (transaction.id,))

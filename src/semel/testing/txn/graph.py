@@ -103,7 +103,7 @@ class Dependencies:
     def transaction(self, node: int) -> str | None:
         """Return the id of the transaction to which a node belongs.
 
-        Return None if the node is a read of a separate reader, or a cut.
+        Return None if the node is a cut, or a read outside all transactions.
         """
         is_step = node < self._reads
         return self._facts.history.transactions[self._number_of(node)].id if is_step else None

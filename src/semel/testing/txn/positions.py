@@ -178,10 +178,9 @@ class Chain:
                 yield step, state._replace(position=step.to)
 
     def _window(self, state: _State) -> tuple[list[int], int]:
-        """Return the indexes of the timed steps whose times allow them to come next.
+        """Return the timed steps that can come next, and when the first remaining one must end.
 
-        The second result is the lowest `high` of all remaining timed steps. This method does not
-        check the positions of the steps.
+        A step is given by its index. Only the times of the steps are checked, not the positions.
         """
         left: list[int] = []
         index, last = state.first, max(state.done, default=-1)

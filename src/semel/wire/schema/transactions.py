@@ -169,7 +169,7 @@ class AddStreamsRequest(TxnRequest, frozen=True, kw_only=True):
 class AddOffsetsRequest(TxnRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/transactions/{id}/offsets`.
 
-    `offsets` maps each path to the move of the group's position in that stream.
+    `offsets` maps a stream's path to the group's new position in that stream.
     """
 
     group: str
