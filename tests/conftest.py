@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis' profile, the gate for root, the stacks of one that hangs."""
+"""Setup for all tests: hypothesis profile, skipping of root tests, stacks of hanging tests."""
 
 import faulthandler
 import os
@@ -9,22 +9,22 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
-# No deadline: a busy machine is not a bug, and every test already has its own timeout.
+# No deadline: a test may be slow on a busy machine, and pytest already limits its time.
 settings.register_profile("semel", deadline=None, print_blob=True)
 settings.load_profile("semel")
 
-# A shell starts its background jobs deaf to Ctrl-C, and they would pass that on to the programs
-# that tests start and interrupt.
+# A shell starts background jobs with SIGINT ignored. The programs that tests start and interrupt
+# would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("root") is not None and os.geteuid() != 0:
-        pytest.skip("needs the rights of root")
+        pytest.skip("needs root")
 
 
-# A worker of xdist whose test runs out of time ends, and what it had to say is lost: the stacks
-# are printed past its capture, a moment before.
+# When a test times out in an xdist worker, the worker exits and its captured output is lost. So
+# the stacks are printed to the real stderr shortly before the timeout.
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:

@@ -1,8 +1,8 @@
 """Generates semel.client.sync from semel.client.aio: python -m tests.facades, or `make facades`.
 
-`unasync` removes `async` and `await` and renames; ruff sorts the imports and formats. Docstrings
-lose the words that are for asyncio only. What is generated is committed, so that it can be read,
-searched and type-checked; tests/unit/client/test_facades.py fails if it is not current.
+`unasync` removes `async` and `await` and renames classes; ruff sorts the imports and formats.
+`await` and `async` are also removed from code in docstrings. The generated files are committed, for
+reading, search and type checks; tests/unit/client/test_facades.py fails if they are out of date.
 """
 
 import re
@@ -31,7 +31,7 @@ CLASSES = (
     "AsyncTail",
     "AsyncTransaction",
 )
-# AsyncDriver, AsyncLock and AsyncTransform become SyncDriver, ... by unasync's own rule.
+# unasync itself renames AsyncDriver, AsyncLock and AsyncTransform to SyncDriver and so on.
 NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {
     "AsyncExitStack": "ExitStack",
     "push_async_callback": "callback",
@@ -40,7 +40,7 @@ NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {
     "async_producer": "sync_producer",
     "async_transform": "sync_transform",
 }
-# `for x in xs: yield x` and `[x for x in xs]` are what is left of their async forms.
+# Without `async`, comprehensions and loops remain that ruff replaces: UP028 and C416.
 FIXES = "I,UP028,C416"
 
 _DOCSTRING = re.compile(r'"""(?:.|\n)*?"""')
@@ -61,7 +61,7 @@ def generate(name: str) -> str:
 
 
 def sync_words(docstring: str) -> str:
-    """Remove `await` and `async` from the code that a docstring quotes."""
+    """Remove `await` and `async` from the code in a docstring."""
     return docstring.replace("`await ", "`").replace("`async ", "`")
 
 

@@ -1,8 +1,8 @@
-"""How long each part of `make test` takes.
+"""Measures how long each part of `make test` takes.
 
-`python -m tests.parts NAME COMMAND...` runs one part and says its seconds at its end; without
-arguments the table of all parts is printed. A part that fails prints the table, too, and ends with
-the code of its command.
+`python -m tests.parts NAME COMMAND...` runs one part and prints its duration; without arguments it
+prints the table of all parts. If the command fails, the table is printed as well, and the exit code
+is that of the command.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ NOTES: Final = Path("build/parts.txt")
 
 
 def run(name: str, command: list[str], notes: Path = NOTES) -> int:
-    """Run one part and note its seconds; the exit code of its command."""
+    """Run one part, record its duration, and return the exit code of the command."""
     started = time.monotonic()
     code = subprocess.run(command, check=False).returncode
     seconds = time.monotonic() - started
@@ -29,7 +29,7 @@ def run(name: str, command: list[str], notes: Path = NOTES) -> int:
 
 
 def table(notes: Path = NOTES) -> str:
-    """Print what was noted, and the sum."""
+    """Return a table of the recorded durations and their sum."""
     parts = [line.split() for line in notes.read_text(encoding="utf-8").splitlines()]
     lines = [
         f"{name:<14}{seconds:>6} s{'' if code == '0' else '  FAILED'}"

@@ -1,12 +1,12 @@
-"""Which tests show which promise of the seeds: `python -m tests.rows`.
+"""Lists which tests show which promise of the seeds: `python -m tests.rows`.
 
-The rows stand in docs/reference/seeds.md. A test names the ones it shows on the line above it:
+The rows are in docs/reference/seeds.md. A comment above a test names the rows that the test shows:
 
     # rows: D08, U07
     def test_a_gap_is_refused_and_names_what_is_missing() -> None:
 
-The table of both is printed. A row with no test, no replacement and no plan is a gap, and so is a
-test that names a row nobody knows: then the exit code is 1.
+The table of rows and tests is printed. The exit code is 1 if a row has no test, no replacement and
+no plan, or if a test names an unknown row.
 """
 
 import ast
@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs/reference/seeds.md"
 
-# Seeds whose step is not built yet, and how many rows each has. A seed leaves this list when its
-# table enters the page.
+# Seeds that are not implemented yet, with their number of rows. A seed is removed from here when its
+# table is added to the page.
 PLANNED: Final[dict[str, int]] = {}
 
 MARK: Final = "# rows:"
@@ -32,7 +32,7 @@ LATER: Final = "planned: "
 
 
 class Row(NamedTuple):
-    """A promise, and what stands in its last column: how it is replaced or planned, if it is."""
+    """A row of the page; `note` says how the promise is replaced or planned, or is empty."""
 
     id: str
     promise: str
@@ -40,21 +40,21 @@ class Row(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A test and one row it names."""
+    """A test and one row that the test names."""
 
     row: str
     test: str
 
 
 class Found(NamedTuple):
-    """What the tests say: the rows they name, and the lines of rows that stand above no test."""
+    """The rows that tests name, and the row comments that are above no test."""
 
     named: list[Named]
     strays: list[str]
 
 
 def rows_of(page: str) -> list[Row]:
-    """Read the tables of the page."""
+    """Return the rows of all tables of the page."""
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in page.splitlines()
@@ -64,7 +64,7 @@ def rows_of(page: str) -> list[Row]:
 
 
 def named_in(source: str, name: str) -> Found:
-    """Read the rows that the tests of one file name."""
+    """Return the rows that the tests of one file name."""
     left = row_lines(source)
     named = []
     for test in tests_of(source):
@@ -76,7 +76,7 @@ def named_in(source: str, name: str) -> Found:
 
 
 def row_lines(source: str) -> dict[int, list[str]]:
-    """Read the comments that name rows, by line."""
+    """Return the rows that comments name, by line number."""
     return {
         token.start[0]: [row.strip() for row in token.string.removeprefix(MARK).split(",")]
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -93,7 +93,7 @@ def tests_of(source: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def named_below(folder: Path) -> Found:
-    """Read the rows that all tests name."""
+    """Return the rows that all tests below a folder name."""
     named, strays = [], []
     for path in sorted(folder.rglob("test_*.py")):
         found = named_in(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
@@ -107,7 +107,7 @@ def planned_ids() -> list[str]:
 
 
 def complaints(rows: list[Row], found: Found) -> Iterator[str]:
-    """Say what is missing, unknown or contradictory."""
+    """Yield a message for each row that is missing, unknown or contradictory."""
     yield from found.strays
     known = Counter([*[row.id for row in rows], *planned_ids()])
     yield from (f"{row} stands twice" for row, count in known.items() if count > 1)
@@ -125,14 +125,14 @@ def complaint_of(row: Row, is_named: bool) -> str | None:
     if not row.note:
         return None if is_named else f"{row.id} has neither a test nor a replacement"
     if row.note.startswith(REPLACED):
-        return None  # a test may show the behaviour that replaces it
+        return None  # a test may show the behaviour that replaces the promise
     if not row.note.startswith(LATER):
         return f"{row.id} has a note that is neither {REPLACED!r} nor {LATER!r}"
     return f"{row.id} is planned and has a test: drop the note" if is_named else None
 
 
 def table(rows: list[Row], found: Found) -> Iterator[str]:
-    """Print every row with its tests, replacement or plan."""
+    """Yield lines: every row with its tests, replacement or plan."""
     tests: dict[str, list[str]] = {}
     for one in found.named:
         tests.setdefault(one.row, []).append(one.test)
@@ -146,7 +146,7 @@ def table(rows: list[Row], found: Found) -> Iterator[str]:
 
 
 def summary(rows: list[Row], found: Found) -> str:
-    """Count them."""
+    """Return a line with the number of rows and tests."""
     named = {one.row for one in found.named}
     tested = sum(row.id in named for row in rows)
     replaced = sum(row.note.startswith(REPLACED) for row in rows)
@@ -159,7 +159,7 @@ def summary(rows: list[Row], found: Found) -> str:
 
 
 def main() -> int:
-    """Print the table; 1 on a gap."""
+    """Print the table; return 1 if there are complaints."""
     rows, found = rows_of(PAGE.read_text(encoding="utf-8")), named_below(ROOT / "tests")
     print(*table(rows, found), summary(rows, found), sep="\n")
     wrong = list(complaints(rows, found))

@@ -1,7 +1,7 @@
-"""Figures about the source that may not get worse: `python -m tests.tidy [ROOT]` prints them.
+"""Figures about the source that must not get worse: `python -m tests.tidy [ROOT]` prints them.
 
-Counts would punish every new feature, so most of them are ratios. `tests/unit/test_tidy.py` holds
-each against its limit.
+A count would grow with every new feature, so most limits are on ratios. `tests/unit/test_tidy.py`
+compares the figures with their limits.
 """
 
 import ast
@@ -43,7 +43,7 @@ class Module(NamedTuple):
 
 
 def python_files(root: Path) -> Iterator[Path]:
-    """Every Python file below root; hidden folders such as .venv are left out."""
+    """Yield every Python file below root, except in hidden folders such as .venv."""
     for path in sorted(root.rglob("*.py")):
         if not any(part.startswith(".") for part in path.relative_to(root).parts):
             yield path
@@ -82,20 +82,20 @@ def _imports(tree: ast.Module, names: set[str]) -> Iterator[str]:
 
 
 def imports_at_start(module: Module, names: set[str]) -> set[str]:
-    """Return which of these modules a module imports when it is imported itself."""
+    """Return which of these modules a module imports at its top level."""
     at_start = [node for node in module.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     return set(_imports(ast.Module([*at_start], []), names))
 
 
 def one_importer(modules: list[Module]) -> dict[str, str]:
-    """Return the modules that exactly one module imports, with that one."""
+    """Return the modules that exactly one module imports, each with its importer."""
     return {name: next(iter(by)) for name, by in importers(modules).items() if len(by) == 1}
 
 
 def public_names(modules: list[Module]) -> dict[str, set[str]]:
     """Return the public functions and classes with the modules that define each.
 
-    Generated modules are left out: they define the names of their source a second time on purpose.
+    Generated modules are left out: they define the same names as their source on purpose.
     """
     homes: defaultdict[str, set[str]] = defaultdict(set)
     for module in modules:
@@ -128,7 +128,7 @@ def docstrings(modules: list[Module]) -> list[str]:
 
 
 def statement_count(modules: list[Module]) -> int:
-    """Count statements, without docstrings: logical lines that no formatter changes."""
+    """Count statements without docstrings; unlike lines, a formatter does not change the count."""
     whole = sum(isinstance(node, ast.stmt) for module in modules for node in ast.walk(module.tree))
     return whole - len(docstrings(modules))
 
@@ -143,7 +143,7 @@ def longest_function(modules: list[Module]) -> int:
 
 
 def figures(modules: list[Module]) -> Mapping[str, float]:
-    """Measure everything that has a limit, and what is worth a look beside it."""
+    """Return all figures, with and without a limit."""
     lines = [module.line_count for module in modules]
     homes = public_names(modules)
     alone = one_importer(modules)

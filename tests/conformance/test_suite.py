@@ -1,4 +1,4 @@
-"""The public suite of the protocol against a real server: thrice, and once more after a kill -9."""
+"""Runs the public suite of the protocol on a server three times, and again after a SIGKILL."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ HOME: Final = ROOT / "build" / "conformance"
 PASSED_MIN: Final = 332
 RUNS: Final = 3
 RUN_SECONDS_MAX: Final = 300
-# The suite allows 5 seconds where it says nothing: too few on a busy disk.
+# The default timeout of 5 seconds per test is too short on a busy disk.
 TEST_MS_MAX: Final = 30_000
 
 
@@ -30,7 +30,7 @@ def vitest() -> Path:
 
 
 def run_suite(vitest: Path, server: Server, report: Path) -> dict[str, Any]:
-    """Run every test once; vitest's own report of it."""
+    """Run the suite once, and return the JSON report of vitest."""
     command = [str(vitest), "run", "suite.test.mjs", "--reporter=json", f"--outputFile={report}"]
     run = subprocess.run(
         [*command, f"--testTimeout={TEST_MS_MAX}"],
@@ -55,7 +55,7 @@ def failures(report: dict[str, Any]) -> list[str]:
     ]
 
 
-# One test, not four: they must not run side by side on one server.
+# One test instead of four, because the runs must not share the server at the same time.
 @pytest.mark.conformance
 @pytest.mark.timeout((RUNS + 1) * RUN_SECONDS_MAX)
 def test_the_public_suite_passes_three_times_in_a_row_and_again_after_a_kill(

@@ -1,7 +1,7 @@
-"""The process that is tormented: it opens an engine, obeys over a socket, and may die any time.
+"""The process under test: it opens an engine and handles requests that arrive on a socket.
 
-Run as a module with a control socket's number it is a zygote: it has imported everything and forks
-a process for every job it gets. With a directory as well it does one job and ends.
+With one argument, the number of a control socket, the module runs as a zygote: it forks a process
+for every job it receives. With a pickled job as second argument it runs that job and exits.
 """
 
 import asyncio
@@ -23,27 +23,27 @@ from semel.model.commands import Append, Batch
 from semel.model.errors import EngineError
 from semel.model.outcomes import Outcome, Unreadable
 from tests.crash import faulty
-from tests.crash.protocol import LENGTH, READY, Failure, Job, Place, Ready, Text, pack
+from tests.crash.protocol import LENGTH, READY, Failure, Job, JournalPosition, Ready, Text, pack
 
 FAR_FUTURE_MS = 4_000_000_000_000
 
 
 class Damaged(Exception):
-    """Something cannot be read."""
+    """Stored data cannot be read."""
 
 
 class FrozenClock(SystemClock):
-    """Always the same time, so that two lives of one directory end in the same state."""
+    """Always returns the same time, so that two runs on one directory end in the same state."""
 
     def now_ms(self) -> int:
         return FAR_FUTURE_MS
 
 
-# ---- looking at an engine ------------------------------------------------------------------------
+# ---- inspecting an engine ------------------------------------------------------------------------
 
 
 def as_text(done: ReadDone | Outcome) -> Text | Outcome:
-    """Make what a read found fit to travel."""
+    """Convert the result of a read into a value that can be pickled."""
     if not isinstance(done, ReadDone):
         return done
     messages = tuple(m for piece in done.slices for m in piece.messages())
@@ -51,7 +51,7 @@ def as_text(done: ReadDone | Outcome) -> Text | Outcome:
 
 
 def read_all(engine: Engine, path: str) -> list[bytes]:
-    """Read a stream that is there from its head to its tail."""
+    """Read an existing stream from its head to its tail."""
     messages: list[bytes] = []
     offset = None
     while True:
@@ -68,7 +68,7 @@ def read_all(engine: Engine, path: str) -> list[bytes]:
 
 
 def dump(engine: Engine) -> dict[str, object]:
-    """Everything an engine knows and holds, readable and comparable."""
+    """Return the state and all messages of an engine, in a form that can be compared."""
     state = engine.broker.state
     facts: dict[str, object] = {"meta": repr(state.meta_row()), "registry": repr(state.registry)}
     for number, stream in sorted(state.by_number.items()):
@@ -89,9 +89,9 @@ def digest(facts: dict[str, object]) -> str:
 
 
 async def inspect(job: Job, connection: socket.socket) -> None:
-    """Tell a directory's state; then live a second life in it and tell the state again.
+    """Send a digest of the directory's state, append to every stream, restart and do it again.
 
-    Damage that a reader does not meet may still hurt the next checkpoint.
+    Damage that no read finds may still affect the next checkpoint.
     """
     clock = FrozenClock()
     try:
@@ -107,7 +107,7 @@ async def inspect(job: Job, connection: socket.socket) -> None:
 
 
 class Server:
-    """An engine behind a socket."""
+    """Handles requests from a socket with an engine."""
 
     def __init__(self, engine: Engine, writer: asyncio.StreamWriter) -> None:
         self._engine = engine
@@ -128,11 +128,11 @@ class Server:
             except (asyncio.IncompleteReadError, ConnectionResetError):
                 return
             number, request = pickle.loads(body)
-            if await self._obey(number, *request):
+            if await self._handle(number, *request):
                 return
 
-    async def _obey(self, number: int, verb: str, *arguments: Any) -> bool:
-        """Do as told; True if that was the end."""
+    async def _handle(self, number: int, verb: str, *arguments: Any) -> bool:
+        """Handle one request; return True after `close`."""
         engine = self._engine
         match verb:
             case "submit":
@@ -145,7 +145,7 @@ class Server:
             case "settle":
                 await engine.settle()
                 broker = engine.broker
-                self.reply(number, Place(broker.end, broker.durable, broker.is_full))
+                self.reply(number, JournalPosition(broker.end, broker.durable, broker.is_full))
             case "checkpoint":
                 engine.checkpoint()
                 await engine.settle()
@@ -163,7 +163,7 @@ class Server:
 
 async def serve(job: Job, connection: socket.socket) -> None:
     if job.is_faulty:
-        assert vars(settings)["RealDisk"] is RealDisk, "the engine opens its disk somewhere else"
+        assert vars(settings)["RealDisk"] is RealDisk, "the engine imports it elsewhere"
         vars(settings)["RealDisk"] = faulty.FaultyDisk
     engine = await Engine.open(job.path, job.settings)
     reader, writer = await asyncio.open_connection(sock=connection)
@@ -171,7 +171,7 @@ async def serve(job: Job, connection: socket.socket) -> None:
 
 
 def run(job: Job, connection: socket.socket) -> None:
-    """Do a job and exit, with the engine's own code if it could not start."""
+    """Run a job; exit with the error's exit code if the engine raises an error."""
     try:
         asyncio.run({"serve": serve, "inspect": inspect}[job.name](job, connection))
     except EngineError as error:
@@ -194,14 +194,14 @@ def fork(job: Job, control: socket.socket, descriptors: list[int]) -> int:
         code = 0
     except SystemExit as end:
         code = int(end.code or 0)
-    except BaseException:  # noqa: BLE001 - whatever it was, the parent must hear of it
+    except BaseException:  # noqa: BLE001 - the traceback goes to stderr, which the test reads
         sys.excepthook(*sys.exc_info())
     sys.stderr.flush()
     os._exit(code)
 
 
 def zygote(control: socket.socket) -> None:
-    """Fork for every job; wait for a process when asked to."""
+    """Fork a process for every job; wait for the process if a message is a pid."""
     gc.collect()
     gc.freeze()
     while True:

@@ -1,4 +1,4 @@
-"""A zygote for every worker, and the figures of the run where everybody sees them."""
+"""Fixtures: one zygote per worker, and figures that are printed at the end of the run."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ def zygote() -> Iterator[Zygote]:
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Report:
-    """Note a line for the end of the run."""
+    """Return a function that adds a line to the output at the end of the run."""
     figures = request.config.stash.setdefault(_FIGURES, [])
     return figures.append
 
@@ -33,7 +33,7 @@ def pytest_terminal_summary(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of a parallel run has no summary of its own: it speaks up when it ends."""
+    """Print the figures of an xdist worker, which has no terminal summary, to stderr."""
     if not hasattr(session.config, "workerinput"):
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")

@@ -1,4 +1,4 @@
-"""Data directories as files: copying, damaging, looking at them from outside."""
+"""Helpers that copy, damage and inspect the files of a data directory."""
 
 import os
 import shutil
@@ -28,17 +28,17 @@ def _meta(path: Path, at: int) -> list[int]:
 
 
 def checkpoints(directory: Path) -> int:
-    """Count the transactions LMDB ever committed."""
+    """Return the number of transactions that LMDB has committed."""
     return max(_meta(directory / CHECKPOINT, _TRANSACTION_AT))
 
 
 def page_count(path: Path) -> int:
-    """Count the pages an LMDB file says it has."""
+    """Return the number of pages according to the meta pages of an LMDB file."""
     return max(_meta(path, _LAST_PAGE_AT)) + 1
 
 
 def vital_files(directory: Path) -> list[Path]:
-    """The files that hold anything: not the locks, not the space kept in reserve."""
+    """Return the files that hold data: no lock files and no reserved space."""
     return [directory / IDENTITY, directory / CHECKPOINT, *segments(directory)]
 
 
@@ -63,7 +63,7 @@ def copy(source: Path, target: Path) -> Path:
 
 @contextmanager
 def quick_directory() -> Iterator[Path]:
-    """A place in memory, if there is one, for tests where no disk matters."""
+    """Yield a temporary directory, in memory if possible, for tests that need no real disk."""
     memory = "/dev/shm"
     where = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="semel-", dir=where) as path:

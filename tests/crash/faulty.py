@@ -10,7 +10,7 @@ from semel.journal.disk import File, RealDisk
 
 @dataclass(slots=True)
 class Plan:
-    """Which call fails, counted from when the plan was made: `sync`, `write` or `short` write."""
+    """Which calls fail: from the `calls_left`-th on, every `sync`, `write` or `short` write."""
 
     operation: str = ""
     calls_left: int = 0
@@ -31,7 +31,7 @@ PLAN = Plan()
 
 
 class FaultyFile:
-    """A file that follows the plan."""
+    """A file whose calls fail according to the plan."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -58,7 +58,7 @@ class FaultyFile:
 
 
 class FaultyDisk(RealDisk):
-    """A directory of such files."""
+    """A disk whose files are FaultyFiles."""
 
     def create(self, name: str, size: int) -> FaultyFile:  # type: ignore[override]
         return FaultyFile(super().create(name, size))

@@ -1,7 +1,7 @@
-"""Producers that never give up, and the books that prove what became of their batches.
+"""Producers that retry, and a log of all messages that were read, to check what was stored.
 
-Everything a producer sends it sends again, with the same numbers, until it is answered. The books
-hold every message any reader ever saw; no crash may change or lose one of them.
+A producer sends each batch again, with the same sequence numbers, until it gets a response. The log
+holds every message that was ever read; no crash may change or lose one of them.
 """
 
 import struct
@@ -44,7 +44,7 @@ _FILLER: Final = "abcdefghijklmnopqrstuvwxyz0123456789" * 60
 
 @dataclass(slots=True)
 class Sent:
-    """A batch under way or stored."""
+    """A batch that is in flight or stored."""
 
     command: Append
     messages: tuple[bytes, ...]
@@ -52,7 +52,7 @@ class Sent:
 
 
 def message(name: str, number: int, size: int) -> bytes:
-    """Make a message nobody else makes, whose every byte is known."""
+    """Return a unique message whose bytes follow from the arguments."""
     start = number % 36
     return f'"{name}/{number}/{_FILLER[start : start + size]}"'.encode()
 
@@ -75,15 +75,15 @@ class Producer:
         self.repeatable: deque[Sent] = deque(maxlen=_REPEATABLE)
         self._kind = kind
         self._random = random
-        self._life = 1
+        self._generation = 1
         self._seq = 0
         self._count = 0
 
     def next(self) -> Sent:
-        """Make the next batch."""
+        """Return the next batch, and add it to `pending`."""
         random = self._random
         if not self.pending and self._kind in ("epoch", "session") and random.random() < 0.05:
-            self._life, self._seq = self._life + 1, 0
+            self._generation, self._seq = self._generation + 1, 0
             self.repeatable.clear()
         size = random.choice((1, 1, 1, 4)) if self.path == "json" else 1
         messages = tuple(
@@ -104,8 +104,8 @@ class Producer:
             self.name,
             first,
             last,
-            epoch=self._life if self._kind == "epoch" else None,
-            session=f"run {self._life}" if self._kind == "session" else None,
+            epoch=self._generation if self._kind == "epoch" else None,
+            session=f"run {self._generation}" if self._kind == "session" else None,
             mode=SPARSE if self._kind == "sparse" else DENSE,
         )
         return Append(
@@ -118,16 +118,16 @@ class Producer:
         )
 
     def answered(self, sent: Sent, outcome: object) -> None:
-        """Note where a batch is; a repeated one has to be where it was."""
+        """Record the offset of a batch; a repeated batch must have the same offset as before."""
         assert isinstance(outcome, Appended | Duplicate), f"{self.name}: {outcome}"
         first = outcome.first_offset
-        assert first is not None, f"{self.name}: a receipt is lost: {outcome}"
+        assert first is not None, f"{self.name}: the response has no offset: {outcome}"
         assert outcome.next_offset == first + len(sent.messages), f"{self.name}: torn: {outcome}"
         if sent.first_offset >= 0:
             assert isinstance(outcome, Duplicate), f"{self.name}: stored twice: {outcome}"
             assert sent.first_offset == first, f"{self.name}: moved: {outcome}, {sent}"
             return
-        assert sent is self.pending[0], f"{self.name}: answered out of order"
+        assert sent is self.pending[0], f"{self.name}: response out of order"
         self.pending.popleft()
         sent.first_offset = first
         self.stored.append(sent)
@@ -139,7 +139,7 @@ def now_ms() -> int:
 
 
 class Keeper:
-    """Trims, forks and deletes, one after another, so that segments die and streams share data."""
+    """Trims, forks and deletes, one at a time: segments are removed, and streams share data."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -151,7 +151,7 @@ class Keeper:
         self.done: Counter[str] = Counter()
 
     def next(self, log: dict[str, list[bytes]]) -> Command:
-        """Choose what to do next."""
+        """Return the next command."""
         path = self._random.choice(list(MEDIA))
         end = len(log[path])
         choice = self._random.random()
@@ -168,7 +168,7 @@ class Keeper:
         return self.command
 
     def answered(self, outcome: object) -> None:
-        """Note what was done; a repeated command may find its work done already."""
+        """Record the outcome; a command that is sent again may already have been applied."""
         command, self.command = self.command, None
         self.done[type(command).__name__] += 1
         match command:
@@ -186,7 +186,7 @@ class Keeper:
 
 
 class Load:
-    """All producers, the keeper and the books, across every life of the server."""
+    """All producers, the keeper and the log, across all restarts of the server."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -202,7 +202,7 @@ class Load:
             assert isinstance(outcome, Created), outcome
 
     def resume(self, link: Link) -> None:
-        """Begin with a new life of the server: what was not answered is sent again."""
+        """Continue after a restart: send every command again that has no response yet."""
         self._waiting.clear()
         for path in MEDIA:
             self._read(link, path)
@@ -213,18 +213,18 @@ class Load:
             self._waiting[link.send("submit", self.keeper.command)] = self.keeper
 
     def run(self, link: Link, seconds: float) -> None:
-        """Keep everybody busy for some time."""
+        """Send commands and handle responses for some time."""
         deadline = time.monotonic() + seconds
         while link.is_open and (left := deadline - time.monotonic()) > 0:
             self._fill(link)
             self.take(link.receive(left))
 
     def finish(self, link: Link) -> None:
-        """Let everybody get their answers."""
+        """Wait until every request has a response."""
         deadline = time.monotonic() + 30
         while self._waiting and link.is_open and time.monotonic() < deadline:
             self.take(link.receive(1.0))
-        assert not self._waiting, f"{len(self._waiting)} requests were never answered"
+        assert not self._waiting, f"{len(self._waiting)} requests got no response"
 
     def _fill(self, link: Link) -> None:
         for producer in self.producers:
@@ -244,7 +244,7 @@ class Load:
         self._waiting[link.send("read", path, len(self.log[path]))] = path
 
     def take(self, answers: Any) -> None:
-        """Write answers into the books."""
+        """Check and record responses."""
         for number, value in answers:
             match self._waiting.pop(number, None):
                 case (Producer() as producer, Sent() as sent):
@@ -259,13 +259,13 @@ class Load:
         assert isinstance(value, Text), f"{path}: {value}"
         log = self.log[path]
         known = log[value.offset : value.offset + len(value.messages)]
-        assert value.messages[: len(known)] == tuple(known), f"{path}: what was read has changed"
+        assert value.messages[: len(known)] == tuple(known), f"{path}: a read message has changed"
         log.extend(value.messages[len(known) :])
 
-    # ---- the end -----------------------------------------------------------------------------
+    # ---- verification ------------------------------------------------------------------------
 
     def verify(self, link: Link) -> None:
-        """Check, with everything answered, that all that was acked is there once, in order."""
+        """Check that every acked batch is stored once and in order, and nothing else is stored."""
         for path in MEDIA:
             self._read_to_end(link, path)
             self._verify_stream(path)
@@ -294,7 +294,7 @@ class Load:
                 assert first >= end, f"{producer.name}: out of order at {first}"
                 end = first + len(sent.messages)
                 assert tuple(log[first:end]) == sent.messages, f"{producer.name}: lost at {first}"
-        assert len(log) == len(set(log)), f"{path}: something is there twice"
+        assert len(log) == len(set(log)), f"{path}: a message is stored twice"
         assert len(log) == stored, f"{path}: {len(log)} messages, {stored} acknowledged"
 
     def _verify_kept(self, link: Link, path: str, head: int, expected: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""File systems of a test's own: small ones, read-only ones, ones that lose power."""
+"""File systems for tests: small ones, read-only ones and ones that lose power."""
 
 import fcntl
 import os
@@ -12,13 +12,13 @@ from typing import Final
 
 import pytest
 
-# FS_IOC_SHUTDOWN; flag 2: the log is not flushed either, as when the power fails.
+# FS_IOC_SHUTDOWN. Flag 2: do not flush the log either, as in a power failure.
 _SHUTDOWN: Final = 0x8004587D
 _NO_LOG_FLUSH: Final = struct.pack("I", 2)
 
 
 def _run(*command: str) -> None:
-    """Run a system tool; a machine that refuses skips the test, and says why."""
+    """Run a system tool; if it fails, skip the test with its error message."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except OSError as error:
@@ -32,7 +32,7 @@ def mount(target: Path, *options: str) -> None:
 
 
 def unmount(target: Path) -> None:
-    """Unmount, however busy it seems for a moment."""
+    """Unmount; retry while the file system is busy, then unmount lazily."""
     for _ in range(50):
         done = subprocess.run(["umount", str(target)], capture_output=True, check=False)
         if done.returncode == 0:
@@ -43,7 +43,7 @@ def unmount(target: Path) -> None:
 
 @contextmanager
 def small_disk(target: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system in memory with only so much room."""
+    """Mount a tmpfs of a limited size."""
     target.mkdir()
     mount(target, "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs")
     try:
@@ -53,11 +53,11 @@ def small_disk(target: Path, size_bytes: int) -> Iterator[Path]:
 
 
 class FragileDisk:
-    """An ext4 in an image file, whose power can be cut."""
+    """An ext4 file system in an image file that can lose power."""
 
-    def __init__(self, place: Path, image_mib: int) -> None:
-        self._image = place / "image"
-        self.path = place / "disk"
+    def __init__(self, directory: Path, image_mib: int) -> None:
+        self._image = directory / "image"
+        self.path = directory / "disk"
         self.path.mkdir()
         with self._image.open("wb") as file:
             file.truncate(image_mib * 1024 * 1024)
@@ -67,7 +67,7 @@ class FragileDisk:
         mount(self.path, "-o", "loop", str(self._image))
 
     def cut_power(self) -> None:
-        """Stop the file system as it is: what was not synced is gone."""
+        """Shut the file system down; data that was not synced is lost."""
         directory = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(directory, _SHUTDOWN, _NO_LOG_FLUSH)

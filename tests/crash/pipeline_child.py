@@ -1,7 +1,7 @@
-"""A zygote whose children run a graph, and kill themselves or the server at a boundary.
+"""A zygote whose child processes run a graph, and kill themselves or the server at a boundary.
 
-It reads jobs, one JSON object a line, and answers each with lines of JSON: what its child has to
-say, and in the end how it ended.
+It reads jobs from stdin, one JSON object per line. For each job it writes lines of JSON: first the
+reports of the child process, then its exit code.
 """
 
 import json
@@ -21,7 +21,7 @@ BAD_EVERY: Final = 17
 
 
 class SmallSteps(LocalEngine):
-    """Takes little at a time, so that there are many boundaries."""
+    """Processes few messages per step, so that there are many boundaries."""
 
     step_messages_max = 5
 
@@ -31,7 +31,7 @@ def is_bad(n: int) -> bool:
 
 
 def graph_of(url: str, limit: int, database: str) -> Graph:
-    """Numbers up to a limit: forked, joined again, marked, and put into a database."""
+    """Build a graph that forks, joins and marks the numbers below a limit, and stores them."""
     graph = Graph("crash", url=url, errors="errors")
     legs = {"low": "low", "high": "high"}
 
@@ -82,17 +82,17 @@ def at_boundary(job: dict[str, Any]) -> Callable[[str, str], None]:
         if job["server"] is None:
             os.kill(os.getpid(), signal.SIGKILL)
         os.kill(job["server"], signal.SIGKILL)
-        say({"killed": "server"})
+        report({"killed": "server"})
 
     return at
 
 
-def say(words: dict[str, Any]) -> None:
-    os.write(sys.stdout.fileno(), json.dumps(words).encode() + b"\n")
+def report(message: dict[str, Any]) -> None:
+    os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
 
 
-def live(job: dict[str, Any]) -> int:
-    """Run the graph until all is processed; 1 if a processor stopped."""
+def run_graph(job: dict[str, Any]) -> int:
+    """Run the graph until all is processed; return 1 if a processor stopped."""
     graph = graph_of(job["url"], job["limit"], job["database"])
     with Runner(graph, available_now=True, executor=SmallSteps(), at=at_boundary(job)) as runner:
         runner.wait()
@@ -107,12 +107,12 @@ def main() -> None:
         if child == 0:
             code = 2
             try:
-                code = live(json.loads(line))
+                code = run_graph(json.loads(line))
             finally:
                 sys.stderr.flush()
                 os._exit(code)
         _, status = os.waitpid(child, 0)
-        say({"ended": os.waitstatus_to_exitcode(status)})
+        report({"ended": os.waitstatus_to_exitcode(status)})
 
 
 if __name__ == "__main__":

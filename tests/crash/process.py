@@ -1,4 +1,4 @@
-"""Starting, killing and waiting for the processes of these tests."""
+"""Starts, kills and waits for the processes of these tests."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ _CHILD: Final = "tests.crash.child"
 
 
 class Process:
-    """One process: its connection, its fate."""
+    """A process and the connection to it."""
 
     def __init__(self, pid: int, link: Link, stderr: Any, reap: Any) -> None:
         self.pid = pid
@@ -28,23 +28,23 @@ class Process:
         self._code: int | None = None
 
     def ready(self) -> Ready:
-        """Wait until it serves."""
+        """Wait until the process serves requests."""
         value = self.link.wait_for(READY)
         assert isinstance(value, Ready), value
         return value
 
     def signal(self, number: int) -> None:
-        assert self._code is None, "it is gone already"
+        assert self._code is None, "the process has already ended"
         os.kill(self.pid, number)
 
     def kill(self) -> int:
-        """Kill -9, unless it is dead already; answer how it ended."""
+        """Send SIGKILL, unless the process has ended; return what `wait` returns."""
         if self._code is None:
             os.kill(self.pid, signal.SIGKILL)
         return self.wait()
 
     def wait(self) -> int:
-        """Answer the exit code, or the signal that ended it as a negative number."""
+        """Wait for the end of the process; return the exit code, or minus the signal number."""
         if self._code is None:
             self._code = self._reap(self.pid)
         return self._code
@@ -55,14 +55,14 @@ class Process:
         return text
 
     def close(self) -> None:
-        """Let go of everything; no process stays behind."""
+        """Kill the process and release all resources."""
         self.kill()
         self.link.close()
         self._stderr.close()
 
 
 class Zygote:
-    """Forks processes from one that has imported everything already."""
+    """Forks processes from a process that has already imported all modules."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -72,7 +72,7 @@ class Zygote:
 
     def start(self, job: Job) -> Process:
         ours, theirs = socket.socketpair()
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the process closes it
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - Process.close closes it
         socket.send_fds(self._control, [pickle.dumps(job)], [theirs.fileno(), stderr.fileno()])
         theirs.close()
         pid: int = pickle.loads(self._control.recv(1 << 10))
@@ -90,25 +90,25 @@ class Zygote:
             process.ready()
         except Hangup:
             process.kill()
-            raise AssertionError(f"no start: {process.wait()}: {process.stderr()}") from None
+            raise AssertionError(f"not started: {process.wait()}: {process.stderr()}") from None
         return process
 
     def refusal(self, job: Job) -> tuple[int, str]:
-        """Start a process that is expected to end by itself; answer its code and last words."""
+        """Start a process that must exit by itself; return its exit code and stderr text."""
         process = self.start(job)
         for _ in process.link.drain():
             pass
-        code, words = process.wait(), process.stderr()
+        code, stderr = process.wait(), process.stderr()
         process.close()
-        return code, words
+        return code, stderr
 
     def inspect(self, job: Job) -> tuple[list[object], int, str]:
-        """Read a directory wholly, in two lives; answer what was found, the code and last words."""
+        """Inspect a directory in two runs; return the results, exit code and stderr text."""
         process = self.start(replace(job, name="inspect"))
         found = [value for number, value in process.link.drain() if number == READY]
-        code, words = process.wait(), process.stderr()
+        code, stderr = process.wait(), process.stderr()
         process.close()
-        return found, code, words
+        return found, code, stderr
 
     def close(self) -> None:
         self._control.close()
@@ -116,9 +116,9 @@ class Zygote:
 
 
 def start_alone(job: Job, prefix: list[str]) -> Process:
-    """Start a job as a program of its own, under another program such as strace."""
+    """Start a job without the zygote, under another program such as strace."""
     ours, theirs = socket.socketpair()
-    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the process closes it
+    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - Process.close closes it
     command = [*prefix, sys.executable, "-m", _CHILD]
     popen = subprocess.Popen(
         [*command, str(theirs.fileno()), pickle.dumps(job).hex()],

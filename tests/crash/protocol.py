@@ -1,4 +1,4 @@
-"""What the tests and the process they torment say to each other: pickles behind a length."""
+"""Messages between the tests and the process under test: pickles with a length prefix."""
 
 import pickle
 import socket
@@ -17,7 +17,7 @@ _CHUNK_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a process is to do: `serve` a directory or `inspect` it."""
+    """The job of a process: `serve` a directory or `inspect` it."""
 
     name: str
     path: str
@@ -37,21 +37,21 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The first thing a server says."""
+    """The first message of a server."""
 
     replayed_frames: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something could not be read."""
+    """`inspect` could not read a stream."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a journal is."""
+class JournalPosition:
+    """The end of a journal, its durable position, and whether the disk is full."""
 
     end: int
     durable: int
@@ -60,7 +60,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a read found: the messages from `offset` on."""
+    """The result of a read: the messages from `offset` on."""
 
     head: int
     tail: int
@@ -83,7 +83,7 @@ class Link:
         self.is_open = True
 
     def send(self, *request: object) -> int:
-        """Send a request and answer its number; nobody may be there to take it any more."""
+        """Send a request and return its number, even if the process has ended."""
         number = self._next
         self._next += 1
         try:
@@ -93,7 +93,7 @@ class Link:
         return number
 
     def receive(self, seconds: float) -> Iterator[tuple[int, Any]]:
-        """Give out the answers that arrive in time, at least those that are here already."""
+        """Receive once, for at most `seconds`, and yield the responses that are complete."""
         self._connection.settimeout(max(seconds, 0.0001))
         try:
             data = self._connection.recv(_CHUNK_BYTES)
@@ -117,20 +117,20 @@ class Link:
             yield pickle.loads(body)
 
     def wait_for(self, number: int, seconds: float = 30.0) -> Any:
-        """Wait for one answer, dropping others."""
+        """Wait for the response with this number, and drop all others."""
         deadline = time.monotonic() + seconds
         while self.is_open and (left := deadline - time.monotonic()) > 0:
             for answered, value in self.receive(left):
                 if answered == number:
                     return value
-        raise Hangup("no answer: the process is " + ("silent" if self.is_open else "gone"))
+        raise Hangup("timed out" if self.is_open else "the process closed the connection")
 
     def ask(self, *request: object) -> Any:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for the response."""
         return self.wait_for(self.send(*request))
 
     def drain(self) -> Iterator[tuple[int, Any]]:
-        """Give out what a dead process had sent."""
+        """Yield all remaining responses until the process closes the connection."""
         while self.is_open:
             yield from self.receive(5.0)
 
@@ -139,4 +139,4 @@ class Link:
 
 
 class Hangup(Exception):
-    """The process ended, or says nothing, where an answer was due."""
+    """The process ended, or did not send a response in time."""

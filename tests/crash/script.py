@@ -1,4 +1,4 @@
-"""A small directory with a bit of everything in it."""
+"""Builds a small data directory with every kind of record."""
 
 import signal
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from semel.model.commands import (
 from semel.model.outcomes import Refusal
 from tests.crash.load import batch_of, message
 from tests.crash.process import Process, Zygote
-from tests.crash.protocol import Job, Place
+from tests.crash.protocol import Job, JournalPosition
 
 SEGMENT_BYTES = 8 * 1024
 _NOW_MS = 1_700_000_000_000
@@ -59,7 +59,7 @@ def _create(process: Process, path: str, source: str | None = None, sub_offset: 
 
 
 def fill(process: Process) -> None:
-    """Two checkpoints with growth before, between and after; forks, trims, deletes, producers."""
+    """Append before, between and after two checkpoints; fork, trim, delete and close streams."""
     for path in ("json", "text", "other", "doomed", "sunken"):
         _create(process, path)
     do(process, Register(_NOW_MS, None))
@@ -84,7 +84,7 @@ def fill(process: Process) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A directory at rest; the last acknowledged group lies from `first` to `end`."""
+    """A directory that no process uses; `first` and `end` delimit the last acked group."""
 
     path: Path
     first: int
@@ -92,13 +92,13 @@ class Built:
 
 
 def build(zygote: Zygote, path: Path, *, is_closed: bool) -> Built:
-    """Make the directory and leave it, closed or killed."""
+    """Fill a directory, then close the engine or kill the process."""
     process = zygote.serve(small(path))
     try:
         fill(process)
-        before: Place = process.link.ask("settle")
+        before: JournalPosition = process.link.ask("settle")
         append(process, "text", 9_000)
-        after: Place = process.link.ask("settle")
+        after: JournalPosition = process.link.ask("settle")
         if is_closed:
             process.link.ask("close")
             assert process.wait() == 0

@@ -1,4 +1,4 @@
-"""What the clients say of an append is true, whenever the server is killed."""
+"""What a client reports about an append is true, even if the server is killed."""
 
 import threading
 from collections import Counter
@@ -13,12 +13,12 @@ from tests.spec.process import PATIENCE_SECONDS, Server
 
 KILLS: Final = 4
 WRITERS: Final = 4
-APPENDS_PER_LIFE: Final = 60
+APPENDS_PER_RUN: Final = 60
 IMPATIENCE_SECONDS: Final = 0.1
 
 
 class Writers:
-    """Threads that append values of their own, and note what each call ended with."""
+    """Threads that append unique values, and record the result of each call."""
 
     def __init__(self, kind: str, url: str) -> None:
         self.verdicts: dict[str, str] = {}
@@ -33,7 +33,7 @@ class Writers:
             thread.start()
 
     def wait(self, count: int) -> None:
-        """Wait for so many verdicts more."""
+        """Wait until `count` more calls have ended."""
         with self.moved:
             goal = len(self.verdicts) + count
             assert self.moved.wait_for(lambda: len(self.verdicts) >= goal, PATIENCE_SECONDS)
@@ -75,21 +75,21 @@ def test_appends_are_stored_as_the_client_says_across_kills(kind: str, tmp_path:
             writers = Writers(kind, server.url)
             try:
                 for _ in range(KILLS):
-                    writers.wait(APPENDS_PER_LIFE)
+                    writers.wait(APPENDS_PER_RUN)
                     server.kill()
                     server = Server(tmp_path / "data", port=server.port)
-                writers.wait(APPENDS_PER_LIFE)
+                writers.wait(APPENDS_PER_RUN)
             finally:
                 writers.end()
             stored = Counter(message.value for message in orders.read())
     finally:
         server.kill()
     allowed = {"yes": {1}, "no": {0}, "unknown": {0, 1}}
-    lies = {
+    wrong = {
         value: (verdict, stored[value])
         for value, verdict in writers.verdicts.items()
         if stored[value] not in allowed[verdict]
     }
-    assert lies == {}
+    assert wrong == {}
     assert set(stored) <= set(writers.verdicts)
-    assert Counter(writers.verdicts.values())["yes"] > KILLS * APPENDS_PER_LIFE // 2
+    assert Counter(writers.verdicts.values())["yes"] > KILLS * APPENDS_PER_RUN // 2

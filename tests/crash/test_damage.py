@@ -1,4 +1,4 @@
-"""Damaged directories: a clear refusal, the right exit code, and nothing touched."""
+"""A damaged directory is refused with a clear message and exit code, and is not changed."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -32,32 +32,32 @@ BOTH = pytest.mark.parametrize("state", ["closed", "killed"])
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     with quick_directory() as path:
         yield path
 
 
 @pytest.fixture(scope="module")
-def originals(zygote: Zygote, place: Path) -> dict[str, Built]:
+def originals(zygote: Zygote, directory: Path) -> dict[str, Built]:
     return {
-        state: build(zygote, place / state, is_closed=state == "closed")
+        state: build(zygote, directory / state, is_closed=state == "closed")
         for state in ("closed", "killed")
     }
 
 
 @pytest.fixture
-def trial(originals: dict[str, Built], place: Path) -> Callable[[str], Path]:
-    """Copy one of the two directories, to be damaged."""
-    return lambda state: copy(originals[state].path, place / "trial")
+def trial(originals: dict[str, Built], directory: Path) -> Callable[[str], Path]:
+    """Return a function that copies one of the two directories; the test damages the copy."""
+    return lambda state: copy(originals[state].path, directory / "trial")
 
 
-def assert_refused(zygote: Zygote, path: Path, *words: str) -> None:
-    """Expect exit code 65, words that help, and a journal as it was."""
+def assert_refused(zygote: Zygote, path: Path, *expected: str) -> None:
+    """Expect exit code 65, stderr with the expected texts, and an unchanged journal."""
     before = journal_of(path)
-    _, code, said = zygote.inspect(small(path))
-    assert code == 65, f"{code}: {said}"
-    for word in words:
-        assert word in said
+    _, code, stderr = zygote.inspect(small(path))
+    assert code == 65, f"{code}: {stderr}"
+    for text in expected:
+        assert text in stderr
     assert journal_of(path) == before, "the journal was changed"
 
 
@@ -82,7 +82,7 @@ def dump_of(zygote: Zygote, path: Path) -> object:
 
 
 def with_version(path: Path, at: int, seed: int, version: int) -> int:
-    """Give the frame at a position another version, and a right checksum; answer its LSN."""
+    """Set the version of the frame at a position, fix its checksum, and return its LSN."""
     data = bytearray(path.read_bytes())
     lsn = int(path.stem) + at
     frame = decode(bytes(data), at, lsn=lsn, seed=seed)
@@ -187,9 +187,9 @@ def test_without_a_checkpoint_a_journal_that_lost_its_beginning_is_refused(
     assert_refused(zygote, path, "missing")
 
 
-def test_a_sound_checkpoint_may_be_shorter_than_the_pages_it_counts(place: Path) -> None:
-    """LMDB never writes a page that one transaction took and gave back."""
-    path = place / "short.mdb"
+def test_a_sound_checkpoint_may_be_shorter_than_the_pages_it_counts(directory: Path) -> None:
+    """LMDB never writes a page that one transaction allocated and freed."""
+    path = directory / "short.mdb"
     store = LmdbStore(str(path))
     random = Random(1)
     for number in range(500):
@@ -203,7 +203,7 @@ def test_a_sound_checkpoint_may_be_shorter_than_the_pages_it_counts(place: Path)
         if path.stat().st_size < page_count(path) * 4096:
             break
     else:
-        pytest.skip("this LMDB wrote every page it took")
+        pytest.skip("this LMDB wrote every page it allocated")
     store.close()
     store = LmdbStore(str(path))
     with store.read() as view:
@@ -237,24 +237,24 @@ def test_every_truncated_segment_is_noticed(
 
 @pytest.mark.parametrize("size", [0, 20, 48, 56, 200, SEGMENT_BYTES - 8])
 def test_a_truncated_segment_that_the_checkpoint_does_not_know_is_noticed(
-    zygote: Zygote, place: Path, size: int
+    zygote: Zygote, directory: Path, size: int
 ) -> None:
-    path = journal_ahead_of_its_checkpoint(zygote, place)
+    path = journal_ahead_of_its_checkpoint(zygote, directory)
     truncate(segments(path)[-1], size)
     assert_refused(zygote, path, segments(path)[-1].name)
 
 
 def test_a_missing_segment_that_the_checkpoint_does_not_know_is_noticed(
-    zygote: Zygote, place: Path
+    zygote: Zygote, directory: Path
 ) -> None:
-    path = journal_ahead_of_its_checkpoint(zygote, place)
+    path = journal_ahead_of_its_checkpoint(zygote, directory)
     segments(path)[-1].unlink()
     assert_refused(zygote, path)
 
 
-def journal_ahead_of_its_checkpoint(zygote: Zygote, place: Path) -> Path:
-    """Make a directory killed after a roll and before the checkpoint that follows it."""
-    path = place / "ahead"
+def journal_ahead_of_its_checkpoint(zygote: Zygote, directory: Path) -> Path:
+    """Make a directory that looks killed after a new segment and before the next checkpoint."""
+    path = directory / "ahead"
     shutil.rmtree(path, ignore_errors=True)
     build(zygote, path, is_closed=True)
     checkpoint = (path / CHECKPOINT).read_bytes()
@@ -268,7 +268,7 @@ def journal_ahead_of_its_checkpoint(zygote: Zygote, place: Path) -> Path:
     process.link.ask("settle")
     process.close()
     (path / CHECKPOINT).write_bytes(checkpoint)
-    dump_of(zygote, copy(path, place / "sound"))
+    dump_of(zygote, copy(path, directory / "sound"))
     return path
 
 
@@ -310,11 +310,11 @@ def test_segments_without_an_identity_are_refused(
 ) -> None:
     path = trial("closed")
     (path / IDENTITY).rename(path / "elsewhere")
-    _, code, said = zygote.inspect(small(path))
-    assert (code, "identity" in said) == (65, True), said
+    _, code, stderr = zygote.inspect(small(path))
+    assert (code, "identity" in stderr) == (65, True), stderr
 
 
-# ---- what holds nothing --------------------------------------------------------------------------
+# ---- files without data --------------------------------------------------------------------------
 
 
 @BOTH
@@ -338,16 +338,16 @@ def test_locks_and_spare_space_may_hold_anything(
 # rows: R24, R26, X11
 @pytest.mark.parametrize("left", [0, 8, 40, 48, 56, 64])
 def test_damage_to_an_acked_group_at_the_very_end_of_a_segment_is_corruption(
-    zygote: Zygote, place: Path, left: int
+    zygote: Zygote, directory: Path, left: int
 ) -> None:
-    path = place / "brim"
+    path = directory / "brim"
     shutil.rmtree(path, ignore_errors=True)
     process = zygote.serve(small(path))
     do(process, Create("s", 0, "i", "text/plain"))
     for _ in range(3):
         do(process, Append("s", 0, "text/plain", Batch(b"x" * 2_000)))
     before = process.link.ask("settle").end
-    # Header and meta of such a frame take 48 + 8 bytes, its section 32 more.
+    # The frame has 48 + 8 bytes of header and meta, and 32 bytes of section.
     size = SEGMENT_BYTES - before - left - 48 - 32 - 8
     do(process, Append("s", 0, "text/plain", Batch(b"y" * size)))
     process.link.ask("settle")
@@ -356,7 +356,7 @@ def test_damage_to_an_acked_group_at_the_very_end_of_a_segment_is_corruption(
     data = bytearray(last.read_bytes())
     data[data.rindex(b"yyyy")] ^= 1
     last.write_bytes(data)
-    # A segment that was too full for it made the group begin the next one, where a checkpoint may
-    # cover it already. Then reading it is refused. It is never cut off.
-    found, code, said = zygote.inspect(small(path))
-    assert code == 65 or isinstance(found[0], Failure), f"{code}: {said}"
+    # If the group did not fit, it begins the next segment, where a checkpoint may already cover it.
+    # Then the read is refused. The group is never cut off.
+    found, code, stderr = zygote.inspect(small(path))
+    assert code == 65 or isinstance(found[0], Failure), f"{code}: {stderr}"

@@ -1,4 +1,4 @@
-"""Faults of the running system: the right exit code, and nothing acked is lost."""
+"""Faults at run time: the exit code is right, and nothing acked is lost."""
 
 import asyncio
 import errno
@@ -30,7 +30,7 @@ from tests.crash.directory import checkpoints, segments
 from tests.crash.load import Load
 from tests.crash.mounts import mount, small_disk
 from tests.crash.process import Process, Zygote, start_alone
-from tests.crash.protocol import Hangup, Job, Place, Text
+from tests.crash.protocol import Hangup, Job, JournalPosition, Text
 from tests.crash.script import append, build, small
 
 pytestmark = pytest.mark.crash
@@ -39,7 +39,7 @@ KIB = 1024
 
 
 def write(process: Process, path: str, seq: int, size: int = 3_000) -> Outcome:
-    """Append the one batch a producer has under a number."""
+    """Append the batch of producer `p` with this sequence number."""
     batch = Batch(f"{path}-{seq}-".encode() + b"x" * size)
     tag = ProducerTag("p", seq, seq, epoch=1)
     outcome: Outcome = process.link.ask(
@@ -64,7 +64,7 @@ def messages(process: Process, path: str) -> list[bytes]:
 
 
 def assert_written(process: Process, path: str, count: int) -> None:
-    """Expect what was acked, once each and in order; one more may have made it unseen."""
+    """Expect the acked messages once and in order; one more without an ack may follow."""
     found = [message.split(b"-")[1] for message in messages(process, path)]
     assert found in (
         [b"%d" % seq for seq in range(count)],
@@ -82,8 +82,8 @@ def test_a_second_process_is_turned_away_while_the_first_goes_on(
     first = zygote.serve(job)
     create(first, "s")
     assert isinstance(write(first, "s", 0), Appended)
-    code, words = zygote.refusal(job)
-    assert (code, "another process" in words) == (73, True), words
+    code, stderr = zygote.refusal(job)
+    assert (code, "another process" in stderr) == (73, True), stderr
     assert isinstance(write(first, "s", 1), Appended)
     assert_written(first, "s", 2)
     first.close()
@@ -102,8 +102,8 @@ def test_a_stopped_process_still_owns_its_directory_and_goes_on_when_continued(
     load.run(process.link, 0.1)
     process.signal(signal.SIGSTOP)
     stopped = time.monotonic()
-    code, words = zygote.refusal(job)
-    assert (code, "another process" in words) == (73, True), words
+    code, stderr = zygote.refusal(job)
+    assert (code, "another process" in stderr) == (73, True), stderr
     time.sleep(max(0.0, stopped + 2 - time.monotonic()))
     process.signal(signal.SIGCONT)
     load.run(process.link, 0.1)
@@ -150,7 +150,7 @@ def test_a_killed_directory_is_replayed_to_the_same_state_every_time(
 # rows: P20, P25
 @pytest.mark.parametrize("at_call", [1, 2, 5])
 @pytest.mark.parametrize(
-    ("operation", "code", "words"),
+    ("operation", "code", "expected"),
     [
         ("sync", errno.EIO, "Input/output error"),
         ("sync", errno.ENOSPC, "No space left"),
@@ -160,7 +160,7 @@ def test_a_killed_directory_is_replayed_to_the_same_state_every_time(
     ],
 )
 def test_a_failing_disk_ends_the_process_and_loses_nothing_acked(
-    zygote: Zygote, tmp_path: Path, operation: str, code: int, words: str, at_call: int
+    zygote: Zygote, tmp_path: Path, operation: str, code: int, expected: str, at_call: int
 ) -> None:
     job = Job("serve", str(tmp_path / "data"), is_faulty=True)
     process = zygote.serve(job)
@@ -171,18 +171,18 @@ def test_a_failing_disk_ends_the_process_and_loses_nothing_acked(
     process.link.ask("arm", operation, at_call, code)
     acked = write_until_the_end(process, 3)
     assert process.wait() == 74
-    assert words in process.stderr()
+    assert expected in process.stderr()
     process.close()
     process = zygote.serve(job)
     assert_written(process, "s", acked)
-    # The one without an answer is sent again: stored once, whatever had become of it.
+    # Send the message without a response again: it must be stored once.
     assert isinstance(write(process, "s", acked), Appended | Duplicate)
     assert len(messages(process, "s")) == acked + 1
     process.close()
 
 
 def write_until_the_end(process: Process, seq: int) -> int:
-    """Append one by one until nobody answers any more; answer how many were acked in all."""
+    """Append one by one until the process ends; return how many messages were acked."""
     numbers = {}
     for number in range(seq, seq + 100):
         tag = ProducerTag("p", number, number, epoch=1)
@@ -209,7 +209,7 @@ def test_a_sync_the_kernel_fails_ends_the_process_and_loses_nothing_acked(
     create(process, "s")
     process.close()
     inject = f"inject=fdatasync:error=EIO:when={at_call}+"
-    # Strace counts for each thread. The first calls may already fail in recovery.
+    # strace counts the calls of each thread. The first ones may already fail in recovery.
     process = start_alone(job, ["strace", "-f", "-qq", "-o", "/dev/null", "-e", inject])
     acked = 0
     with suppress(Hangup):
@@ -224,7 +224,7 @@ def test_a_sync_the_kernel_fails_ends_the_process_and_loses_nothing_acked(
     process.close()
 
 
-# ---- no room -------------------------------------------------------------------------------------
+# ---- no disk space -------------------------------------------------------------------------------
 
 
 @pytest.mark.root
@@ -237,14 +237,14 @@ def test_a_read_only_directory_is_refused(zygote: Zygote, tmp_path: Path) -> Non
         process.wait()
         process.close()
         mount(disk, "-o", "remount,ro")
-        code, words = zygote.refusal(job)
-        assert (code, "Read-only" in words) == (74, True), words
-        code, words = zygote.refusal(small(disk / "new"))
-        assert (code, "Read-only" in words) == (74, True), words
+        code, stderr = zygote.refusal(job)
+        assert (code, "Read-only" in stderr) == (74, True), stderr
+        code, stderr = zygote.refusal(small(disk / "new"))
+        assert (code, "Read-only" in stderr) == (74, True), stderr
 
 
 def fill_up(process: Process, path: str, seq: int) -> int:
-    """Append until the disk is full; answer how many were acked."""
+    """Append until the disk is full; return how many messages were acked."""
     for number in range(seq, seq + 1_000):
         outcome = write(process, path, number)
         if isinstance(outcome, DiskFull):
@@ -276,18 +276,18 @@ def test_a_full_disk_refuses_growth_and_nothing_else_and_recovers_by_itself(
                 assert isinstance(write(process, path, kept), Appended)
         filled = fill_up(process, "b", 0)
         _serve_while_full(process, filled)
-        # A restart changes nothing of that.
+        # The same holds after a restart.
         process.close()
         process = zygote.serve(job)
         assert_written(process, "a", 5)
         assert_written(process, "b", filled)
         _serve_while_full(process, filled)
-        # Room returns: the checkpoint frees the segments of what was deleted.
+        # After a delete, the checkpoint removes the segments of the deleted stream.
         assert process.link.ask("submit", Delete("b", 0)) == Deleted(is_soft=False)
         deadline = time.monotonic() + 10
         seq = 5
         while isinstance(outcome := write(process, "a", seq), DiskFull):
-            assert time.monotonic() < deadline, "growth did not resume"
+            assert time.monotonic() < deadline, "appends are still refused"
             time.sleep(0.05)
         assert isinstance(outcome, Appended)
         again = fill_up(process, "a", seq + 1)
@@ -301,9 +301,9 @@ def test_a_full_disk_refuses_growth_and_nothing_else_and_recovers_by_itself(
 
 
 def _serve_while_full(process: Process, filled: int) -> None:
-    """Check everything that must work without room."""
-    place: Place = process.link.ask("settle")
-    assert place.is_full
+    """Check everything that must work while the disk is full."""
+    position: JournalPosition = process.link.ask("settle")
+    assert position.is_full
     assert isinstance(write(process, "b", filled), DiskFull)
     duplicate = write(process, "b", filled - 1)
     assert isinstance(duplicate, Duplicate)
@@ -330,7 +330,7 @@ def test_a_checkpoint_without_room_is_dropped_and_made_later(
             create(process, f"t-{n}")
         before = checkpoints(path)
         process.link.ask("checkpoint")
-        assert checkpoints(path) == before, "there was room after all"
+        assert checkpoints(path) == before, "the disk was not full"
         assert isinstance(write(process, "s", 0), Appended)
         process.link.ask("checkpoint")
         assert checkpoints(path) == before
@@ -350,7 +350,7 @@ def test_a_checkpoint_without_room_is_dropped_and_made_later(
 def test_a_checkpoint_on_a_nearly_full_disk_never_ends_the_process(
     zygote: Zygote, tmp_path: Path, left_bytes: int
 ) -> None:
-    """A short write inside LMDB reads as an I/O error there; it is still only a full disk."""
+    """LMDB reports a short write as an I/O error; it must be handled as a full disk."""
     with small_disk(tmp_path / "disk", 4096 * KIB) as disk:
         path = disk / "data"
         job = Job("serve", str(path), segment_bytes=256 * KIB)
@@ -419,9 +419,9 @@ def test_a_new_directory_without_room_is_a_failed_disk_and_not_corrupt(
 ) -> None:
     with small_disk(tmp_path / "disk", size_bytes) as disk:
         job = Job("serve", str(disk / "data"), segment_bytes=256 * KIB)
-        code, words = zygote.refusal(job)
-        assert code == 74, words
-        assert "No space left" in words or "no room" in words
+        code, stderr = zygote.refusal(job)
+        assert code == 74, stderr
+        assert "No space left" in stderr or "no room" in stderr
 
 
 def test_a_directory_that_was_hardly_begun_begins_again(zygote: Zygote, tmp_path: Path) -> None:

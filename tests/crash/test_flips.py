@@ -1,4 +1,4 @@
-"""One flipped bit anywhere: found, or without any effect; never served as something else."""
+"""A flipped bit is detected or has no effect; wrong data is never served."""
 
 import os
 from collections import Counter
@@ -25,28 +25,28 @@ from tests.crash.script import Built, build, small
 pytestmark = pytest.mark.crash
 
 FLIPS = int(os.environ.get("SEMEL_FLIPS", "2400"))
-# The same flips on every run; SEMEL_SEED and SEMEL_FLIPS choose others and more.
+# Every run flips the same bits; SEMEL_SEED chooses other bits and SEMEL_FLIPS their number.
 SEED = int(os.environ.get("SEMEL_SEED", "20261115"))
 
 CORRUPT = "refused at start"
 CORRUPT_READ = "refused at a read"
-CORRUPT_LATER = "refused by the next life"
+CORRUPT_LATER = "refused after a restart"
 CRASHED = "crashed by a signal"
 HARMLESS = "harmless"
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     with quick_directory() as path:
         yield path
 
 
-def judge(expected: list[object], found: list[object], code: int, words: str) -> str:
-    """Name what a flip led to; anything unnamed is a silent misread."""
+def judge(expected: list[object], found: list[object], code: int, stderr: str) -> str:
+    """Classify the result of a flip."""
     failures = [value for value in found if isinstance(value, Failure)]
     digests = [value for value in found if isinstance(value, str)]
     if digests != expected[: len(digests)]:
-        return f"silent misread: {len(digests)} lives, code {code}"
+        return f"silent misread: {len(digests)} runs, code {code}"
     if code < 0:
         return CRASHED
     if failures or code == 65:
@@ -54,11 +54,11 @@ def judge(expected: list[object], found: list[object], code: int, words: str) ->
         return CORRUPT_LATER if digests else first
     if code == 0 and digests == expected:
         return HARMLESS
-    return f"unexplained: code {code}: {words[-600:]}"
+    return f"unexplained: code {code}: {stderr[-600:]}"
 
 
 def flips(built: Built, count: int, random: Random) -> Iterator[tuple[str, int]]:
-    """Choose bits: half of them in the checkpoint (half of these where it is not empty)."""
+    """Choose bits: half of them in the checkpoint, and half of these in bytes that are not 0."""
     others = [path for path in vital_files(built.path) if path.name != CHECKPOINT]
     sizes = [path.stat().st_size for path in others]
     checkpoint = (built.path / CHECKPOINT).read_bytes()
@@ -76,12 +76,12 @@ def flips(built: Built, count: int, random: Random) -> Iterator[tuple[str, int]]
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
 def test_no_flipped_bit_is_ever_served(
-    zygote: Zygote, place: Path, figure: Report, is_closed: bool
+    zygote: Zygote, directory: Path, figure: Report, is_closed: bool
 ) -> None:
-    built = build(zygote, place / "data", is_closed=is_closed)
-    trial = place / "trial"
-    expected, code, words = zygote.inspect(small(copy(built.path, trial)))
-    assert (len(expected), code) == (2, 0), words
+    built = build(zygote, directory / "data", is_closed=is_closed)
+    trial = directory / "trial"
+    expected, code, stderr = zygote.inspect(small(copy(built.path, trial)))
+    assert (len(expected), code) == (2, 0), stderr
     counts: dict[str, Counter[str]] = {"checkpoint": Counter(), "journal": Counter()}
     bad = []
     for name, bit in flips(built, FLIPS // 2, Random(SEED)):
@@ -99,19 +99,19 @@ def test_no_flipped_bit_is_ever_served(
 
 # rows: X11
 def test_damage_to_the_last_acked_group_is_corruption_and_no_torn_tail(
-    zygote: Zygote, place: Path, figure: Report
+    zygote: Zygote, directory: Path, figure: Report
 ) -> None:
-    built = build(zygote, place / "data", is_closed=False)
+    built = build(zygote, directory / "data", is_closed=False)
     last = segments(built.path)[-1]
     at, end = built.first - int(last.stem), built.end - int(last.stem)
-    assert 0 <= at < end, "the last group should lie in the last segment"
+    assert 0 <= at < end, "the last group is not in the last segment"
     random = Random(SEED)
     for position in range(at, end):
-        trial = copy(built.path, place / "trial")
+        trial = copy(built.path, directory / "trial")
         flip(trial / last.name, 8 * position + random.randrange(8))
         before = contents(trial)
-        code, words = zygote.inspect(small(trial))[1:]
-        assert code == 65, f"byte {position}: {code}: {words}"
-        assert last.name in words
+        code, stderr = zygote.inspect(small(trial))[1:]
+        assert code == 65, f"byte {position}: {code}: {stderr}"
+        assert last.name in stderr
         assert contents(trial) == before, f"byte {position}: the directory was changed"
     figure(f"last acked group: {end - at} bytes, one bit of each flipped, all refused with 65")

@@ -1,4 +1,4 @@
-"""kill -9, over and over, under load."""
+"""The server is killed with SIGKILL many times, under load."""
 
 import os
 import time
@@ -20,7 +20,7 @@ SEED = int(os.environ.get("SEMEL_SEED", "0")) or time.time_ns() % 1_000_000_000
 
 
 class Loop:
-    """Lives and deaths of a server on one directory."""
+    """Starts and kills a server on one directory, many times."""
 
     def __init__(self, zygote: Zygote, job: Job, random: Random) -> None:
         self._zygote = zygote
@@ -35,23 +35,23 @@ class Loop:
         self.load.create_streams(process.link)
         process.close()
 
-    def live_and_die(self) -> None:
+    def run_and_kill(self) -> None:
         process = self._zygote.start(self._job)
         try:
             if self._random.random() < 0.15:
-                # Not even recovery is safe.
+                # Kill the process during recovery.
                 time.sleep(self._random.uniform(0, 0.015))
                 self.in_recovery += 1
             else:
                 self.replayed += process.ready().replayed_frames
-                self._live(process)
+                self._run_load(process)
             code = process.kill()
-            assert code == -9, f"it ended by itself: {code}: {process.stderr()}"
+            assert code == -9, f"the process ended by itself: {code}: {process.stderr()}"
             self.load.take(process.link.drain())
         finally:
             process.close()
 
-    def _live(self, process: Process) -> None:
+    def _run_load(self, process: Process) -> None:
         self.load.resume(process.link)
         self.load.run(process.link, self._random.uniform(0.001, 0.060))
 
@@ -77,7 +77,7 @@ def test_nothing_acked_is_lost_doubled_or_torn_by_kills(
     try:
         loop.first()
         for _ in range(KILLS):
-            loop.live_and_die()
+            loop.run_and_kill()
         loop.last()
     except BaseException as error:
         error.add_note(f"seed: SEMEL_SEED={SEED}")

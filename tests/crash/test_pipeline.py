@@ -1,4 +1,4 @@
-"""A graph in three stages, killed at every boundary of a step: every message once on every leg."""
+"""A graph of three stages, killed at each boundary of a step, writes each message once."""
 
 import json
 import random
@@ -20,10 +20,10 @@ from tests.crash.pipeline_child import is_bad
 from tests.crash.process import ROOT
 
 PROCESSORS: Final = ("fork", "pair", "mark", "store")
-PLACES: Final = [(one, boundary) for one in PROCESSORS for boundary in BOUNDARIES]
+CRASH_POINTS: Final = [(one, boundary) for one in PROCESSORS for boundary in BOUNDARIES]
 ROUNDS: Final = 10
 SOURCE_KILLS: Final = 10
-MESSAGES_PER_LIFE: Final = 12
+MESSAGES_PER_RUN: Final = 12
 SEED: Final = 23
 
 
@@ -41,9 +41,9 @@ class Zygote:
             stdout=subprocess.PIPE,
         )
 
-    def live(self, where: tuple[str, str], times: int, *, kills_server: bool = False) -> int:
-        """Let one run live with more messages, until it ends or dies; tell how it ended."""
-        self._limit += MESSAGES_PER_LIFE
+    def run(self, where: tuple[str, str], times: int, *, kills_server: bool = False) -> int:
+        """Run the graph with more messages until it ends or is killed; return its exit code."""
+        self._limit += MESSAGES_PER_RUN
         job = {
             "url": self._server.url,
             "limit": self._limit,
@@ -56,9 +56,9 @@ class Zygote:
         self._popen.stdin.write(json.dumps(job).encode() + b"\n")
         self._popen.stdin.flush()
         while True:
-            words: dict[str, Any] = self._heard()
-            if "ended" in words:
-                return int(words["ended"])
+            report = self._receive()
+            if "ended" in report:
+                return int(report["ended"])
             self.servers_killed += 1
             self._server.kill()
             self._server.restart()
@@ -67,15 +67,15 @@ class Zygote:
 
     @property
     def messages(self) -> int:
-        """How many messages the source has by now."""
+        """The number of messages of the source over all runs so far."""
         return self._limit
 
-    def _heard(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         assert self._popen.stdout is not None
         line = self._popen.stdout.readline()
-        assert line, "the zygote is gone"
-        words: dict[str, Any] = json.loads(line)
-        return words
+        assert line, "the zygote has ended"
+        report: dict[str, Any] = json.loads(line)
+        return report
 
     def close(self) -> None:
         assert self._popen.stdin is not None
@@ -100,28 +100,28 @@ def values(server: LocalServer, path: str) -> list[Any]:
 
 # rows: C24, X14
 @pytest.mark.crash
-@pytest.mark.timeout(400)  # hundreds of processes; half a minute on a quiet machine
+@pytest.mark.timeout(400)  # hundreds of processes: 30 seconds on an idle machine
 def test_every_message_is_once_on_every_leg_wherever_a_graph_is_killed(
     tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     chance = random.Random(SEED)
     killed = 0
     with local() as server, zygote_of(server, tmp_path / "sink.db") as zygote:
-        lives = [*PLACES * ROUNDS, *[("numbers", "yielded")] * SOURCE_KILLS]
-        chance.shuffle(lives)
-        for where in lives:
+        runs = [*CRASH_POINTS * ROUNDS, *[("numbers", "yielded")] * SOURCE_KILLS]
+        chance.shuffle(runs)
+        for where in runs:
             times = 1 if where[1] == BEGUN else chance.randrange(1, 4)
-            code = zygote.live(where, times)
+            code = zygote.run(where, times)
             assert code in (0, -signal.SIGKILL)
             killed += code != 0
-        for where in PLACES:
-            assert zygote.live(where, 1, kills_server=True) == 0
-        assert zygote.live(("nobody", ""), 1) == 0
+        for where in CRASH_POINTS:
+            assert zygote.run(where, 1, kills_server=True) == 0
+        assert zygote.run(("nobody", ""), 1) == 0
         _check(server, zygote.messages, tmp_path / "sink.db")
         steps = len(values(server, "crash/trace"))
         servers = zygote.servers_killed
     assert killed >= 200
-    assert servers >= len(PLACES) - len(PROCESSORS)
+    assert servers >= len(CRASH_POINTS) - len(PROCESSORS)
     figure(
         f"pipeline in three stages: {killed} runners and {servers} servers killed at the"
         f" boundaries of steps; {zygote.messages:,} messages in {steps:,} records of steps, each"

@@ -1,4 +1,4 @@
-"""The power fails under a real file system: what was acked is on the platter."""
+"""After a power failure on a real file system, everything that was acked is on disk."""
 
 import os
 import time
@@ -21,17 +21,17 @@ CUTS = int(os.environ.get("SEMEL_POWER_CUTS", "40"))
 SEED = int(os.environ.get("SEMEL_SEED", "0")) or time.time_ns() % 1_000_000_000
 
 
-def live_until_the_cut(zygote: Zygote, disk: FragileDisk, job: Job, load: Load, life: float) -> int:
-    """Serve for a while and lose power; answer how the process ended."""
+def run_until_cut(zygote: Zygote, disk: FragileDisk, job: Job, load: Load, seconds: float) -> int:
+    """Serve for some seconds, cut the power, and return how the process ended."""
     process = zygote.start(job)
     try:
         process.ready()
         load.resume(process.link)
-        load.run(process.link, life)
+        load.run(process.link, seconds)
         load.take(process.link.receive(0))
         disk.cut_power()
-        # Nobody hears an answer after the power is gone, and a sync that was under way may claim
-        # success here. The engine itself must notice soon and end.
+        # Responses after the cut do not count, because a sync that was in progress may report
+        # success here. The engine may notice the failure and exit with 74.
         code = wait_or_kill(process)
         assert code in (-9, 74), f"{code}: {process.stderr()}"
         return code
@@ -42,7 +42,7 @@ def live_until_the_cut(zygote: Zygote, disk: FragileDisk, job: Job, load: Load, 
 
 
 def wait_or_kill(process: Process) -> int:
-    """Keep the process busy, not listening, until it ends; kill it if it does not."""
+    """Send commands and ignore the responses until the process ends; kill it after 0.2 s."""
     deadline = time.monotonic() + 0.2
     while process.link.is_open and time.monotonic() < deadline:
         process.link.send("submit", Create("after the end", 0, "i"))
@@ -67,7 +67,7 @@ def test_nothing_acked_is_lost_when_the_power_fails(
         load.create_streams(process.link)
         process.close()
         for _ in range(CUTS):
-            code = live_until_the_cut(zygote, disk, job, load, random.uniform(0.001, 0.150))
+            code = run_until_cut(zygote, disk, job, load, random.uniform(0.001, 0.150))
             ended_by_itself += code == 74
             disk.pull_out()
             disk.plug_in()

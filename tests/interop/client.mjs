@@ -1,14 +1,14 @@
-// What the official client does with a server, one story per name; prints what it saw as JSON.
+// Runs one scenario with the official client, and prints the result as JSON.
 //
-// node --input-type=module - STORY URL < client.mjs
+// node --input-type=module - SCENARIO URL < client.mjs
 
 import { DurableStream, IdempotentProducer } from "@durable-streams/client"
 
-const [story, url] = process.argv.slice(2)
+const [scenario, url] = process.argv.slice(2)
 
 const create = (contentType) => DurableStream.create({ url, contentType })
 
-// Append the next message when the one before it was read: all but the first arrive live.
+// Append each message when the previous one was read, so that all but the first arrive live.
 async function follow(handle, live, texts) {
   const [first, ...later] = texts
   await handle.append(JSON.stringify(first))
@@ -24,7 +24,7 @@ async function follow(handle, live, texts) {
   return { seen, closed: session.streamClosed, offset: session.offset }
 }
 
-// Run a producer to its end; what its errors say.
+// Run a producer until everything is flushed; return its state and the names of its errors.
 async function produce(handle, id, options, values) {
   const errors = []
   const producer = new IdempotentProducer(handle, id, {
@@ -36,7 +36,7 @@ async function produce(handle, id, options, values) {
   return { errors, epoch: producer.epoch, next: producer.nextSeq, pending: producer.pendingCount }
 }
 
-const stories = {
+const scenarios = {
   async everyday() {
     const handle = await create("application/json")
     await handle.append(JSON.stringify({ id: 1 }), { seq: "a" })
@@ -77,7 +77,7 @@ const stories = {
   async producer() {
     const handle = await create("application/json")
     const values = Array.from({ length: 500 }, (_, n) => n)
-    // Small batches: many are in flight.
+    // Small batches, so that many are in flight.
     return produce(handle, "p", { maxBatchBytes: 64, lingerMs: 0 }, values)
   },
 
@@ -90,5 +90,5 @@ const stories = {
   },
 }
 
-process.stdout.write(JSON.stringify(await stories[story]()))
+process.stdout.write(JSON.stringify(await scenarios[scenario]()))
 process.exit(0)

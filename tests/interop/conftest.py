@@ -1,4 +1,4 @@
-"""One server for each worker, and the packages that npm installed."""
+"""Fixtures: one server per worker, and the packages installed by npm."""
 
 import shutil
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def stream(server: Server) -> Stream:
-    """A path nobody has used."""
+    """A stream with an unused path."""
     return server.stream()
 
 
 @pytest.fixture(scope="session")
 def packages() -> Path:
-    """Where node finds the official client and the reference server."""
+    """The folder where node finds the official client and the reference server."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node or npm is missing")
     if not (HOME / ".installed").exists():
@@ -37,6 +37,6 @@ def packages() -> Path:
 
 @pytest.fixture(scope="session")
 def reference_url(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a reference server."""
+    """The URL of a reference server."""
     with reference_server(tmp_path_factory.mktemp("node"), packages) as url:
         yield url

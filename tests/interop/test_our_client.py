@@ -1,4 +1,4 @@
-"""Both our clients against the reference server: they must not need semel on the other side."""
+"""Both our clients against the reference server: they must work with servers other than semel."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Our producer against the reference server, which knows no sessions."""
+"""Our producer against the reference server, which does not support sessions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,14 +28,14 @@ def values(stream: Stream) -> list[object]:
 @pytest.mark.parametrize("identity", [{"epoch": 0}, {"auto_claim": True}], ids=str)
 def test_it_writes_everything_once_and_in_order(orders: Stream, identity: dict[str, Any]) -> None:
     acks: list[Any] = []
-    # Small batches: many are in flight.
+    # Small batches, so that many are in flight.
     with orders.producer("p", max_batch_bytes=64, on_batch_ack=acks.append, **identity) as producer:
         for n in range(500):
             producer.append(n)
         producer.flush()
         assert (producer.pending_count, producer.in_flight_count) == (0, 0)
     assert sum(ack.count for ack in acks) == 500
-    assert len(acks) > 5, "it was all one batch"
+    assert len(acks) > 5, "too few batches"
     assert values(orders) == list(range(500))
 
 
@@ -53,7 +53,7 @@ def test_it_claims_an_epoch_and_the_one_before_is_fenced(orders: Stream) -> None
             old.flush()
         assert fenced.value.current_epoch == 5
         with pytest.raises(errors.ProducerFenced):
-            old.append("y")  # for good: it does not steal the id back
+            old.append("y")  # permanently: the old producer does not claim the id again
     assert values(orders) == ["a", "b"]
 
 
@@ -88,7 +88,7 @@ def test_what_only_semel_can_store_is_refused_and_nothing_is_sent(orders: Stream
                 producer.append("lost", **extras)
         producer.append("kept")
     assert values(orders) == ["kept"]
-    assert acks[0].offset is None, "its offsets do not count messages"
+    assert acks[0].offset is None, "offsets of the reference server do not count messages"
 
 
 def test_bytes_are_joined(client: Client) -> None:

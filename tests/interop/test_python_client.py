@@ -63,7 +63,7 @@ def test_it_follows_a_stream(live: Any, stream: Stream) -> None:
                 seen.append(item)
                 if item == 3:
                     break
-                handle.append(item + 1)  # so all but the first arrive live
+                handle.append(item + 1)  # all messages but the first arrive live
     assert seen == [1, 2, 3]
     assert stream.text == "[1,2,3]"
 

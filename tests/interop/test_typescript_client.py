@@ -13,18 +13,18 @@ from tests.spec.process import PATIENCE_SECONDS, Stream, offset_of
 SCRIPT: Final = Path(__file__).with_name("client.mjs")
 VERSION: Final = "0.2.7"
 
-Tell = Callable[[str], Any]
+RunScenario = Callable[[str], Any]
 
 
 @pytest.fixture
-def tell(packages: Path, stream: Stream) -> Tell:
-    """Have the client live through a story; what it saw."""
+def run_scenario(packages: Path, stream: Stream) -> RunScenario:
+    """Return a function that runs a scenario of client.mjs and returns its JSON result."""
 
-    def run(story: str) -> Any:
+    def run(scenario: str) -> Any:
         url = stream.server.url + stream.target
         with SCRIPT.open("rb") as script:
             found = subprocess.run(
-                ["node", "--input-type=module", "-", story, url],
+                ["node", "--input-type=module", "-", scenario, url],
                 stdin=script,
                 cwd=packages,
                 capture_output=True,
@@ -42,9 +42,9 @@ def test_the_client_is_the_one_named_here(packages: Path) -> None:
     assert msgspec.json.decode(about.read_bytes())["version"] == VERSION
 
 
-def test_it_creates_appends_and_reads(tell: Tell, stream: Stream) -> None:
-    saw = tell("everyday")
-    assert saw == {
+def test_it_creates_appends_and_reads(run_scenario: RunScenario, stream: Stream) -> None:
+    result = run_scenario("everyday")
+    assert result == {
         "items": [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}],
         "rest": [],
         "type": "application/json",
@@ -54,13 +54,13 @@ def test_it_creates_appends_and_reads(tell: Tell, stream: Stream) -> None:
     assert stream.text == '[{"id":1},{"id":2},{"id":3},{"id":4}]'
 
 
-def test_it_reads_the_bytes_it_wrote(tell: Tell, stream: Stream) -> None:
-    assert tell("bytes") == [0, 255, 10, 13]
+def test_it_reads_the_bytes_it_wrote(run_scenario: RunScenario, stream: Stream) -> None:
+    assert run_scenario("bytes") == [0, 255, 10, 13]
     assert stream.pages() == [b"\x00\xff\n\r"]
 
 
-def test_it_closes_and_deletes(tell: Tell, stream: Stream) -> None:
-    assert tell("ends") == {
+def test_it_closes_and_deletes(run_scenario: RunScenario, stream: Stream) -> None:
+    assert run_scenario("ends") == {
         "finalOffset": offset_of(2),
         "refused": 409,
         "closed": "true",
@@ -70,23 +70,29 @@ def test_it_closes_and_deletes(tell: Tell, stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
-def test_it_follows_a_stream_to_its_end(live: str, tell: Tell, stream: Stream) -> None:
-    assert tell(live) == {"seen": [1, 2, 3], "closed": True, "offset": offset_of(3)}
+def test_it_follows_a_stream_to_its_end(
+    live: str, run_scenario: RunScenario, stream: Stream
+) -> None:
+    assert run_scenario(live) == {"seen": [1, 2, 3], "closed": True, "offset": offset_of(3)}
     assert stream.text == "[1,2,3]"
 
 
 # rows: D20, U01
-def test_its_producer_writes_everything_once_and_in_order(tell: Tell, stream: Stream) -> None:
-    saw = tell("producer")
-    assert (saw["errors"], saw["epoch"], saw["pending"]) == ([], 0, 0)
-    assert saw["next"] > 5, "it was all one batch"
+def test_its_producer_writes_everything_once_and_in_order(
+    run_scenario: RunScenario, stream: Stream
+) -> None:
+    result = run_scenario("producer")
+    assert (result["errors"], result["epoch"], result["pending"]) == ([], 0, 0)
+    assert result["next"] > 5, "too few batches"
     assert msgspec.json.decode(stream.text) == list(range(500))
 
 
 # rows: D09, D11, U09
-def test_its_producer_claims_an_epoch_and_a_zombie_is_fenced(tell: Tell, stream: Stream) -> None:
-    saw = tell("claim")
-    assert (saw["first"]["errors"], saw["first"]["epoch"]) == ([], 4)
-    assert (saw["second"]["errors"], saw["second"]["epoch"]) == ([], 5)
-    assert "StaleEpochError" in saw["zombie"]["errors"]
+def test_its_producer_claims_an_epoch_and_a_zombie_is_fenced(
+    run_scenario: RunScenario, stream: Stream
+) -> None:
+    result = run_scenario("claim")
+    assert (result["first"]["errors"], result["first"]["epoch"]) == ([], 4)
+    assert (result["second"]["errors"], result["second"]["epoch"]) == ([], 5)
+    assert "StaleEpochError" in result["zombie"]["errors"]
     assert stream.text == '["a","b","c"]'
