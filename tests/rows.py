@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs/reference/seeds.md"
 
-# Seeds that are not implemented yet, with their number of rows. A seed is removed from here when its
-# table is added to the page.
+# Seeds that are not implemented yet, with their number of rows. A seed is removed when its table is
+# added to the page.
 PLANNED: Final[dict[str, int]] = {}
 
 MARK: Final = "# rows:"

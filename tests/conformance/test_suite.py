@@ -55,7 +55,7 @@ def failures(report: dict[str, Any]) -> list[str]:
     ]
 
 
-# One test instead of four, because the runs must not share the server at the same time.
+# One test instead of four, because the runs must not overlap on one server.
 @pytest.mark.conformance
 @pytest.mark.timeout((RUNS + 1) * RUN_SECONDS_MAX)
 def test_the_public_suite_passes_three_times_in_a_row_and_again_after_a_kill(

@@ -1,7 +1,7 @@
 """Records the protocol: `python -m tests.golden --write` rewrites the golden files.
 
-Without `--write` they are compared, and the exit code is 1 if anything differs. Either way the
-codes of docs/reference/errors.md that are not provoked are printed, with the reason.
+Without `--write` the recording is compared with them, and the exit code is 1 if anything differs.
+In both cases the codes of docs/reference/errors.md that are not provoked are printed, with reasons.
 """
 
 import sys
@@ -15,7 +15,7 @@ from tests.golden.sections import record
 
 
 def main(arguments: list[str]) -> int:
-    """Record, then write or compare."""
+    """Record the protocol, then write or compare the golden files; return the exit code."""
     if arguments not in ([], ["--write"]):
         print("usage: python -m tests.golden [--write]", file=sys.stderr)
         return 2
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
 
 
 def compare(recorded: Golden, live: Golden) -> int:
-    """Print what differs; 1 if anything does."""
+    """Print all differences; return 1 if there are any."""
     found = False
     for name in Golden._fields:
         sections, now = getattr(recorded, name), getattr(live, name)

@@ -1,4 +1,4 @@
-"""Which codes of docs/reference/errors.md are provoked, and which are not, and why."""
+"""The codes of docs/reference/errors.md that are provoked, and why the others are not."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from tests.golden.exchanges import Entry
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/reference/errors.md"
 _CODE: Final = re.compile(r'^\{"code":"(\w+)"')
-# The codes of outcomes that are no refusals; no response carries them.
+# The codes of outcomes that are not refusals; no response contains them.
 DONE: Final = frozenset({"ok", "duplicate"})
 
 NOT_PROVOKED: Final[Mapping[str, str]] = {
@@ -27,7 +27,7 @@ NOT_PROVOKED: Final[Mapping[str, str]] = {
 
 
 def documented_codes(page: str) -> set[str]:
-    """Find the codes on the page: what stands in backticks in a column named `code`."""
+    """Return the codes of the page: the names in backticks in columns named `code`."""
     found: set[str] = set()
     for header, rows in _tables(page):
         if "code" not in header:
@@ -49,6 +49,6 @@ def _tables(page: str) -> Iterator[tuple[list[str], list[list[str]]]]:
 
 
 def codes_in(responses: Mapping[str, Sequence[Entry]]) -> set[str]:
-    """Find the codes of recorded refusals."""
+    """Return the codes of the recorded refusals."""
     bodies = (entry.get("body", "") for entries in responses.values() for entry in entries)
     return {found[1] for body in bodies if (found := _CODE.match(body)) is not None}

@@ -1,8 +1,8 @@
-"""HTTP/1.1 messages: read from sockets, written to them, and as entries of the golden files.
+"""HTTP/1.1 messages: read from sockets, written to sockets, and stored in the golden files.
 
-An entry holds all that matters of a message as text, in its order: method and target or status,
-header lines, body. What differs between two runs is a placeholder there. The headers that say how
-long a body is, and the date, are left out.
+An entry of a golden file holds a message as text: method and target or status, header lines in
+their order, and body. Placeholders replace the values that differ between two runs. The date and
+the headers that give the length of a body are left out.
 """
 
 import json
@@ -24,14 +24,14 @@ _BODILESS: Final = frozenset({204, 304})
 _FRAMES: Final = "application/vnd.semel.frames"
 _BINARY: Final = (_FRAMES, "application/vnd.semel.batch")
 
-# These are the same in every response; one word stands for the three of them, in this order.
+# These three lines are the same in every response; one placeholder replaces them.
 USUAL: Final = (
     "X-Content-Type-Options: nosniff",
     "Cross-Origin-Resource-Policy: cross-origin",
     "Access-Control-Allow-Origin: *",
 )
 _USUAL_WORD: Final = "<usual>"
-# The value is long, and the same in every response that has it: it is written once per section.
+# The value is long, so it is written only where it differs from that of the last response.
 _EXPOSED: Final = "Access-Control-Expose-Headers: "
 _EXPOSED_AGAIN: Final = f"{_EXPOSED}<as before>"
 
@@ -41,7 +41,7 @@ class Broken(Exception):
 
 
 class Request(NamedTuple):
-    """A request. A body of None has no Content-Length; an empty one has."""
+    """A request. If `body` is None, it has no Content-Length; if it is empty, it has one."""
 
     method: str
     target: str
@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A response; `body` is without chunks and compression, `raw` is what came."""
+    """A response; `body` is decoded, without chunks and compression, and `raw` is as received."""
 
     status: int
     lines: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Response(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """By names in lower case."""
+        """The headers by their names in lower case."""
         return _by_name(self.lines)
 
     @property
@@ -77,7 +77,7 @@ class Response(NamedTuple):
         return self.headers.get("connection") == "close"
 
     def encoded(self, method: str) -> bytes:
-        """As a server sends it; the lengths and the compression are made here."""
+        """Encode the response as a server sends it, with length and compression."""
         body = self.body
         if self.headers.get("content-encoding") == "gzip":
             body = zlib.compress(body, wbits=31)
@@ -93,7 +93,7 @@ class Response(NamedTuple):
 
 
 class Connection:
-    """One end of a TCP connection, read in messages."""
+    """A TCP connection from which whole messages are read."""
 
     def __init__(self, line: socket.socket) -> None:
         self.socket = line
@@ -110,7 +110,7 @@ class Connection:
         self.socket.sendall(data)
 
     def request(self) -> Request | None:
-        """Read one request; None if the other side has ended."""
+        """Read one request; return None if the other side has closed the connection."""
         try:
             first, lines, _ = self._head()
         except Broken:
@@ -123,7 +123,7 @@ class Connection:
     def response(self, method: str) -> Response:
         """Read one response to a request of this method."""
         first, lines, raw = self._head()
-        status = first.split(" ", 2)[1]  # the words after it are not the same in every Python
+        status = first.split(" ", 2)[1]  # the phrase after it differs between versions of Python
         headers = _by_name(lines)
         body = b""
         if int(status) in _BODILESS or method == "HEAD":
@@ -198,7 +198,7 @@ def _kept(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 class Entries:
-    """Turns messages of one section into entries, and entries into messages."""
+    """Converts messages of one section to entries, and entries to messages."""
 
     def __init__(self) -> None:
         self.names = Placeholders()
@@ -245,7 +245,7 @@ class Entries:
         return Response(int(entry["status"]), tuple(lines), self._filled(entry))
 
     def _short(self, response: Response) -> list[str]:
-        """Abbreviate the header lines that are the same everywhere."""
+        """Return the header lines, with placeholders for those that all responses have."""
         lines = list(response.lines)
         for at in range(len(lines)):
             if tuple(lines[at : at + len(USUAL)]) == USUAL:
@@ -267,7 +267,7 @@ class Entries:
         return {"body": self.names.normalise(body.decode(), is_response=is_response)}
 
     def _without_times(self, frames: bytes) -> str:
-        """Put placeholders where a body of frames has the times of its pieces."""
+        """Replace the time of each piece in a body of frames by a placeholder."""
         text, done = "", 0
         for at in frame_times(frames):
             (time_ms,) = struct.unpack_from("<q", frames, at)
@@ -293,7 +293,7 @@ def _text(body: bytes) -> str:
 
 
 def frame_times(frames: bytes) -> list[int]:
-    """Where a body of frames (docs/reference/http.md) has the time of each of its pieces."""
+    """Return the positions of the times of all pieces in frames (docs/reference/http.md)."""
     _, _, type_length, count = struct.unpack_from("<4sHHI", frames)
     at = 28 + type_length
     found = []

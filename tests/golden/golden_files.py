@@ -1,4 +1,4 @@
-"""The golden files: written, read, and compared with what a run of today has recorded."""
+"""Writes and reads the golden files, and compares them with a new recording."""
 
 import difflib
 import json
@@ -11,11 +11,11 @@ from tests.golden.exchanges import Entry
 
 FOLDER: Final = Path(__file__).parent
 _SHOWN_LINES_MAX: Final = 200
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # no file can hold one, but as an escape
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # UTF-8 cannot encode these, so they are escaped
 
 
 class Golden(NamedTuple):
-    """By section: requests, responses, and results of the client's calls."""
+    """Requests, responses and results of the client's calls, by section."""
 
     requests: Mapping[str, Sequence[Entry]]
     responses: Mapping[str, Sequence[Entry]]
@@ -33,7 +33,7 @@ def load(folder: Path = FOLDER) -> Golden:
 
 
 def write(golden: Golden, folder: Path = FOLDER) -> None:
-    """Write the golden files, in a form that shows a change of one entry as one."""
+    """Write the golden files so that a diff shows only the entries that have changed."""
     for name, sections in golden._asdict().items():
         parts = [
             f"{json.dumps(section)}: [\n" + ",\n".join(map(text_of, entries)) + "\n]"
@@ -44,7 +44,7 @@ def write(golden: Golden, folder: Path = FOLDER) -> None:
 
 
 def text_of(entry: Entry) -> str:
-    """Print an entry: one line for each of its fields, more for a result that is long."""
+    """Format an entry: one line for each field, several lines for a long result."""
     lines = []
     for name, value in entry.items():
         shown = json.dumps(value, ensure_ascii=name == "bytes")
@@ -56,7 +56,7 @@ def text_of(entry: Entry) -> str:
 
 
 def differences(recorded: Sequence[Entry], live: Sequence[Entry]) -> str:
-    """Compare entries; empty if they are equal, else a diff that names the steps."""
+    """Compare entries; return a diff, or an empty string if they are equal."""
     if list(map(text_of, recorded)) == list(map(text_of, live)):
         return ""
     before, after = (

@@ -1,8 +1,8 @@
-"""JSON bodies that are wrong in every way, for each call that takes one.
+"""Malformed JSON bodies, for each call that takes a body.
 
-Each shape is a body that is well formed and names a stream, producer, transaction or sink that is
-not there: a change that is accepted shows by the refusal of that name. So next to nothing is ever
-applied: a producer is registered, and a step is pinned.
+The body of each shape is well formed, but names a stream, producer, transaction or sink that does
+not exist. If a change of the body is accepted, the server refuses that name. So almost nothing is
+applied: only a producer is registered, and a step is pinned.
 """
 
 import copy
@@ -17,7 +17,7 @@ Path = tuple[str | int, ...]
 
 
 class Shape(NamedTuple):
-    """A call and a body for it; `fixed` are fields that other shapes vary already."""
+    """A call and its body; other shapes already vary the fields in `fixed`."""
 
     name: str
     target: str
@@ -25,7 +25,7 @@ class Shape(NamedTuple):
     fixed: tuple[str, ...] = ()
 
 
-# An id of digits that the server has not given out.
+# A numeric id that the server has not assigned.
 _OWNER: Final = {"producer_id": "999999", "producer_epoch": 0}
 _CALL: Final = {"transaction_epoch": 1, **_OWNER, "operator": False}
 _COMMON: Final = tuple(_CALL)
@@ -119,7 +119,7 @@ SHAPES: Final = (
 
 
 def send_all(ask: Sender) -> None:
-    """Send every shape as it is, and with each change."""
+    """Send every shape unchanged, and with each change."""
     for shape in SHAPES:
         for change, body in (("as it is", _encoded(shape.body)), *changes(shape)):
             ask.recording.begin(f"{shape.name}: {change}")
@@ -128,7 +128,7 @@ def send_all(ask: Sender) -> None:
 
 
 def changes(shape: Shape) -> Iterator[tuple[str, bytes]]:
-    """Change a body in one way after the other; each change has a name."""
+    """Yield the name and the body of each change."""
     yield from _whole(shape.body)
     for path, value in fields_of(shape.body):
         if path[0] in shape.fixed:
@@ -144,7 +144,7 @@ def changes(shape: Shape) -> Iterator[tuple[str, bytes]]:
 
 
 def _whole(body: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Change a body as a whole."""
+    """Yield changes that do not concern a single field."""
     good = _encoded(body)
     name, value = next(iter(body.items()))
     yield "empty", b""
@@ -164,7 +164,7 @@ def _whole(body: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
 
 
 def _others(value: Any) -> Iterator[tuple[str, Any]]:
-    """Give values that a field cannot have, or not always."""
+    """Yield values that may be invalid for a field."""
     yield "null", None
     if isinstance(value, str):
         yield "a number", 5
@@ -187,7 +187,7 @@ def _others(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def fields_of(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Walk through all fields, outer ones first."""
+    """Yield the path and the value of all fields, outer fields first."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in pairs:
         yield (*path, key), inner

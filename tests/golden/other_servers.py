@@ -1,4 +1,4 @@
-"""Refusals that need a server of their own: small segments, short times, damaged data."""
+"""Refusals that need a separate server: small segments, short timeouts, damaged data."""
 
 import resource
 import time
@@ -15,7 +15,7 @@ SMALL_SEGMENTS: Final = ("--segment-bytes", "4096")
 
 
 def provoke_small_segments(ask: Sender, server: Server) -> None:
-    """Reach the limits of a server with small segments, then damage what it has stored."""
+    """Reach the limits of a server with small segments, then damage its stored data."""
     ask.recording.begin("limit_reached")
     paths = [f"s{number}" for number in range(6)]
     for path in paths:
@@ -37,7 +37,7 @@ def provoke_small_segments(ask: Sender, server: Server) -> None:
 
 
 def _refuse_files(ask: Sender, server: Server) -> None:
-    """Store a message in a segment that is not open, then let the server open no more files."""
+    """Store a message in a segment that is not open, then prevent the server from opening files."""
     _fill_segments(ask)
     ask.recording.begin("read_failed")
     append(ask, "s2", b"not to be read")
@@ -75,13 +75,13 @@ def _damage(server: Server, payload: bytes) -> None:
     raise AssertionError("the payload is not in the journal")
 
 
-# ---- short times --------------------------------------------------------------------------------
+# ---- short timeouts -----------------------------------------------------------------------------
 
 SHORT_TIMES: Final = ("--producer-idle-seconds", "0.05")
 
 
 def provoke_timeouts(ask: Sender, server: Server) -> None:
-    """Let a producer be idle too long, and send only the head of a request."""
+    """Let the state of an idle producer expire, and send only the head of a request."""
     ask.recording.begin("request_timeout")
     head = b"POST /v1/stream/slow HTTP/1.1\r\nHost: semel\r\nContent-Length: 9\r\n\r\n"
     with Connection.to(server.port).socket as line:
@@ -108,11 +108,11 @@ def _producer_state_expired(ask: Sender) -> None:
 # ---- too many connections ------------------------------------------------------------------------
 
 FILES_MAX: Final = 72
-_CONNECTIONS_MAX: Final = FILES_MAX - 64  # the rest is the server's own
+_CONNECTIONS_MAX: Final = FILES_MAX - 64  # the server reserves 64 files for itself
 
 
 def provoke_connection_limit(ask: Sender, server: Server) -> None:
-    """Connect to a server that has as many connections as it may have."""
+    """Connect to a server that has reached its connection limit."""
     ask.recording.begin("too_many_connections")
     connections = [Connection.to(server.port) for _ in range(_CONNECTIONS_MAX)]
     for connection in connections:

@@ -1,8 +1,8 @@
-"""Placeholders for what differs between two runs: names, times, cursors, ports.
+"""Placeholders for values that differ between two runs: ids, times, cursors, ports.
 
-A value gets the next number of its kind when it is first seen, and the same placeholder from then
-on: so two runs are equal if the same values are equal in both. Only cursors, of which two may be
-equal by chance, get a new number in every response.
+A value gets the next number of its kind when it occurs first, and keeps this placeholder. So two
+recordings are equal if the same values are equal in both. Only cursors get a new number in every
+response, because two of them may be equal by chance.
 """
 
 import json
@@ -20,7 +20,7 @@ _DAY_MS: Final = 24 * 60 * 60 * 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
-# In the order they are tried.
+# The alternatives are tried in this order.
 _VALUES: Final = re.compile(
     rf'(?P<deadline>(?<="deadline":"){_INSTANT})'
     rf"|(?P<time>{_INSTANT})"
@@ -39,13 +39,13 @@ _PLACEHOLDER: Final = re.compile(
     r"<(?P<kind>deadline|time|id|incarnation|cursor)-(?P<number>\d+)(?P<form>:ms|:u64)?>"
     r"|<(?P<only>duration|port|version|position|segment)>"
 )
-# What a placeholder without a number becomes where nobody has told a value.
+# The values of placeholders without a number, for which no value is known.
 _DURATION_MS: Final = 1000
 _POSITION: Final = 4096
 
 
 class Placeholders:
-    """The values that have a placeholder, in both directions."""
+    """Maps values to placeholders and back."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -57,11 +57,11 @@ class Placeholders:
     # ---- from values to placeholders -------------------------------------------------------------
 
     def learn_incarnations(self, response: str) -> None:
-        """Take note of the incarnations in a response: they look like other numbers."""
+        """Remember the incarnations in a response, because they look like other numbers."""
         self._incarnations.update(_INCARNATION.findall(response))
 
     def normalise(self, text: str, *, is_response: bool = False) -> str:
-        """Replace what differs between two runs."""
+        """Replace the values that differ between two runs by placeholders."""
 
         def placeholder(found: re.Match[str]) -> str:
             kind, value = str(found.lastgroup), found[0]
@@ -82,7 +82,7 @@ class Placeholders:
         return _VALUES.sub(placeholder, text)
 
     def normalise_value(self, value: Any, key: str = "") -> Any:
-        """Do the same in a value of dicts, lists and plain values; a key tells what a number is."""
+        """Do the same in dicts, lists and plain values; the key gives the kind of a number."""
         if isinstance(value, dict):
             return {
                 self.normalise(name): self.normalise_value(inner, name)
@@ -97,9 +97,9 @@ class Placeholders:
         return text if text.startswith("<") else value
 
     def of_binary_time(self, time_ms: int) -> str:
-        """Give the placeholder of a time that is eight bytes."""
+        """Return the placeholder of a time that is stored in eight bytes."""
         name = self._of_time_ms(time_ms, ":u64")
-        assert name is not None, f"{time_ms} is no time of now"
+        assert name is not None, f"{time_ms} is not a time of this run"
         return name
 
     def _of_instant(self, kind: str, text: str) -> str:
@@ -128,7 +128,7 @@ class Placeholders:
     # ---- from placeholders to values -------------------------------------------------------------
 
     def fill(self, text: str) -> str:
-        """Put values where placeholders are: those that are known, else new ones."""
+        """Replace placeholders by their values, or by new values if none are known."""
 
         def value(found: re.Match[str]) -> str:
             if found["only"] is not None:
@@ -154,7 +154,7 @@ class Placeholders:
 
 
 def _is_near(time_ms: int) -> bool:
-    """Whether a time is one of this run, and not one that the scenario has chosen."""
+    """Return whether a time is from this run, and not chosen by the scenario."""
     return abs(time_ms - time.time() * 1000) < _DAY_MS
 
 

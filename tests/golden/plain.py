@@ -1,4 +1,4 @@
-"""Calls of plain HTTP that the scripts of this folder are made of."""
+"""Plain HTTP calls that the scripts of this folder use."""
 
 import struct
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ NUMBER_MAX: Final = 2**53 - 1
 
 
 class Scripts(list[Script]):
-    """The scripts of a module; as a decorator it adds one."""
+    """The scripts of a module. Used as a decorator, the list adds a function."""
 
     def __call__(self, function: Script) -> Script:
         """Add a script."""
@@ -21,7 +21,7 @@ class Scripts(list[Script]):
 
 
 def run(scripts: Iterable[Script], ask: Sender) -> None:
-    """Carry out scripts; each is a step of its own name."""
+    """Run scripts; the name of each script is the name of a step."""
     for script in scripts:
         ask.recording.begin(script.__name__)
         script(ask)
@@ -29,7 +29,7 @@ def run(scripts: Iterable[Script], ask: Sender) -> None:
 
 
 def offset(ordinal: int) -> str:
-    """Print an offset as the protocol does."""
+    """Format an offset as in the protocol."""
     return f"{0:016d}_{ordinal:016d}"
 
 
@@ -68,12 +68,12 @@ def append(
 
 
 def dense(producer_id: str, epoch: int, seq: int) -> dict[str, Any]:
-    """The headers of a producer that counts its own epochs."""
+    """Return the headers of a producer that chooses its own epochs."""
     return {"producer_id": producer_id, "producer_epoch": epoch, "producer_seq": seq}
 
 
 def inside(transaction_id: str, epoch: int = 1, seq: int | None = None) -> dict[str, Any]:
-    """The headers of an append that is part of a transaction; with `seq`, of a staged one."""
+    """Return the headers of an append in a transaction; with `seq`, in a staged one."""
     found: dict[str, Any] = {"transaction_id": transaction_id, "transaction_epoch": epoch}
     return found if seq is None else {**found, "transaction_seq": seq}
 
@@ -86,7 +86,7 @@ def post(ask: Sender, target: str, **document: Any) -> Response:
 def begin(
     ask: Sender, name: str, producer_id: str | None = None, epoch: int = 0, **more: Any
 ) -> Response:
-    """Begin a transaction of a producer; by default of one of the same name."""
+    """Begin a transaction; by default the producer has the same name."""
     owner = {"producer_id": producer_id or name, "producer_epoch": epoch}
     return post(ask, "/v1/transactions", transaction_id=name, **owner, **more)
 
@@ -103,7 +103,7 @@ def call(ask: Sender, name: str, action: str, epoch: int = 1, **more: Any) -> Re
 
 
 def commit(ask: Sender, producer_id: str, seq: int, epoch: int = 0, **parts: Any) -> Response:
-    """Commit in one request; `expects` is called `if`."""
+    """Commit in one request; `expects` is sent as `if`."""
     owner = {"producer_id": producer_id, "producer_epoch": epoch, "producer_seq": seq}
     return post(ask, "/v1/commits", **owner, **_named(parts))
 
@@ -124,10 +124,10 @@ def _named(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_group(ask: Sender, group: str, **moves: Any) -> Response:
-    """Move a group, by stream."""
+    """Set the offsets of a group, by stream."""
     return post(ask, f"/v1/groups/{group}/offsets", offsets=moves)
 
 
 def incarnation_of(ask: Sender, path: str) -> str:
-    """Ask for the incarnation of a stream."""
+    """Return the incarnation of a stream."""
     return ask("HEAD", f"/v1/stream/{path}").headers["stream-incarnation"]

@@ -1,4 +1,4 @@
-"""Calls that succeed and that the public client does not make, by plain HTTP."""
+"""Plain HTTP calls that succeed and that the public client does not make."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""Records what a client and a server say to each other: a proxy, and a sender of plain HTTP."""
+"""Records requests and responses: a proxy, and a sender of plain HTTP."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from tests.golden.exchanges import Broken, Connection, Entries, Entry, Request, Response
 
-# A request that is sent as it is, malformed or not, and what it is called in the files.
+# The name, in the golden files, of a request that is sent as raw bytes.
 RAW: Final = "raw"
 
 
@@ -27,28 +27,28 @@ class Recording:
         self._last_ms = 0
 
     def begin(self, step: str) -> None:
-        """Name what the next exchanges are for."""
+        """Set the name of the step for the next exchanges."""
         self.step = step
 
     def pause(self, seconds: float) -> None:
-        """Wait before the next request; that is recorded with it."""
+        """Wait before the next request, and record the wait with this request."""
         self.note_pause(seconds)
         time.sleep(seconds)
 
     def note_pause(self, seconds: float) -> None:
-        """Record a wait, and do not wait."""
+        """Record a wait without waiting."""
         self._pause_ms += round(seconds * 1000)
 
     def wait_for_next_ms(self) -> None:
-        """Wait for another millisecond than that of the last exchange.
+        """Wait until the time in milliseconds is later than that of the last exchange.
 
-        The times of two exchanges are then never equal by chance.
+        So the times of two exchanges are never equal by chance.
         """
         while _now_ms() <= self._last_ms:
             time.sleep(0.0002)
 
     def note_time(self) -> None:
-        """Note the time of an exchange."""
+        """Remember the current time as that of the last exchange."""
         self._last_ms = _now_ms()
 
     def add_request(self, request: Request) -> None:
@@ -64,13 +64,13 @@ class Recording:
         self.requests.append(entry)
 
     def add_response(self, response: Response) -> None:
-        """Take the response to the last request."""
+        """Record the response to the last request."""
         self.note_time()
         asked = self.requests[-1].get("request", RAW)
         self.responses.append(self.entries.of_response(self.step, asked, response))
 
     def add_result(self, result: Entry) -> None:
-        """Take what a step of the scenario has returned or raised."""
+        """Record what a step of the scenario has returned or raised."""
         shown = self.entries.names.normalise_value(result)
         self.results.append({"step": self.step, **shown})
 
@@ -80,7 +80,7 @@ def _now_ms() -> int:
 
 
 class Listener:
-    """Accepts connections on a port of loopback, each served by a thread of its own."""
+    """Accepts connections on a loopback port and serves each in a separate thread."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -117,14 +117,14 @@ class Listener:
             self.serve(connection)
 
     def serve(self, connection: Connection) -> None:
-        """Answer the requests of one connection."""
+        """Respond to the requests of one connection."""
         raise NotImplementedError
 
 
 class Proxy(Listener):
-    """Passes requests on to a server and records both sides, one exchange at a time.
+    """Forwards requests to a server and records requests and responses, one exchange at a time.
 
-    A message is passed on when all of it has come: an event stream must end by itself.
+    A message is forwarded when it is complete, so an event stream must end by itself.
     """
 
     def __init__(self, port: int, recording: Recording) -> None:
@@ -147,7 +147,7 @@ class Proxy(Listener):
 
 
 class Sender:
-    """Sends plain HTTP to a server, and records both sides. One connection is kept."""
+    """Sends plain HTTP over one connection, and records requests and responses."""
 
     def __init__(self, port: int, recording: Recording) -> None:
         self.port = port
@@ -161,7 +161,7 @@ class Sender:
         body: Any = None,
         headers: Mapping[str, object] | Sequence[str] = (),
     ) -> Response:
-        """Send a request and return the response; a body that is no bytes is sent as JSON."""
+        """Send a request and return the response; a body that is not bytes is sent as JSON."""
         request = plain_request(method, target, body, headers)
         self.recording.wait_for_next_ms()
         self.recording.add_request(request)
@@ -174,7 +174,7 @@ class Sender:
         body: Any = None,
         headers: Mapping[str, object] | Sequence[str] = (),
     ) -> Response:
-        """Do the same and record nothing: one of many requests that differ in a number only."""
+        """Send one of many similar requests, without recording it, and return the response."""
         request = plain_request(method, target, body, headers)
         self.recording.wait_for_next_ms()
         response = self._ask(request.encoded(), method)
@@ -182,14 +182,14 @@ class Sender:
         return response
 
     def send_raw(self, data: bytes) -> Response:
-        """Send bytes over a connection of their own, and return the first response."""
+        """Send bytes over a new connection, and return the first response."""
         self.close()
         self.recording.wait_for_next_ms()
         self.recording.add_raw(data)
         return self._exchange(data, RAW)
 
     def follow(self, target: str, control_count: int) -> None:
-        """Read an event stream up to a number of control events, then end it."""
+        """Read an event stream up to a number of control events, then close the connection."""
         request = plain_request("GET", target)
         self.recording.wait_for_next_ms()
         self.recording.add_request(request)
@@ -211,7 +211,9 @@ class Sender:
     def _ask(self, data: bytes, method: str) -> Response:
         if self._connection is None:
             self._connection = Connection.to(self.port)
-        with suppress(BrokenPipeError, ConnectionResetError):  # refused before all is sent
+        with suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # the server refused the request before it was sent completely
             self._connection.send(data)
         response = self._connection.response(method)
         if response.closes or method == RAW:
@@ -225,7 +227,7 @@ def plain_request(
     body: Any = None,
     headers: Mapping[str, object] | Sequence[str] = (),
 ) -> Request:
-    """Make a request; headers are given as a mapping, or as lines if a name is repeated."""
+    """Build a request; `headers` is a mapping, or a list of lines if a name is repeated."""
     lines = ["Host: semel"]
     if isinstance(headers, Mapping):
         lines += [f"{name}: {value}" for name, value in headers.items()]

@@ -1,6 +1,6 @@
-"""Provokes the refusals of requests that are wrong before a stream is looked at.
+"""Provokes the refusals of requests that are invalid in any state of the streams.
 
-These scripts come after those of refusals.py, which create their streams.
+These scripts run after those of refusals.py, which create the streams.
 """
 
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Plays recorded exchanges again: the requests to a server, or the responses to a client."""
+"""Replays recorded exchanges: the requests to a server, or the responses to a client."""
 
 import json
 import threading
@@ -15,9 +15,9 @@ from tests.golden.scenario_run import SYNC, UNKNOWN_FIELD, BlockingClient, Scena
 Change = Callable[[Response], Response]
 _NOT_RECORDED: Final = Response(418, body=b"this request was not recorded")
 
-# Objects by the names of streams and groups: another key in them would be one more stream.
+# Objects whose keys are names of streams or groups: a new key would be another stream.
 _MAPS: Final = frozenset({"offsets", "versions", "pending", "streams", "ranges"})
-# Those whose values are such objects, or no objects at all.
+# Those whose values are again such objects, or are not objects.
 _MAPS_OF_PLAIN: Final = frozenset({"offsets", "versions"})
 
 
@@ -25,9 +25,9 @@ _MAPS_OF_PLAIN: Final = frozenset({"offsets", "versions"})
 
 
 def resend(requests: Sequence[Entry], port: int) -> Recording:
-    """Send recorded requests to a server and record what it answers.
+    """Send recorded requests to a server and record its responses.
 
-    Placeholders are filled with what the server has told; names the client chose are new ones.
+    Placeholders are replaced by values from the responses; names chosen by the client are new.
     """
     recording = Recording()
     recording.entries.names.port = port
@@ -52,9 +52,9 @@ def resend(requests: Sequence[Entry], port: int) -> Recording:
 
 
 class ReplayServer(Listener):
-    """Answers a client with recorded responses: each step of the scenario gets its own, in order.
+    """Sends recorded responses to a client: those of the current step, in order.
 
-    What the client sends is recorded, to be compared. `change` may alter a response on its way.
+    The requests of the client are recorded. `change` may change a response before it is sent.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ReplayServer(Listener):
         self.recording.begin(step)
 
     def pause(self, seconds: float) -> None:
-        """Let no time pass: what would happen meanwhile is recorded."""
+        """Do not wait: the recorded responses already contain the effect of the wait."""
         self.recording.note_pause(seconds)
 
     def add_result(self, result: Entry) -> None:
@@ -100,7 +100,7 @@ def replay(
     change: Change | None = None,
     steps: Sequence[Callable[[ScenarioRun], Any]] = STEPS,
 ) -> Recording:
-    """Carry out the scenario with a client of a kind and a server that replays."""
+    """Run the scenario with a client of this kind and a server that replays."""
     with ReplayServer(requests, responses, change) as server:
         with ScenarioRun(kind, server.url, server) as run:
             run.run_steps(steps)
@@ -111,7 +111,7 @@ def replay(
 
 
 class FixedResponseServer(Listener):
-    """Answers every request with the response it is told."""
+    """Sends the same response to every request."""
 
     response = _NOT_RECORDED
 
@@ -123,7 +123,7 @@ class FixedResponseServer(Listener):
 def errors_of(
     responses: Sequence[Entry], kind: str = SYNC, change: Change | None = None
 ) -> list[Entry]:
-    """Answer a call of the client with each recorded refusal; describe what it raises."""
+    """Send each recorded refusal to the client; return what the client raises."""
     found: list[Entry] = []
     made: Any = semel.Client if kind == SYNC else BlockingClient
     with FixedResponseServer() as server, made(server.url, retries=0) as client:
@@ -137,7 +137,7 @@ def errors_of(
 
 
 def refusals_in(responses: Sequence[Entry]) -> list[Entry]:
-    """Choose the refusals that differ in status, code, facts or headers."""
+    """Return one refusal for each set of status, code, field names and header names."""
     found: dict[tuple[object, ...], Entry] = {}
     for entry in responses:
         if entry["status"] < 400 or "body" not in entry:
@@ -149,7 +149,7 @@ def refusals_in(responses: Sequence[Entry]) -> list[Entry]:
 
 
 def _parsed(body: str) -> dict[str, Any]:
-    """Read a body in which placeholders may stand for numbers."""
+    """Parse a JSON body that may have placeholders instead of numbers."""
     filled = Entries().names.fill(body)
     problem: dict[str, Any] = json.loads(filled)
     return problem
@@ -178,7 +178,7 @@ def _event_with_unknown_field(line: bytes) -> bytes:
 
 
 def with_unknown_field(value: Any, key: str = "") -> Any:
-    """Add the field to every object but those by names of streams and groups."""
+    """Add the field to every object, except to those whose keys are streams or groups."""
     if isinstance(value, list):
         return [with_unknown_field(inner) for inner in value]
     if not isinstance(value, Mapping) or key in _MAPS_OF_PLAIN:
@@ -190,7 +190,7 @@ def with_unknown_field(value: Any, key: str = "") -> Any:
 
 
 def without_first_field(response: Response) -> Response:
-    """Leave the first field out of every JSON response, as no later server may."""
+    """Remove the first field of a JSON response, which a later server must not do."""
     if response.headers.get("content-type") != "application/json":
         return response
     if not response.body.startswith(b"{"):

@@ -1,7 +1,7 @@
-"""What the public client does, step by step, with one server.
+"""The scenario: calls of the public client to one server, in steps.
 
-Each step is a function. Its name stands in the golden files, with what it returned or raised. Steps
-depend on those before them.
+Each step is a function. The golden files have its name and what it returned or raised. A step may
+depend on earlier steps.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""The steps of the scenario that are about groups of readers, sinks, and the command line."""
+"""The steps of the scenario for groups of readers, sinks, and the command line."""
 
 from typing import Any, Final
 
@@ -121,7 +121,7 @@ def pin_a_step_out_of_turn(run: ScenarioRun) -> Any:
 
 
 def staged(run: ScenarioRun, version: int, partition: int = 0) -> str:
-    """ScenarioRun one task of the sink `totals`, and return its token."""
+    """Run one task of the sink `totals`, and return its token."""
     with run.client.sink("totals").task(version, partition) as task:
         task.append_many("out", [{"version": version, "partition": partition}], keys=["k"])
         task.append_batch("out", batch(b"application/json", [b"1", b"2"]), 2)
@@ -235,7 +235,7 @@ def process_two_inputs(run: ScenarioRun) -> Any:
     return [run.client.process("noting", ["in", "words"], noted, live=False), paths]
 
 
-# ---- by hand -------------------------------------------------------------------------------------
+# ---- command line --------------------------------------------------------------------------------
 
 
 @step

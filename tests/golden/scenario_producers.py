@@ -1,4 +1,4 @@
-"""The steps of the scenario that are about producers."""
+"""The steps of the scenario for producers."""
 
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ def register_an_id_that_was_never_given_out(run: ScenarioRun) -> Any:
 
 
 def sent(producer: Any, values: list[Any], **more: Any) -> list[Any]:
-    """Send values in one batch, and return where the producer is after it."""
+    """Send values in one batch, and return the state of the producer after it."""
     for value in values:
         producer.append(value, **more)
     producer.flush()

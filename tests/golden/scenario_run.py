@@ -1,7 +1,7 @@
-"""What the scenario is carried out with: clients of either kind, plain HTTP, the command line.
+"""Runs the scenario: with clients of both kinds, plain HTTP and the command line.
 
-What each step returns or raises is described by plain values, without the names of classes other
-than those of errors.
+Plain values describe what each step returns or raises. The only class names in them are those of
+errors.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from tests.golden.recorder import plain_request
 
 SYNC: Final = "sync"
 ASYNC: Final = "async"
-# A field that no server sends today; the replay adds it, as a later server may add others.
+# A field that no server sends today; the replay adds it, as a later server may add fields.
 UNKNOWN_FIELD: Final = "unknown_field"
 _TIMEOUT_SECONDS: Final = 20.0
 
 
 class Session(Protocol):
-    """Takes the results of a run: a recording, or a replay."""
+    """Receives the results of a run: a recording or a replay."""
 
     def begin(self, step: str) -> None:
-        """Name the next step."""
+        """Set the name of the next step."""
 
     def pause(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait, or only record the wait."""
 
     def add_result(self, result: Entry) -> None:
-        """Take the result of the step."""
+        """Record the result of the step."""
 
 
 class ScenarioRun:
@@ -65,7 +65,7 @@ class ScenarioRun:
         self._stack.close()
 
     def run_steps(self, steps: Iterable[Callable[["ScenarioRun"], Any]]) -> None:
-        """Carry out steps, and hand their results on."""
+        """Run steps, and pass their results to the session."""
         for step in steps:
             self.session.begin(step.__name__.replace("_", " "))
             self.session.add_result(outcome_of(partial(step, self)))
@@ -74,11 +74,11 @@ class ScenarioRun:
         self.session.pause(seconds)
 
     def wait(self, found: Any) -> Any:
-        """Await what a message of an AsyncClient returns."""
+        """Await the result of a method of an AsyncClient's message."""
         return self.client.wait(found) if inspect.isawaitable(found) else found
 
     def plain(self, method: str, target: str, body: Any = None, **headers: Any) -> Response:
-        """Send plain HTTP; `producer_id=` is the header Producer-Id."""
+        """Send plain HTTP; the keyword `producer_id` sets the header Producer-Id."""
         lines = {name.replace("_", "-").title(): value for name, value in headers.items()}
         connection = Connection.to(int(urlsplit(self.url).port or 0))
         with connection.socket:
@@ -86,7 +86,7 @@ class ScenarioRun:
             return connection.response(method)
 
     def command(self, *arguments: str) -> dict[str, Any]:
-        """Run a command of `semel` against the server: its exit code and what it prints."""
+        """Run a command of `semel` on the server; return its exit code and output."""
         (script,) = importlib.metadata.entry_points(group="console_scripts", name="semel")
         main = script.load()
         out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
@@ -106,7 +106,7 @@ Step = Callable[[ScenarioRun], Any]
 
 
 class Steps(list[Step]):
-    """The steps of a module; as a decorator it adds one."""
+    """The steps of a module. Used as a decorator, the list adds a function."""
 
     def __call__(self, function: Step) -> Step:
         """Add a step."""
@@ -132,7 +132,7 @@ def outcome_of(call: Callable[[], Any]) -> Entry:
 
 
 def described(value: Any) -> Any:
-    """Describe a value by plain values; TypeError if it is none that a client returns."""
+    """Describe a value by plain values; raise TypeError for types that no client returns."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -161,7 +161,7 @@ def described(value: Any) -> Any:
 
 
 class BlockingClient:
-    """An AsyncClient, or something it has made, whose calls wait."""
+    """An AsyncClient, or an object it returned, with blocking calls."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self._runner = asyncio.Runner()
@@ -179,7 +179,7 @@ class BlockingClient:
         self._runner.close()
 
     def wait(self, found: Any) -> Any:
-        """Await something on the loop of the client."""
+        """Run an awaitable on the loop of the client."""
         return self._runner.run(_awaited(found))
 
 
@@ -216,7 +216,7 @@ async def _awaited(inner: Any) -> Any:
 
 
 def _blocking(runner: asyncio.Runner, found: Any) -> Any:
-    """Turn what is awaited into what waits."""
+    """Wrap an asynchronous object so that its calls block."""
     if inspect.isawaitable(found):
         return _blocking(runner, runner.run(_awaited(found)))
     if inspect.ismethod(found):

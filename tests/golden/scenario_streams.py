@@ -1,4 +1,4 @@
-"""The steps of the scenario that are about one stream: created, written, read, followed, ended."""
+"""The steps of the scenario for streams: create, append, read, tail, fork, trim, delete."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -257,7 +257,7 @@ def tail_as_messages_come(run: ScenarioRun) -> Any:
 def tail_from_now(run: ScenarioRun) -> Any:
     later = run.client.stream("later").create("text/plain", body="before")
     with later.tail("now") as tail:
-        # Both kinds of client have asked where the stream ends when they have begun to read.
+        # Both kinds of client request the end of the stream before they begin to read.
         later.append("after", close=True)
         return list(tail)
 

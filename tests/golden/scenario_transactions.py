@@ -1,4 +1,4 @@
-"""The steps of the scenario that are about transactions and commits of one request."""
+"""The steps of the scenario for transactions and for commits in one request."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""The sections of the golden files: on which server each is recorded, and by what."""
+"""The sections of the golden files: the server and the script of each section."""
 
 import threading
 from collections.abc import Callable
@@ -23,15 +23,15 @@ from tests.golden.scenario import STEPS
 from tests.golden.scenario_run import SYNC, ScenarioRun
 from tests.golden.servers import Server, serving
 
-# The section of the public client; all others are plain HTTP.
+# The section of the public client; all other sections are plain HTTP.
 CLIENT: Final = "client"
-# What the client raises for each recorded refusal; among the results.
+# The section of the results with the errors that the client raises for recorded refusals.
 ERRORS: Final = "errors"
 Run = Callable[[Sender, Server], None]
 
 
 class Plan(NamedTuple):
-    """A server, and the sections that are recorded there, one after the other."""
+    """A server and the sections that are recorded on it, in order."""
 
     sections: dict[str, Run]
     options: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ PLANS: Final = (
 
 
 def record(folder: Path) -> Golden:
-    """Record the protocol of today's client and server; servers keep their data in the folder."""
+    """Record the protocol of the current client and server; the folder holds the data."""
     with ThreadPoolExecutor() as pool:
         plain_sections = pool.submit(record_plain, folder)
         sections = {CLIENT: record_client(folder), **plain_sections.result()}
@@ -76,7 +76,7 @@ def record(folder: Path) -> Golden:
 
 
 def record_client(folder: Path, kind: str = SYNC) -> Recording:
-    """Carry out the scenario with a client of a kind and a server of its own."""
+    """Run the scenario with a client of this kind and a new server."""
     recording = Recording()
     with (
         serving(folder / kind) as server,
@@ -88,7 +88,7 @@ def record_client(folder: Path, kind: str = SYNC) -> Recording:
 
 
 def record_plain(folder: Path) -> dict[str, Recording]:
-    """Record all sections of plain HTTP. What has to wait does so while others are recorded."""
+    """Record all sections of plain HTTP; slow sections run while the others are recorded."""
     found: dict[str, Recording] = {}
     failures: list[BaseException] = []
     with ExitStack() as stack:

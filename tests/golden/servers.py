@@ -1,4 +1,4 @@
-"""Starts `semel serve` as a process of its own."""
+"""Starts `semel serve` in a separate process."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ _LONG_POLL_SECONDS: Final = "0.2"
 
 
 class Server:
-    """A server on a directory of its own. `files_max`: how many files it may have open."""
+    """A server process; `files_max` limits its number of open files."""
 
     def __init__(self, data: Path, *options: str, files_max: int | None = None) -> None:
         self.data = data
@@ -25,14 +25,14 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Its port; waits until it listens."""
+        """The port of the server; waits until the server listens."""
         if not self._port:
             assert self.process.stdout is not None
             self._port = int(self.process.stdout.readline().rpartition(b":")[2])
         return self._port
 
     def kill(self) -> None:
-        """End the process."""
+        """Kill the process and wait for its end."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
@@ -41,7 +41,7 @@ class Server:
 
 @contextmanager
 def serving(data: Path, *options: str, files_max: int | None = None) -> Iterator[Server]:
-    """Run a server."""
+    """Run a server, and kill it at the end."""
     server = Server(data, *options, files_max=files_max)
     try:
         yield server

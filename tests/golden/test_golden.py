@@ -1,7 +1,7 @@
-"""The HTTP protocol is what it was when the golden files were written.
+"""The HTTP protocol is the same as when the golden files were written.
 
-Whoever changes it on purpose writes them anew, `python -m tests.golden --write`, and reviews the
-diff. A comparison is worth what it notices, so each is also made with one byte altered.
+To change it on purpose, run `python -m tests.golden --write` and review the diff. Each comparison
+is also tested with altered data, to show that it finds differences.
 """
 
 import copy
@@ -34,7 +34,7 @@ from tests.golden.servers import serving
 KINDS: Final = (SYNC, ASYNC)
 FILES: Final = Golden._fields
 
-# Every call of docs/reference/http.md but GET /metrics.
+# Every call of docs/reference/http.md except GET /metrics.
 CALLS: Final = (
     ("PUT", "/v1/stream/[^?]+"),
     ("POST", "/v1/stream/[^?]+"),
@@ -153,8 +153,8 @@ def test_another_request_gets_another_response(golden: Golden, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_recorded_responses_give_the_recorded_results(golden: Golden, kind: str) -> None:
-    # All calls of the scenario can be replayed. Two of them read lists page by page, and no list of
-    # the scenario is longer than the 1,000 entries of one page.
+    # All calls of the scenario can be replayed. Two of them read lists in pages, and no list of the
+    # scenario has more than the 1,000 entries of one page.
     now = replay(kind, golden.requests[CLIENT], golden.responses[CLIENT])
     assert not differences(golden.requests[CLIENT], now.requests)
     assert not differences(golden.results[CLIENT], now.results)

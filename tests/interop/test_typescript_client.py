@@ -13,14 +13,14 @@ from tests.spec.process import PATIENCE_SECONDS, Stream, offset_of
 SCRIPT: Final = Path(__file__).with_name("client.mjs")
 VERSION: Final = "0.2.7"
 
-RunScenario = Callable[[str], Any]
+Run = Callable[[str], Any]
 
 
 @pytest.fixture
-def run_scenario(packages: Path, stream: Stream) -> RunScenario:
+def run(packages: Path, stream: Stream) -> Run:
     """Return a function that runs a scenario of client.mjs and returns its JSON result."""
 
-    def run(scenario: str) -> Any:
+    def run_one(scenario: str) -> Any:
         url = stream.server.url + stream.target
         with SCRIPT.open("rb") as script:
             found = subprocess.run(
@@ -34,7 +34,7 @@ def run_scenario(packages: Path, stream: Stream) -> RunScenario:
         assert found.returncode == 0, found.stderr.decode()
         return msgspec.json.decode(found.stdout)
 
-    return run
+    return run_one
 
 
 def test_the_client_is_the_one_named_here(packages: Path) -> None:
@@ -42,8 +42,8 @@ def test_the_client_is_the_one_named_here(packages: Path) -> None:
     assert msgspec.json.decode(about.read_bytes())["version"] == VERSION
 
 
-def test_it_creates_appends_and_reads(run_scenario: RunScenario, stream: Stream) -> None:
-    result = run_scenario("everyday")
+def test_it_creates_appends_and_reads(run: Run, stream: Stream) -> None:
+    result = run("everyday")
     assert result == {
         "items": [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}],
         "rest": [],
@@ -54,13 +54,13 @@ def test_it_creates_appends_and_reads(run_scenario: RunScenario, stream: Stream)
     assert stream.text == '[{"id":1},{"id":2},{"id":3},{"id":4}]'
 
 
-def test_it_reads_the_bytes_it_wrote(run_scenario: RunScenario, stream: Stream) -> None:
-    assert run_scenario("bytes") == [0, 255, 10, 13]
+def test_it_reads_the_bytes_it_wrote(run: Run, stream: Stream) -> None:
+    assert run("bytes") == [0, 255, 10, 13]
     assert stream.pages() == [b"\x00\xff\n\r"]
 
 
-def test_it_closes_and_deletes(run_scenario: RunScenario, stream: Stream) -> None:
-    assert run_scenario("ends") == {
+def test_it_closes_and_deletes(run: Run, stream: Stream) -> None:
+    assert run("ends") == {
         "finalOffset": offset_of(2),
         "refused": 409,
         "closed": "true",
@@ -70,28 +70,22 @@ def test_it_closes_and_deletes(run_scenario: RunScenario, stream: Stream) -> Non
 
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
-def test_it_follows_a_stream_to_its_end(
-    live: str, run_scenario: RunScenario, stream: Stream
-) -> None:
-    assert run_scenario(live) == {"seen": [1, 2, 3], "closed": True, "offset": offset_of(3)}
+def test_it_follows_a_stream_to_its_end(live: str, run: Run, stream: Stream) -> None:
+    assert run(live) == {"seen": [1, 2, 3], "closed": True, "offset": offset_of(3)}
     assert stream.text == "[1,2,3]"
 
 
 # rows: D20, U01
-def test_its_producer_writes_everything_once_and_in_order(
-    run_scenario: RunScenario, stream: Stream
-) -> None:
-    result = run_scenario("producer")
+def test_its_producer_writes_everything_once_and_in_order(run: Run, stream: Stream) -> None:
+    result = run("producer")
     assert (result["errors"], result["epoch"], result["pending"]) == ([], 0, 0)
     assert result["next"] > 5, "too few batches"
     assert msgspec.json.decode(stream.text) == list(range(500))
 
 
 # rows: D09, D11, U09
-def test_its_producer_claims_an_epoch_and_a_zombie_is_fenced(
-    run_scenario: RunScenario, stream: Stream
-) -> None:
-    result = run_scenario("claim")
+def test_its_producer_claims_an_epoch_and_a_zombie_is_fenced(run: Run, stream: Stream) -> None:
+    result = run("claim")
     assert (result["first"]["errors"], result["first"]["epoch"]) == ([], 4)
     assert (result["second"]["errors"], result["second"]["epoch"]) == ([], 5)
     assert "StaleEpochError" in result["zombie"]["errors"]
