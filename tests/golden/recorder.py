@@ -211,9 +211,7 @@ class Sender:
     def _ask(self, data: bytes, method: str) -> Response:
         if self._connection is None:
             self._connection = Connection.to(self.port)
-        with suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # the server refused the request before it was sent completely
+        with suppress(BrokenPipeError, ConnectionResetError):  # refused before all was sent
             self._connection.send(data)
         response = self._connection.response(method)
         if response.closes or method == RAW:

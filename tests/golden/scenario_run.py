@@ -157,7 +157,7 @@ def described(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not described")
 
 
-# ---- AsyncClient, waited for ---------------------------------------------------------------------
+# ---- AsyncClient with blocking calls -------------------------------------------------------------
 
 
 class BlockingClient:

@@ -1,4 +1,4 @@
-"""A listener on a thread of its own, and a client that speaks in raw bytes."""
+"""A listener in a separate thread, and a client that sends raw bytes."""
 
 import asyncio
 import logging
@@ -31,8 +31,8 @@ each_loop = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
 def echo(request: Request, responder: Responder) -> None:
-    """Answer with what was asked."""
-    said = {
+    """Send the request back as JSON."""
+    fields = {
         "method": request.method,
         "path": request.path,
         "query": request.query,
@@ -41,11 +41,11 @@ def echo(request: Request, responder: Responder) -> None:
         "body": request.body.decode("latin-1"),
     }
     headers = [("Content-Type", "application/json")]
-    responder.send(Response(200, headers, msgspec.json.encode(said)))
+    responder.send(Response(200, headers, msgspec.json.encode(fields)))
 
 
 class Server:
-    """A running listener. What escapes to its loop, or is logged, is kept for the test."""
+    """A running listener. Exceptions that reach its loop, and logged errors, are kept."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Server:
         self.call(lambda: self.listener.start(handler, limits, unread=unread, ssl=tls))
 
     def run(self, coroutine: Any) -> Any:
-        """Run a coroutine on the server's loop, and wait."""
+        """Run a coroutine on the server's loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(ANSWER_SECONDS)
 
     def call(self, action: Callable[[], Any]) -> Any:
-        """Run a function on the server's loop, and wait."""
+        """Run a function on the server's loop, and return its result."""
 
         async def run() -> Any:
             return action()
@@ -94,7 +94,7 @@ class Server:
 
 
 class Keeper(logging.Handler):
-    """Keeps the errors that are logged."""
+    """A log handler that collects errors."""
 
     def __init__(self, kept: list[logging.LogRecord]) -> None:
         super().__init__(logging.ERROR)
@@ -115,7 +115,7 @@ def serving(
     tls: SSLContext | None = None,
     unread: UnreadBudget | None = None,
 ) -> Iterator[Server]:
-    """A server that must neither let an exception escape nor, unless told so, log an error."""
+    """Run a server; fail if an exception reaches its loop or, without `may_log`, it logs errors."""
     server = Server(handler, limits, loop, clock, tls, unread)
     keeper = Keeper(server.logged)
     logger = logging.getLogger("semel.server")
@@ -130,7 +130,7 @@ def serving(
 
 
 class Answer(msgspec.Struct):
-    """A response as it came."""
+    """A response as received."""
 
     status: int
     headers: dict[str, str]
@@ -146,7 +146,7 @@ class Answer(msgspec.Struct):
 
 
 class Client:
-    """One connection."""
+    """A connection to the server."""
 
     def __init__(self, port: int, receive_buffer: int = 0) -> None:
         self.socket = socket.socket()
@@ -178,7 +178,7 @@ class Client:
         return self.answer(is_head=is_head)
 
     def end(self) -> None:
-        """Say that nothing more will come."""
+        """Shut down the sending side of the connection."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def line(self) -> str:
@@ -193,10 +193,10 @@ class Client:
             assert name.lower() not in headers
             headers[name.lower()] = value
         code = int(status.split(" ")[1])
-        if code >= 200:  # every answer has these; what is left is its own
+        if code >= 200:  # every final response has these headers; remove them
             for name, value in CONSTANT_HEADERS:
                 assert headers.pop(name.lower()) == value
-            name, value = EXPOSED_HEADER  # its own test tells when it must be there
+            name, value = EXPOSED_HEADER  # another test checks when it must be present
             assert headers.pop(name.lower(), value) == value
             assert DATE.fullmatch(headers.pop("date"))
         return code, headers
@@ -222,7 +222,7 @@ class Client:
         return piece
 
     def is_closed(self) -> bool:
-        """Whether the server has said its last word; waits for it."""
+        """Wait for a byte or the end; return whether the server has closed the connection."""
         try:
             return self.file.read(1) == b""
         except ConnectionResetError:
@@ -240,12 +240,12 @@ def post(body: bytes, *headers: str, path: str = "/") -> bytes:
 
 
 def put(path: str) -> bytes:
-    """A write: unlike reads, many of them may be under way on one connection."""
+    """Return a write request: unlike reads, many may be in progress on one connection."""
     return f"PUT {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode("latin-1")
 
 
 def eventually(fact: Callable[[], bool]) -> bool:
-    """Wait for something that must happen soon."""
+    """Wait up to 10 seconds until a condition is true; return whether it is."""
     until = time.monotonic() + 10
     while not fact():
         if time.monotonic() > until:
@@ -255,7 +255,7 @@ def eventually(fact: Callable[[], bool]) -> bool:
 
 
 class Desk:
-    """A handler that answers nothing by itself: the test does, on the server's loop."""
+    """A handler that only collects requests: the test sends the responses."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Request, Responder]] = []

@@ -1,4 +1,4 @@
-"""Answers in pieces, and handlers that break."""
+"""Streamed responses, and handlers that fail."""
 
 import time
 from functools import partial
@@ -114,14 +114,14 @@ def test_a_streamed_answer_to_head_has_no_body() -> None:
         assert client.answer().headers["x-path"] == "/b"
 
 
-# ---- handlers that break -------------------------------------------------------------------------
+# ---- handlers that fail --------------------------------------------------------------------------
 
 
 def is_internal_error(client: Client) -> bool:
     answer = client.answer()
     assert (answer.status, answer.closes) == (500, True)
     assert answer.json["code"] == "internal_error"
-    assert answer.json["applied"] == "unknown"  # the handler may have done something first
+    assert answer.json["applied"] == "unknown"  # the handler may have failed after a change
     assert b"secret" not in answer.body
     return client.is_closed()
 
@@ -258,7 +258,7 @@ def test_a_callback_that_raises_harms_nobody() -> None:
 
 
 def test_an_answer_to_head_without_a_body_claims_no_length() -> None:
-    """GET would send one: a length of 0 would be a lie, and caches believe it."""
+    """GET would send a body, so a length of 0 would be wrong, and caches would use it."""
 
     def handler(request: Request, responder: Responder) -> None:
         responder.send(Response(200, [], b"abc" if request.path == "/page" else b""))

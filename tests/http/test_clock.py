@@ -1,4 +1,4 @@
-"""The whole server with a clock that is wrong: in 1970, in 2099, and back."""
+"""The whole server with a wrong clock: in 1970, in 2099, and set back."""
 
 import os
 import re
@@ -23,7 +23,7 @@ SETTINGS: Final = Settings(segment_bytes=64 * 1024, reserve_bytes=0)
 
 
 class WrongClock:
-    """Tells what it is told to tell."""
+    """A clock that returns the time that the test has set."""
 
     def __init__(self, now_ms: int) -> None:
         self.time_ms = now_ms
@@ -36,14 +36,14 @@ class WrongClock:
 
 
 class Bed:
-    """A server on a real directory, in this process."""
+    """A server in this process, with an engine on a real directory."""
 
     def __init__(self, server: Server, clock: WrongClock) -> None:
         self.clock = clock
         self._server = server
 
     def ask(self, method: str, path: str, body: bytes = b"", **fields: object) -> Answer:
-        """Ask for a stream."""
+        """Send a request for a stream."""
         return self.call(method, f"stream/{path}", body, **fields)
 
     def call(self, method: str, target: str, body: bytes = b"", **fields: object) -> Answer:
@@ -116,7 +116,7 @@ LAST: Final = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 @pytest.mark.parametrize("handler", [echo, in_pieces])
 @pytest.mark.parametrize("request_bytes", [LAST, b"nonsense\r\n\r\n"])
 def test_every_answer_tells_the_date(handler: Handler, request_bytes: bytes) -> None:
-    """RFC 9110, 6.6.1: also one in pieces, also a refusal of the connection."""
+    """RFC 9110, 6.6.1: also streamed responses and refusals by the connection have a date."""
     with serving(handler, clock=WrongClock(AT_1970)) as server:
         assert dates(everything(server, request_bytes)) == {b"Thu, 01 Jan 1970 00:00:00 GMT"}
 
@@ -148,7 +148,7 @@ def test_a_date_is_compared_with_the_clock_as_it_is_now(tmp_path: Path) -> None:
         bed.clock.time_ms = AT_2099
         assert bed.ask("GET", "dated").status == 404
         bed.clock.time_ms = AT_2026
-        assert bed.ask("GET", "dated").status == 404  # over is over
+        assert bed.ask("GET", "dated").status == 404  # an expired stream stays expired
         assert bed.ask("PUT", "dated", b"", **fields).status == 201
 
 

@@ -1,4 +1,4 @@
-"""Transactions under a clock that is moved: what a day, a week and a year do to them."""
+"""Transactions when the clock is moved: by a day, a week and a year."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -69,7 +69,7 @@ def test_what_a_sink_left_for_a_day_is_reaped_by_itself(tmp_path: Path) -> None:
         assert stage(bed, "touched", b"!", 1).status == 200
         assert undecided(bed) == ["left", "sealed", "touched"]
         bed.clock.time_ms += 1
-        assert eventually(lambda: undecided(bed) == ["touched"]), "nobody has to call"
+        assert eventually(lambda: undecided(bed) == ["touched"]), "not reaped by itself"
         for name in ("left", "sealed"):
             found = status(bed, name)
             assert (found["state"], found["reason"]) == ("aborted", "reaped")
@@ -131,7 +131,7 @@ def test_what_comes_back_after_a_year_is_applied_by_nobody_twice(tmp_path: Path)
             bed.append("s", b"2", **inside),
             decide(bed, "t", "commit"),
             decide(bed, "t", "abort"),
-        ):  # the outcome is forgotten after a week: nobody knows it any more
+        ):  # the outcome is forgotten after a week
             assert (late.status, late.json["code"]) == (404, "INVALID_TXN_ID")
         assert bed.ask("GET", "s?isolation=read_committed").body == b"012"
         assert begin(bed, "t", streams=["s"]).json["transaction_epoch"] == 1

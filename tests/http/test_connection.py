@@ -1,4 +1,4 @@
-"""What a connection does for clients that behave."""
+"""Connections of well-behaved clients."""
 
 import re
 import threading
@@ -162,20 +162,20 @@ def test_http_1_0_needs_no_host() -> None:
 # ---- 100-continue --------------------------------------------------------------------------------
 
 
-def test_a_client_that_waits_for_a_word_gets_it() -> None:
+def test_a_client_that_waits_for_100_continue_gets_it() -> None:
     head, body = post(b"abc", "Expect: 100-Continue").split(b"\r\n\r\n")
     with serving() as server, server.connect() as client:
         assert client.ask(head + b"\r\n\r\n").status == 100
         assert client.ask(body).json["body"] == "abc"
 
 
-def test_a_client_that_did_not_wait_gets_no_word() -> None:
+def test_a_client_that_did_not_wait_gets_no_100_continue() -> None:
     with serving() as server, server.connect() as client:
         assert client.ask(post(b"abc", "Expect: 100-continue")).status == 200
         assert client.ask(post(b"", "Expect: 100-continue")).status == 200
 
 
-def test_the_word_comes_after_the_answers_that_are_owed() -> None:
+def test_100_continue_is_sent_after_the_pending_answers() -> None:
     desk = Desk()
     head, body = post(b"abc", "Expect: 100-continue").split(b"\r\n\r\n")
     with serving(desk) as server, server.connect() as client:
@@ -253,7 +253,7 @@ def test_a_connection_has_only_so_many_requests_under_way() -> None:
 @each_loop
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_read_is_begun_when_all_before_it_are_answered(method: str, loop: str) -> None:
-    """It must see the writes before it; and no pile of long answers may wait for one slow one."""
+    """A read must see earlier writes, and long responses must not queue after a slow one."""
     desk = Desk()
     read = f"{method} /b HTTP/1.1\r\n".encode() + HOST + b"\r\n"
     with serving(desk, loop=loop) as server, server.connect() as client:
@@ -328,7 +328,7 @@ def test_a_handler_is_told_that_the_client_is_gone(loop: str) -> None:
             assert desk.has(2)
             desk.answer(server, 1)
         assert eventually(lambda: desk.gone == ["/a"])
-        desk.answer(server, 0)  # to nobody
+        desk.answer(server, 0)  # the client is gone
         late: list[bool] = []
         server.call(lambda: desk.asked[0][1].on_gone(lambda: late.append(True)))
         assert late == [True]
@@ -336,7 +336,7 @@ def test_a_handler_is_told_that_the_client_is_gone(loop: str) -> None:
 
 
 @each_loop
-def test_a_client_that_said_its_last_word_is_still_answered(loop: str) -> None:
+def test_a_client_that_has_shut_down_sending_is_still_answered(loop: str) -> None:
     desk = Desk()
     with serving(desk, loop=loop) as server, server.connect() as client:
         client.send(put("/a") + put("/b") + b"PUT /cut")

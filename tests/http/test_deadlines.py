@@ -1,4 +1,4 @@
-"""Clients that let us wait, and a listener that must end. Times are shortened, never asserted."""
+"""Slow clients, and the drain of a listener. Timeouts are short, but never measured."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ def is_timed_out(client: Client) -> bool:
 
 
 def trickle(client: Client, data: bytes, seconds: float) -> None:
-    """Send byte by byte, until it is done or refused."""
+    """Send byte by byte until all is sent or the connection is closed."""
     try:
         for byte in data:
             client.send(bytes([byte]))

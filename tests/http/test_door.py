@@ -1,4 +1,4 @@
-"""The door: how connections get in, and who is not let in."""
+"""How connections are accepted, and which are refused."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ from tests.http.harness import ANSWER_SECONDS, Client, each_loop, echo, get, ser
 
 @each_loop
 def test_many_who_come_at_once_are_let_in_together(loop: str) -> None:
-    """One at a time, each would wait for a turn of everybody who came before."""
+    """Accepted one at a time, each would wait for one loop iteration per earlier connection."""
     turns: list[int] = []
 
     def handler(_: Request, responder: Responder) -> None:
@@ -86,7 +86,7 @@ def test_an_address_that_is_taken_is_refused() -> None:
 
 
 def test_answers_are_not_held_back_by_the_kernel() -> None:
-    """Without TCP_NODELAY a second small piece would wait for the first to be acknowledged."""
+    """Without TCP_NODELAY, a second small write would wait for the ACK of the first."""
     sockets: list[Any] = []
     made = ServerConnection.connection_made
 
@@ -132,11 +132,11 @@ def is_served_over_tls(port: int) -> bool:
 
 
 @each_loop
-@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"], ids=["nothing", "half a greeting"])
-def test_a_handshake_has_a_deadline(tls: ssl.SSLContext, loop: str, said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"], ids=["nothing", "half a greeting"])
+def test_a_handshake_has_a_deadline(tls: ssl.SSLContext, loop: str, sent: bytes) -> None:
     with serving(limits=HttpLimits(header_seconds=0.2), tls=tls, loop=loop) as server:
         with server.connect() as client:
-            client.send(said)
+            client.send(sent)
             assert client.is_closed()
         assert is_served_over_tls(server.port)
 
@@ -152,15 +152,15 @@ def test_who_does_not_speak_tls_is_hung_up_on(tls: ssl.SSLContext, loop: str) ->
 
 def test_a_handshake_under_way_does_not_hold_up_the_end(tls: ssl.SSLContext) -> None:
     with serving(tls=tls) as server, server.connect() as client:
-        assert is_served_over_tls(server.port)  # so the one before it was let in
+        assert is_served_over_tls(server.port)  # so the earlier connection was accepted
         server.run(server.listener.drain(0.0))
         assert client.is_closed()
 
 
 @each_loop
 @pytest.mark.parametrize("turns", range(5))
-def test_who_stands_in_the_door_does_not_hold_up_the_end(loop: str, turns: int) -> None:
-    """Cancelled there, a connection would never hear that it ended, and all would wait for it."""
+def test_connections_being_accepted_do_not_delay_the_drain(loop: str, turns: int) -> None:
+    """If the accept were cancelled, connection_lost would not be called, and drain would wait."""
     with serving(loop=loop) as server:
 
         async def connect_and_drain() -> list[Client]:

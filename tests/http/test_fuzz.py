@@ -1,7 +1,7 @@
-"""Whatever arrives: no exception, no answer but a proper one, and the server still serves.
+"""Any input: no exception, only well-formed responses, and the server still serves.
 
-llhttp, a widely used parser, is the second opinion: what we accept it must accept too, and read
-in the same way. (Not the other way round: we refuse more.)
+llhttp, a widely used parser, is the reference: it must accept what we accept, with the same
+result. The reverse is not required, because we refuse more.
 """
 
 import re
@@ -42,7 +42,7 @@ SCRAPS = [
 
 
 def mutated(random: Random, raw: bytes) -> bytes:
-    """Raw bytes with a few of them lost, doubled, replaced or added."""
+    """Return the bytes with a few of them removed, repeated, replaced or added."""
     data = bytearray(raw)
     for _ in range(random.randint(1, 4)):
         at = random.randint(0, len(data))
@@ -59,7 +59,7 @@ def mutated(random: Random, raw: bytes) -> bytes:
 
 
 def everything(server: Server, pieces: list[bytes]) -> bytes:
-    """Send all, say goodbye, and read until the end."""
+    """Send all pieces, shut down sending, and read until the end."""
     with server.connect() as client:
         try:
             for piece in pieces:
@@ -89,7 +89,7 @@ def test_random_bytes_never_break_the_server(seed: int) -> None:
 
 
 def after_first(answers: bytes) -> bytes:
-    """Check that a whole answer comes first; what follows it."""
+    """Check that the bytes begin with a complete response; return the rest."""
     assert answers.startswith(b"HTTP/1.1 "), answers
     head, _, rest = answers.partition(b"\r\n\r\n")
     fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])
@@ -102,7 +102,7 @@ HEADS = HeadCache(LIMITS)
 
 
 class SecondOpinion:
-    """What llhttp makes of the same bytes."""
+    """The result of llhttp for the same bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self.url = b""
@@ -138,14 +138,14 @@ def ours(raw: bytes) -> Request | None:
 
 
 def check_against_llhttp(raw: bytes) -> bool:
-    """Whether we accept the head; if so, llhttp must, with the same words."""
+    """Return whether we accept the head; if so, llhttp must accept it with the same result."""
     request = ours(raw)
     if request is None:
         return False
     try:
         theirs = SecondOpinion(raw[: raw.index(b"\r\n\r\n") + 4])
     except httptools.HttpParserInvalidMethodError:
-        return True  # it knows a list of methods; ours are words, and the routes know a list
+        return True  # llhttp has a list of methods; our parser accepts any token
     target = request.path + "?" * bool(request.query) + request.query
     url = theirs.url.decode().removesuffix("?")
     assert theirs.method == request.method
@@ -155,7 +155,7 @@ def check_against_llhttp(raw: bytes) -> bool:
         bare = value.strip(" \t")
         joined[name] = f"{joined[name]}, {bare}" if name in joined else bare
     if whole := re.match(r"(?i:https?)://([^/?]*)", url):
-        joined["host"] = whole[1]  # the header does not count then
+        joined["host"] = whole[1]  # the Host header is ignored then
     assert joined == request.headers
     return True
 
@@ -187,7 +187,7 @@ def test_llhttp_agrees_about_anything_we_accept(raw: bytes) -> None:
 
 
 def check_body_against_llhttp(raw: bytes, random: Random) -> bool:
-    """Whether we accept a chunked body; if so, llhttp must, with the same bytes."""
+    """Return whether we accept a chunked body; if so, llhttp must read the same bytes."""
     request = Request(Head("POST", "/", "", {}))
     chunked = PartialBody(request, CHUNKED_LENGTH, LIMITS)
     cut = random.randint(0, len(raw))

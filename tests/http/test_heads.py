@@ -1,4 +1,4 @@
-"""Heads that come again mean what they meant the first time, whatever came in between."""
+"""A repeated head is parsed to the same result, whatever other heads came in between."""
 
 from typing import Any
 
@@ -48,15 +48,15 @@ heads = st.builds(
 
 
 def meaning(heads: HeadCache, raw: bytes) -> tuple[Any, ...]:
-    """All a reader of the head learns, or why it is refused."""
+    """Return all that the parser reads from a head, or why the head is refused."""
     try:
         request, length = heads.read(raw)
     except HttpRefused as refused:
         return refused.status, refused.code, refused.message
     head = request.head
     flags = head.is_modern, head.is_head, head.closes, head.is_expecting
-    said = request.method, request.path, request.query, dict(request.headers), request.repeated
-    return *said, *flags, length
+    fields = request.method, request.path, request.query, dict(request.headers), request.repeated
+    return *fields, *flags, length
 
 
 def read_often(heads: HeadCache, raw: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Every limit on sizes and counts, at its maximum and one beyond."""
+"""Every limit on sizes and counts, at its maximum and one above it."""
 
 import socket
 import tracemalloc
@@ -16,7 +16,7 @@ KIB = 1024
 
 
 def count(request: Request, responder: Responder) -> None:
-    """Answer with sizes only."""
+    """Respond with sizes only."""
     sizes = [("Path-Bytes", len(request.path)), ("Body-Bytes", len(request.body))]
     responder.send(Response(200, [(name, str(size)) for name, size in sizes]))
 
@@ -28,7 +28,7 @@ def server() -> Iterator[Server]:
 
 
 def ask(server: Server, raw: bytes) -> Answer:
-    """Ask on a connection of its own; a refusal must end it."""
+    """Send a request on a new connection; a refusal must close the connection."""
     with server.connect() as client:
         answer = client.ask(raw)
         assert answer.closes is (answer.status != 200)
@@ -117,7 +117,7 @@ def test_a_body_comes_in_so_many_chunks() -> None:
 
 
 def test_small_chunks_use_no_more_memory_than_is_counted() -> None:
-    """`held_bytes_max` counts the bytes of bodies, however small the chunks are."""
+    """`held_bytes_max` counts the bytes of bodies, so small chunks must not need more memory."""
     body = PartialBody(Request(Head("POST", "/", "", {})), CHUNKED, HttpLimits())
     data = b"2\r\nab\r\n" * 20_000
     tracemalloc.start()
@@ -179,7 +179,7 @@ def test_the_files_of_the_process_bound_the_connections(monkeypatch: pytest.Monk
     monkeypatch.setattr("resource.getrlimit", lambda _: (files, files))
     assert connections_allowed(HttpLimits()) == 800
     assert connections_allowed(HttpLimits(connections_max=700)) == 700
-    files = 100  # some belong to the journal, come what may
+    files = 100  # 64 of them are not for connections
     assert connections_allowed(HttpLimits()) == 36
     files = 10
     assert connections_allowed(HttpLimits()) == 1
@@ -215,7 +215,7 @@ def test_all_connections_together_hold_so_many_bytes() -> None:
 
 
 def test_a_refusal_reaches_a_client_that_is_still_sending(server: Server) -> None:
-    """Ending at once would reset the connection and take the answer with it."""
+    """An immediate close would reset the connection, and the response would be lost."""
     with server.connect() as client:
         client.send(b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n" + HOST + b"\r\n")
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""The tables of phases: each transition occurs, any other is a bug, and the page shows them."""
+"""The phase tables: every transition occurs, any other is a bug, and the page shows all."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ from tests.http.harness import get, post, put
 
 Phase = ConnectionPhase
 Event = ConnectionEvent
-Transition = tuple[str, str, str, str]  # the names of the phases' type, a phase, an event, a phase
+Transition = tuple[str, str, str, str]  # names: phase type, phase, event, next phase
 
 PAGE: Final = Path(__file__).parents[2] / "docs/contributing/connections.md"
 TABLES: Final[dict[str, PhaseTable[Any, Any]]] = {
@@ -45,12 +45,12 @@ TABLES: Final[dict[str, PhaseTable[Any, Any]]] = {
 POST: Final = post(b"abc")
 EXPECTING: Final = post(b"abc", "Expect: 100-continue")[:-3]
 LAST: Final = put("/last").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-START: Final = POST[:9]  # POST and EXPECTING begin like this
+START: Final = POST[:9]  # the common prefix of POST and EXPECTING
 assert EXPECTING.startswith(START)
 
 
 def named(phase: IntEnum, event: IntEnum, after: IntEnum) -> Transition:
-    """Name a transition; members of two enums with the same number would be equal."""
+    """Return the names of a transition; members of different enums may compare equal."""
     assert type(phase) is type(after)
     return type(phase).__name__, phase.name, event.name, after.name
 
@@ -60,7 +60,7 @@ def transitions(table: PhaseTable[Any, Any]) -> list[tuple[Any, Any, Any]]:
 
 
 class FakeTransport(asyncio.Transport):
-    """Takes everything; `breaks` makes it close at the next write, as after a reset."""
+    """Accepts all data; with `breaks` it closes at the next write, as after a reset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def occurred(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Transition]]:
 
 
 def run(script: Callable[[Bed], object]) -> None:
-    """Run a script, and then what the loop has still to do."""
+    """Run a script, and then the callbacks that it has scheduled."""
 
     async def main() -> None:
         script(Bed())
@@ -169,7 +169,7 @@ def run(script: Callable[[Bed], object]) -> None:
 
 
 def reach(bed: Bed, phase: ConnectionPhase, event: ConnectionEvent) -> None:
-    """Bring a connection into a phase; a response is owed where that is possible."""
+    """Bring a connection into a phase, with a pending response where that is possible."""
     if phase is Phase.FLUSHING:
         bed.sends_at_once = True
         bed.transport.breaks = event is Event.TRANSPORT_CLOSED
@@ -195,7 +195,7 @@ def reach(bed: Bed, phase: ConnectionPhase, event: ConnectionEvent) -> None:
 
 
 def provoke(bed: Bed, event: ConnectionEvent) -> None:
-    """Let an event happen in whatever phase the connection is."""
+    """Make an event happen in the current phase of the connection."""
     skip = {Phase.HEAD: len(START), Phase.BODY: len(POST) - 1}.get(bed.phase, 0)
     parts = {
         Event.HEAD_BEGUN: START,

@@ -146,20 +146,20 @@ def test_it_is_refused_and_the_connection_ends(server: Server, raw: bytes) -> No
 
 @pytest.mark.parametrize("raw", BAD.values(), ids=BAD.keys())
 def test_it_is_refused_byte_by_byte(server: Server, raw: bytes) -> None:
-    """What arrives in pieces is read as what arrives at once."""
+    """A request that arrives in pieces is parsed like one that arrives at once."""
     with server.connect() as client:
         try:
             for byte in raw:
                 client.send(bytes([byte]))
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it was refused before the end
+            pass  # the request was refused before all was sent
         else:
             assert client.answer().status == 400
             assert client.is_closed()
 
 
 @pytest.mark.parametrize("raw", BAD.values(), ids=BAD.keys())
-def test_nothing_behind_it_is_served(server: Server, raw: bytes) -> None:
+def test_nothing_after_it_is_served(server: Server, raw: bytes) -> None:
     with server.connect() as client:
         client.send(get("/first") + raw + INNER + INNER)
         assert client.answer().json["path"] == "/first"

@@ -1,4 +1,4 @@
-"""Answers that nobody reads: what they hold together is bounded, and others are served."""
+"""Responses that clients do not read: their total size is limited, and others are served."""
 
 import threading
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ PAGE: Final = get("/v1/stream/s?offset=-1")
 
 
 class Bed:
-    """A server whose stream `s` is long, and what its answers hold."""
+    """A server with a long stream `s`, and the budget of its unread responses."""
 
     def __init__(self, server: Server, unread: UnreadBudget) -> None:
         self.server = server
@@ -36,7 +36,7 @@ class Bed:
         self.app: App
 
     def connect(self) -> Client:
-        """Connect one who reads little."""
+        """Connect a client with a small receive buffer."""
         return self.server.connect(receive_buffer=4096)
 
     def count(self) -> int:
@@ -93,7 +93,7 @@ def test_stuck_readers_hold_no_more_than_the_limit(tmp_path: Path) -> None:
         most = 0
         for _ in range(50):
             most = max(most, bed.server.call(lambda: bed.unread.bytes))
-        assert most < 2 * MIB  # the limit, and the answer that went over it
+        assert most < 2 * MIB  # the limit, and the response that exceeded it
         assert bed.count() == 40
 
 
@@ -177,7 +177,7 @@ def test_a_cut_connection_counts_no_longer(tmp_path: Path) -> None:
 
 
 def test_an_event_of_a_catch_up_is_not_longer_than_it_must_be(tmp_path: Path) -> None:
-    """256 KiB, and then the append that went over it is not split."""
+    """An event has 256 KiB, plus the rest of the append that exceeds them."""
     with a_bed(tmp_path, HttpLimits()) as bed, bed.server.connect() as client:
         client.send(EVENTS)
         client.head()
@@ -200,7 +200,7 @@ def at_tail(bed: Bed, client: Client) -> Client:
 
 
 def test_stuck_members_of_a_group_hold_one_event_each(tmp_path: Path) -> None:
-    """However much is appended: the next events are read for those only that read this one."""
+    """The next event is read only for members that have read the current one."""
     readers, body = 30, TEXT[:APPEND_BYTES]
     with a_bed(tmp_path, HttpLimits()) as bed, ExitStack() as stack:
         for _ in range(readers):
@@ -243,7 +243,7 @@ def test_who_joins_a_group_while_it_waits_for_admission_gets_each_message_once(
             assert other.ask(post(b"one", TYPED, path="/v1/stream/s")).status == 204
         assert eventually(lambda: bed.unread.waiting_bytes == MIB)
         member = next(iter(group._members))
-        bed.server.call(lambda: group.join(member))  # as one who has read up to the old tail
+        bed.server.call(lambda: group.join(member))  # as a member that is at the old tail
         bed.server.call(lambda: bed.unread.remove(2 * MIB))
         assert b"data:one" in first.chunk()
         with bed.server.connect() as other:
@@ -253,11 +253,11 @@ def test_who_joins_a_group_while_it_waits_for_admission_gets_each_message_once(
         assert b"one" not in event
 
 
-# ---- who has to go -------------------------------------------------------------------------------
+# ---- which connections are cut -------------------------------------------------------------------
 
 
 class Stuck:
-    """A connection that holds a part of the answers."""
+    """A connection that holds a part of the unread bytes."""
 
     def __init__(self, size: int, since: float) -> None:
         self.unread_bytes = size
