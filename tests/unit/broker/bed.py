@@ -1,4 +1,4 @@
-"""A broker on a virtual disk, one call per turn of its loop."""
+"""A broker on a virtual disk, driven step by step by the test."""
 
 from semel.broker.broker import Broker
 from semel.journal.checkpoint import commit_cut
@@ -13,7 +13,7 @@ SEGMENT_BYTES = 4096
 
 
 class Bed:
-    """Everything an engine has but threads."""
+    """All parts of an engine except its threads."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Bed:
         self.start()
 
     def start(self) -> None:
-        """Start, or start again after `disk.kill()`."""
+        """Start the broker, or restart it after `disk.kill()`."""
         self.disk.lock()
         recovered = recover(
             self.disk, self.store, fresh_identity=bytes(16), segment_bytes=self._segment_bytes
@@ -50,20 +50,20 @@ class Bed:
         self.broker.set_room(self.writer.prepare())
 
     def restart(self, *, segment_bytes: int | None = None) -> None:
-        """Kill the process and start it again, perhaps with another setting."""
+        """Kill the process and restart it, with another segment size if one is given."""
         self._segment_bytes = segment_bytes or self._segment_bytes
         self.disk.kill()
         self.store.kill()
         self.start()
 
     def submit(self, command: EngineCommand) -> list[Outcome]:
-        """Submit without flushing; the list fills when the answer leaves."""
+        """Submit without flushing. The outcome is added to the returned list when it is sent."""
         answers: list[Outcome] = []
         self.broker.submit(command, answers.append)
         return answers
 
     def flush(self) -> None:
-        """Write everything and let the answers go."""
+        """Write all pending groups, which releases their outcomes."""
         while (group := self.broker.next_group()) is not None:
             self.writer.write(group)
             self.broker.written(group)
@@ -71,13 +71,13 @@ class Bed:
                 self.broker.set_room(self.writer.make_room())
 
     def execute(self, command: EngineCommand) -> Outcome:
-        """Submit, flush, and take the answer."""
+        """Submit a command, flush, and return its outcome."""
         answers = self.submit(command)
         self.flush()
         return answers[0]
 
     def checkpoint(self) -> list[int]:
-        """Make one checkpoint; answer the segments it gave up."""
+        """Make one checkpoint and return the segments that it deleted."""
         cut = self.broker.cut()
         self.flush()
         assert cut is not None
@@ -87,9 +87,9 @@ class Bed:
         return dead
 
     def create(self, path: str = "s", *, ttl_ms: int | None = None) -> Create:
-        """Word a creation."""
+        """Return a create command."""
         return Create(path, self.now_ms, f"i{path}", "text/plain", ttl_ms)
 
     def append(self, body: bytes = b"x", path: str = "s") -> Append:
-        """Word an append."""
+        """Return an append command."""
         return Append(path, self.now_ms, "text/plain", Batch(body))

@@ -1,4 +1,4 @@
-"""The broker by itself: what waits, what is seen, what is given up."""
+"""The broker alone: what waits, what readers see, and which segments are deleted."""
 
 import struct
 from unittest.mock import patch
@@ -141,7 +141,7 @@ def test_on_a_full_disk_growth_stops_and_everything_else_goes_on() -> None:
     bed.checkpoint()
     for _ in range(3):
         bed.broker.set_room(bed.writer.make_room())
-    assert isinstance(bed.execute(bed.create("t")), out.Created), "it resumes by itself"
+    assert isinstance(bed.execute(bed.create("t")), out.Created), "appends resume without a restart"
 
 
 def test_a_waiter_is_woken_once_by_durable_data(bed: Bed) -> None:
@@ -312,7 +312,7 @@ def test_the_next_group_forms_while_one_is_written(bed: Bed) -> None:
         answers = [bed.submit(bed.append()) for _ in range(3)]
         group = bed.broker.next_group()
         assert group is not None
-        assert not bed.broker.is_congested, "what waited is in the next group already"
+        assert not bed.broker.is_congested, "pending appends are already in the next group"
         bed.writer.write(group)
         bed.broker.written(group)
         bed.flush()

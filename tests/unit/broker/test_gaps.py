@@ -1,4 +1,4 @@
-"""An append that came too early waits a moment for those before it."""
+"""An append that arrives too early waits a short time for the sequences before it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from tests.unit.broker.bed import Bed
 
 
 class Timers:
-    """Timers that ring when the test says so."""
+    """Timers that fire when the test calls `ring`."""
 
     def __init__(self) -> None:
         self.set: list[Timer] = []
@@ -41,7 +41,7 @@ class Timer:
 
 
 class HeldBed(Bed):
-    """A bed with a hold in front."""
+    """A test bed with a `GapHold` in front of the broker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class HeldBed(Bed):
         self.replies: dict[str, list[Outcome]] = {}
 
     def send(self, seq: int, label: str = "", **more: Any) -> None:
-        """Send without flushing."""
+        """Submit an append without flushing."""
         tag = ProducerTag("p", seq, seq, more.pop("epoch", 0), **more)
         command = Append("s", self.now_ms, "text/plain", Batch(b"%d" % seq), producer=tag)
         self.hold.submit(command, self.replies.setdefault(label or str(seq), []).append)
 
     def seqs(self) -> list[str]:
-        """In which order the appends were accepted."""
+        """Return the labels of the accepted appends in the order of their offsets."""
         accepted = [
             (outcomes[0].first_offset, label)
             for label, outcomes in self.replies.items()
@@ -96,7 +96,7 @@ def test_every_order_of_arrival_and_flushing_ends_the_same(bed: HeldBed) -> None
 def test_a_gap_decided_between_an_append_and_its_answer_is_released_too(bed: HeldBed) -> None:
     bed.send(1)
     bed.send(0)  # accepted, not durable yet
-    bed.send(2)  # a gap still: 1 is held
+    bed.send(2)  # still a gap, because 1 is held
     bed.flush()
     assert bed.seqs() == ["0", "1", "2"]
 
@@ -152,7 +152,7 @@ def test_other_refusals_and_other_producers_do_not_wait(bed: HeldBed) -> None:
     bed.flush()
     assert type(bed.replies["mode"][0]).__name__ == "ModeConflict"
     assert [type(one).__name__ for one in anonymous] == ["Appended"]
-    assert bed.hold.count == 1, "a close has a sequence like any append"
+    assert bed.hold.count == 1, "a close has a sequence like every append"
 
 
 def test_at_the_end_everybody_is_answered(bed: HeldBed) -> None:

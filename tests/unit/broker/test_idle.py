@@ -1,4 +1,4 @@
-"""Producers that fell silent are let go, late and never early."""
+"""Idle producers are expired after their idle time, never before."""
 
 from semel.machine.rows import ProducerRow
 from semel.model.commands import (
@@ -18,7 +18,7 @@ IDLE_MS = 100
 
 
 class IdleBed(Bed):
-    """A bed whose broker lets producers go."""
+    """A test bed whose broker expires idle producers."""
 
     def __init__(self) -> None:
         super().__init__(producer_idle_ms=IDLE_MS)
@@ -38,7 +38,7 @@ class IdleBed(Bed):
         producers = self.broker.state.by_path["s"].producers
         return None if producers is None else producers.get(name)
 
-    def is_buried(self, name: str = "p") -> bool:
+    def is_expired(self, name: str = "p") -> bool:
         row = self.row(name)
         return row is not None and row.is_expired
 
@@ -56,8 +56,8 @@ def test_a_silent_producer_leaves_a_tombstone_that_refuses_its_late_retry() -> N
     bed = bed_with("p")
     assert bed.sweep(IDLE_MS - 1) == 0
     assert bed.sweep(1) == 1
-    assert bed.is_buried()
-    assert bed.sweep(IDLE_MS) == 0, "it is buried once"
+    assert bed.is_expired()
+    assert bed.sweep(IDLE_MS) == 0, "a producer expires only once"
     assert bed.write(1) == ProducerStateExpired(0)
 
 
@@ -67,10 +67,10 @@ def test_a_producer_that_writes_lives_on() -> None:
     bed.now_ms += IDLE_MS - 1
     bed.write(1)
     assert bed.sweep(1) == 1
-    assert (bed.is_buried("p"), bed.is_buried("q")) == (False, True)
+    assert (bed.is_expired("p"), bed.is_expired("q")) == (False, True)
     assert isinstance(bed.write(1), Duplicate)
     assert bed.sweep(IDLE_MS) == 1
-    assert bed.is_buried("p")
+    assert bed.is_expired("p")
 
 
 def test_the_successor_over_a_tombstone_is_watched_again() -> None:
@@ -78,9 +78,9 @@ def test_the_successor_over_a_tombstone_is_watched_again() -> None:
     bed.sweep(IDLE_MS)
     tag = ProducerTag("p", 0, 0, 1)
     bed.execute(Append("s", bed.now_ms, "text/plain", Batch(b"x"), producer=tag))
-    assert not bed.is_buried()
+    assert not bed.is_expired()
     assert bed.sweep(IDLE_MS) == 1
-    assert bed.is_buried()
+    assert bed.is_expired()
 
 
 def test_producers_are_watched_again_after_a_restart() -> None:

@@ -1,4 +1,4 @@
-"""Questions about the state: answered when it is durable."""
+"""Queries of the state get their result when that state is durable."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def ids(results: list[Any]) -> list[str]:
 
 
 def test_what_is_remembered_of_producers_is_told_when_it_is_durable() -> None:
-    """EO-4: a crash must not undo what a caller has seen."""
+    """EO-4: a crash must not undo a state that a caller has seen."""
     bed = Bed()
     bed.execute(bed.create())
     tag = ProducerTag("p", 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The paths in order, beside the slow way to have them so."""
+"""`SortedPaths`, compared with sorting a set."""
 
 from hypothesis import given
 from hypothesis import strategies as st

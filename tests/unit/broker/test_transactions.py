@@ -1,4 +1,4 @@
-"""Transactions on a broker: across restarts and checkpoints, for readers, and as time passes."""
+"""Transactions on a broker: restarts, checkpoints, readers and deadlines."""
 
 import struct
 
@@ -77,7 +77,7 @@ TEXT = "text/plain"
 
 
 class TxnBed(Bed):
-    """A bed with short words for transactions; the streams s and r are there."""
+    """A test bed with the streams s and r, and helpers for transactions."""
 
     def __init__(self, *, segment_bytes: int = 4096) -> None:
         super().__init__(segment_bytes=segment_bytes)
@@ -141,7 +141,7 @@ class TxnBed(Bed):
         return [pair for piece in slices for pair in enumerate(piece.messages(), piece.offset)]
 
     def fill(self, count: int = 12) -> None:
-        """Write enough to begin another segment, or several."""
+        """Write enough to start at least one new segment."""
         for _ in range(count):
             self.execute(self.append(bytes(700), "r"))
 
@@ -168,7 +168,7 @@ def quick_restart(bed: TxnBed) -> None:
 RESTARTS = pytest.mark.parametrize("again", [slow_restart, quick_restart])
 
 
-# ---- names that are none -------------------------------------------------------------------------
+# ---- invalid ids and epochs ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**53, 2**64])
@@ -198,7 +198,7 @@ def test_an_id_out_of_bounds_is_refused(txn: str) -> None:
 
 
 def test_the_log_of_the_seed_reads_as_it_says() -> None:
-    """0 plain, 1 of a transaction, 2 plain, 3 its abort, then 4 and 5 the same with a commit."""
+    """0 and 2 are plain, 1 is in a transaction, 3 is its abort marker, and 4 is plain again."""
     bed = TxnBed()
     bed.execute(bed.append(b"0"))
     bed.begin()
@@ -403,7 +403,7 @@ def test_a_segment_with_undecided_chunks_outlives_everything_else_in_it() -> Non
     first = bed.broker._segments.firsts[0]
     dead = bed.checkpoint()
     assert first not in dead
-    assert dead, "the segments without chunks are given up"
+    assert dead, "segments without chunks are deleted"
     bed.restart()
     bed.abort()
     bed.fill(1)
@@ -566,10 +566,10 @@ def test_an_id_counts_on_from_the_newest_outcome_still_remembered(again: object)
     sink_round(bed, 1, epoch=3)
     again(bed)  # type: ignore[operator]
     assert bed.outcome("b1", None) is not None
-    sink_round(bed, 2)  # lets go how b1 ended at epoch 3
+    sink_round(bed, 2)  # removes the outcome of b1 at epoch 3
     assert bed.outcome("b1", 3) is None
     assert bed.begin("b1") == Begun("b1", 3, bed.now_ms + 1_000, is_new=True)
-    assert bed.commit("b1", 1) == AlreadyAborted("abort")  # late, and touches nothing
+    assert bed.commit("b1", 1) == AlreadyAborted("abort")  # late, changes nothing
     assert bed.commit("b1", 2) == AlreadyAborted("abort")
     bed.abort("b1", 3)
     again(bed)  # type: ignore[operator]
@@ -586,7 +586,7 @@ def test_the_newest_outcome_is_found_behind_a_checkpoint_that_did_not_happen() -
     bed.flush()
     assert cut is not None
     bed.begin("b1")
-    bed.abort("b1", 2)  # once more
+    bed.abort("b1", 2)  # another outcome
     bed.broker.cut_failed(cut)
     assert bed.begin("b1") == Begun("b1", 3, bed.now_ms + 1_000, is_new=True)
 
@@ -830,7 +830,7 @@ def test_every_call_that_adds_to_a_transaction_touches_it(again: object) -> None
     assert seen == [bed.now_ms, bed.now_ms]
 
 
-# ---- as many as one likes ------------------------------------------------------------------------
+# ---- many transactions ---------------------------------------------------------------------------
 
 
 def test_a_begin_of_a_sink_looks_at_no_other_transaction_of_it() -> None:

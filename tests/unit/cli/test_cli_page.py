@@ -1,4 +1,4 @@
-"""The page about the command line names every command and every option there is."""
+"""The documentation of the command line lists every command and every option."""
 
 import re
 from collections.abc import Iterator

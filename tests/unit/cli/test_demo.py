@@ -1,4 +1,4 @@
-"""What the demo finds out about the machine, its directory and its driver."""
+"""The checks of the demo: the machine, its directory and its driver."""
 
 import importlib.util
 import os
@@ -35,7 +35,7 @@ def test_without_java_it_says_what_to_install(
     assert environment.JAVA_ADVICE in lack
 
 
-# ---------------------------------------------------------------- the driver, from outside
+# ---------------------------------------------------------------- the driver, seen from outside
 
 
 def begin(home: Path, query: str, batch: int) -> None:
@@ -71,18 +71,18 @@ def test_the_middle_is_when_all_are_at_work_and_the_naive_one_has_written(tmp_pa
     exact = Checkpoint(tmp_path, "exact")
     middle = MidBatch([exact], Checkpoint(tmp_path, "naive"), lambda: rows)
     begin(tmp_path, "naive", 0)
-    assert not middle.is_now(), "it has written nothing"
+    assert not middle.is_now(), "the naive query has written nothing"
     rows = 5
-    assert not middle.is_now(), "the other one is not at work"
+    assert not middle.is_now(), "the exact query has no batch in flight"
     begin(tmp_path, "exact", 0)
     assert middle.is_now()
     commit(tmp_path, "naive", 0)
     begin(tmp_path, "naive", 1)
-    assert not middle.is_now(), "it has written nothing of this batch"
+    assert not middle.is_now(), "nothing of this batch is written"
 
 
 def test_a_killed_session_is_gone_with_all_its_groups() -> None:
-    # A child that makes a group of its own, as Spark's Python workers do.
+    # A child that creates its own process group, as Spark's Python workers do.
     child = "import os, time; os.setpgid(0, 0); print('up', flush=True); time.sleep(600)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen(

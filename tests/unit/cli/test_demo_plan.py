@@ -1,4 +1,4 @@
-"""The demo's plan depends on the seed alone, and says itself what must come of it."""
+"""The demo's plan depends only on the seed, and computes the expected results."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_the_closing_order_closes_every_window_but_its_own() -> None:
     found = expected_totals(INPUT)
     assert sum(total.orders for total in found) == 100
     assert sum(total.cents for total in found) == sum(order.cents for order in INPUT[:-1])
-    assert expected_totals(INPUT[:-1]) == found[:-1], "without it the last window stays open"
+    assert expected_totals(INPUT[:-1]) == found[:-1], "the last window stays open without it"
 
 
 def test_a_total_belongs_to_the_minute_of_its_orders() -> None:

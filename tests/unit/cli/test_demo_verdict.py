@@ -1,4 +1,4 @@
-"""The demo's judge overlooks nothing."""
+"""The demo's check finds every kind of error."""
 
 from collections.abc import Callable
 
@@ -124,7 +124,7 @@ def test_one_bad_verdict_spoils_the_result() -> None:
         return LaneResult("a", Produced(misplaced=misplaced), 0, named).complaints
 
     assert complaints(good, good, good) == []
-    assert complaints(good) == [], "without Spark, too"
+    assert complaints(good) == [], "also without Spark"
     assert complaints(bad, good, good) == [f"NOT exactly once: stream orders: {bad.complaint}"]
     assert complaints(good, bad, good) == [f"NOT exactly once: stream enriched: {bad.complaint}"]
     assert complaints(good, good, bad) == [f"NOT exactly once: stream totals: {bad.complaint}"]

@@ -1,4 +1,4 @@
-"""The checks of the environment, with an environment that lacks what they look for."""
+"""The environment checks, run in an environment where what they look for is missing."""
 
 import resource
 import shutil

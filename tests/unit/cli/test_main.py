@@ -1,4 +1,4 @@
-"""The command line: what it lists, how it refuses, and that nobody gets a traceback."""
+"""The command line: its help, its errors, and that it never prints a traceback."""
 
 import tomllib
 from pathlib import Path

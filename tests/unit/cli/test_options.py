@@ -1,4 +1,4 @@
-"""What the options of the stream commands take, and what they refuse before anything is sent."""
+"""Values that the options of the stream commands accept, or refuse before a request is sent."""
 
 from datetime import UTC, datetime
 

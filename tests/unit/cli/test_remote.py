@@ -1,4 +1,4 @@
-"""What a command says when a call has failed, and how it ends."""
+"""The message and exit code of a command whose call failed."""
 
 import pytest
 

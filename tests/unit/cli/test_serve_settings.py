@@ -13,7 +13,7 @@ from semel.model.limits import BODY_BYTES_MAX, SEGMENT_BYTES_DEFAULT
 
 
 class Started:
-    """Stands in for the process: keeps what it would have been started with."""
+    """Replaces `_serve` and records the options it is called with."""
 
     serving: ServeOptions
 

@@ -1,4 +1,4 @@
-"""What messages look like when they are printed."""
+"""How messages are printed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the doctor says of Spark, on machines that lack this or that."""
+"""The Spark checks of `semel doctor`, on machines where something is missing."""
 
 import importlib.metadata
 import importlib.util
@@ -82,7 +82,7 @@ def test_the_versions_are_those_of_the_extra() -> None:
 
 
 def _sorted(requirement: str) -> tuple[str, ...]:
-    """pip may write the bounds in any order."""
+    """Return the name and the sorted bounds, because pip may list the bounds in any order."""
     name = requirement[: min(requirement.index(sign) for sign in "<>" if sign in requirement)]
     return name, *sorted(requirement.removeprefix(name).split(","))
 

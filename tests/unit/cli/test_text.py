@@ -1,4 +1,4 @@
-"""What is printed from data cannot move the cursor."""
+"""Data that is printed cannot move the cursor of the terminal."""
 
 import pytest
 

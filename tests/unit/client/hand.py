@@ -1,4 +1,4 @@
-"""Carrying out a flow by hand: the test says what becomes of each step."""
+"""Run a flow without a network: the test gives the reply to each step."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ SITE = ServerConfig(parse_address("http://127.0.0.1:4437"))
 
 
 class Played:
-    """What a flow did: its result or its error, and every step it took."""
+    """A finished flow: its result or error, and all its steps."""
 
     def __init__(self, flow: Flow[Any], replies: Iterable[Any]) -> None:
         self.steps: list[Step] = []
@@ -33,16 +33,16 @@ class Played:
             self.result = end.value
         except SemelError as error:
             self.error = error
-        assert not left, f"not asked for: {left}"
+        assert not left, f"unused replies: {left}"
 
     @staticmethod
     def _reply(step: Step, left: list[Any]) -> Any:
-        """A pause fits, unless a test says otherwise; to hang up is always possible."""
+        """Return the next reply. A pause gets True by default, and closing needs no reply."""
         if isinstance(step, CloseChannel):
             return None
         if isinstance(step, Pause) and not (left and isinstance(left[0], bool)):
             return True
-        assert left, f"nobody answers {step}"
+        assert left, f"no reply left for {step}"
         return left.pop(0)
 
     @property
@@ -55,7 +55,7 @@ class Played:
 
 
 def play(flow: Flow[T], *replies: Any) -> T:
-    """Carry out a flow that ends well."""
+    """Run a flow and return its result, or raise its error."""
     played = Played(flow, replies)
     if played.error is not None:
         raise played.error
@@ -64,7 +64,7 @@ def play(flow: Flow[T], *replies: Any) -> T:
 
 
 def calls(path: str = "orders", content_type: str | None = "application/json") -> StreamCalls:
-    """The calls of a stream whose media type is known, and known to be one of semel's."""
+    """Return the calls of a semel stream whose media type is known."""
     found = StreamCalls(SITE, path)
     found.content_type = content_type
     found.is_semel = True
@@ -77,16 +77,16 @@ def answer(status: int, body: bytes = b"", **headers: str) -> Response:
 
 
 def problem(status: int, code: str, applied: str = "no", **facts: Any) -> Response:
-    """A refusal as semel words it."""
+    """Return an error response in semel's format."""
     body = msgspec.json.encode({"code": code, "message": "no", "applied": applied, **facts})
     return answer(status, body, content_type="application/problem+json")
 
 
 def document(value: Any, status: int = 200) -> Response:
-    """A JSON document as an answer."""
+    """Return a response with a JSON document."""
     return answer(status, msgspec.json.encode(value), content_type="application/json")
 
 
 def body_of(send: Send) -> Any:
-    """The JSON document that was sent."""
+    """Return the JSON document of a sent request."""
     return msgspec.json.decode(send.request.body or b"")

@@ -1,4 +1,4 @@
-"""A server small enough to be believed, and a network that does its worst to a producer."""
+"""A minimal model of the server, and a network with faults, for tests of the producer."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ def refusal(status: int, code: str, headers: Headers | None = None, **facts: Any
 
 @dataclass
 class Known:
-    """What the model server knows of the one producer."""
+    """The state that the model server keeps about its only producer."""
 
     epoch: int
     session: str | None
@@ -44,7 +44,7 @@ class Known:
 
 
 class ModelServer:
-    """One stream, one producer id; the rules of the protocol, without any memory limits."""
+    """One stream and one producer id, with the rules of the protocol and no memory limits."""
 
     def __init__(self) -> None:
         self.log: list[bytes] = []
@@ -77,7 +77,7 @@ class ModelServer:
         return self._decide(known, span, body, is_sparse=is_sparse)
 
     def claim(self, session: str) -> int:
-        """Fence whoever wrote before; the new epoch."""
+        """Fence the earlier producer and return the new epoch."""
         old = self.known
         older = frozenset() if old is None else old.older | {old.session}
         self.known = Known(1 if old is None else old.epoch + 1, session, -1, {}, older)
@@ -100,7 +100,7 @@ class ModelServer:
         fields = {"producer-epoch": str(known.epoch)}
         if span in known.bodies or (not is_sparse and last <= known.last):
             assert self.known is not None
-            fields["producer-epoch"] = str(self.known.epoch)  # a duplicate raises nothing
+            fields["producer-epoch"] = str(self.known.epoch)  # a duplicate does not raise the epoch
             if known.bodies[span] != body:
                 fields["producer-payload-mismatch"] = "true"
             return Answer(204, fields)
@@ -119,18 +119,18 @@ class ModelServer:
 
 
 class Network:
-    """Connections between a core and a server; old ones may still hold requests."""
+    """Connections between a core and a server. Closed ones may still hold requests."""
 
     def __init__(self, core: ProducerCore, server: ModelServer) -> None:
         self.core = core
         self.server = server
         self.now = 0.0
         self.seen: dict[tuple[str, str], bytes] = {}
-        self.sent: deque[ProducerBatch] = deque()  # on the connection in use, in order
+        self.sent: deque[ProducerBatch] = deque()  # on the current connection, in order
         self.line: deque[tuple[Headers, bytes]] = deque()  # not yet read by the server
         self.answers: deque[Answer] = deque()  # not yet read by the client
         self.ghosts: list[deque[tuple[Headers, bytes]]] = []
-        self.events: list[BatchAck | FailedBatch] = []  # those below, in order
+        self.events: list[BatchAck | FailedBatch] = []  # `acked` and `failed`, in order
         self.acked: list[BatchAck] = []
         self.failed: list[FailedBatch] = []
 
@@ -140,20 +140,20 @@ class Network:
             return False
         headers = {name.lower(): value for name, value in self.core.headers(batch)}
         owner = headers.get("producer-session") or headers["producer-epoch"]
-        # No two payloads ever travel under one number of one epoch.
+        # A sequence of one epoch is never sent with two different payloads.
         assert self.seen.setdefault((owner, headers["producer-seq"]), batch.body) == batch.body
         self.sent.append(batch)
         self.line.append((headers, batch.body))
         return True
 
     def serve(self, answer: Answer | None = None, *, is_taken: bool = True) -> None:
-        """Let the server read one request: take it or not, answer as it would, or otherwise."""
+        """Let the server read one request. `answer` replaces the response of the server."""
         if self.line:
             request = self.line.popleft()
             own = self.server.take(*request) if is_taken else None
-            said = answer or own
-            assert said is not None
-            self.answers.append(said)
+            response = answer or own
+            assert response is not None
+            self.answers.append(response)
 
     def deliver(self) -> None:
         if self.answers:
@@ -163,7 +163,7 @@ class Network:
             self.collect()
 
     def lose(self) -> None:
-        """The connection breaks; what the server has not read may still reach it."""
+        """Break the connection. The server may still receive requests it has not read yet."""
         if self.line:
             self.ghosts.append(self.line)
         self.line, self.answers = deque(), deque()
@@ -171,7 +171,7 @@ class Network:
         self.core.connection_lost(self.now, Unavailable("lost"))
 
     def haunt(self, which: int) -> None:
-        """The server reads a request of a connection that is long gone."""
+        """Let the server read a request of a closed connection."""
         if self.ghosts:
             ghost = self.ghosts[which % len(self.ghosts)]
             if ghost:
@@ -183,7 +183,7 @@ class Network:
         self.collect()
 
     def drain(self) -> None:
-        """From now on all goes well."""
+        """Run without further faults until no message is pending or the producer failed."""
         self.core.hurry()
         for _ in range(10_000):
             while self.send():
@@ -195,7 +195,7 @@ class Network:
             if not self.core.pending_count or self.core.failure is not None:
                 return
             self.now = max(self.now, self.core.wake_at() or self.now)
-        raise AssertionError("the producer does not come to an end")
+        raise AssertionError("the producer does not finish")
 
     def collect(self) -> None:
         for event in self.core.acks.take_events():
@@ -214,7 +214,7 @@ def make(server: ModelServer | None = None, **settings: Any) -> Network:
 
 
 def make_told(server: ModelServer | None = None, **settings: Any) -> Network:
-    """A producer that has asked what the server knows of it."""
+    """Return a producer that has fetched its state from the server."""
     network = make(server, **settings)
     known = network.server.known
     epoch, last = (None, None) if known is None else (known.epoch, known.last)
@@ -223,7 +223,7 @@ def make_told(server: ModelServer | None = None, **settings: Any) -> Network:
 
 
 def make_claimed(server: ModelServer, session: str, **settings: Any) -> Network:
-    """A producer that has claimed its place."""
+    """Return a producer that has claimed its id."""
     network = make(server, session=session, **settings)
     network.core.take_over(server.claim(session), None, None)
     return network

@@ -22,7 +22,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 def parse(
     data: bytes, *, count: int = 1, is_head: bool = False, step: int = 0
 ) -> list[ParserEvent]:
-    """Feed an answer in pieces of `step` bytes, or whole, and close the connection."""
+    """Feed a response in pieces of `step` bytes, or as a whole, and close the connection."""
     parser = ResponseParser()
     for _ in range(count):
         parser.expect(is_head=is_head)

@@ -63,9 +63,9 @@ def test_a_stream_that_is_there_is_an_error_unless_that_is_fine() -> None:
     assert play(calls().create(CreateHeaders(), exist_ok=True), again) == CreateResult(
         info, is_new=False
     )
-    # The first try made it, and only its answer was lost.
+    # The first attempt created the stream, and only its response was lost.
     assert play(calls().create(CreateHeaders()), LOST, again) == CreateResult(info, is_new=True)
-    # Something else that says 200 to everything has made nothing.
+    # A server that is not semel and responds 200 to everything has created nothing.
     strange = Played(calls().create(CreateHeaders(), exist_ok=True), [answer(200)])
     assert isinstance(strange.error, errors.ProtocolError)
 
@@ -334,7 +334,7 @@ def test_a_page_another_server_does_not_have_is_not_supported(refusal: Any) -> N
         play(server_calls.health(SITE), answer(200, b"[]"))
 
 
-# ---- answers that are none -----------------------------------------------------------------------
+# ---- responses that are not from a stream server -------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [200, 204])

@@ -1,4 +1,4 @@
-"""The sync client is generated: it is current, and has the methods of the async one."""
+"""The generated sync client is current and has the same methods as the async client."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ import pytest
 from semel import AsyncClient, Client
 from tests.facades import COMMAND, MODULES, NAMES, SYNC, generate, sync_words
 
-# What unasync and the hand-written modules call differently, in annotations.
+# Names in annotations that differ between the async and the sync client.
 ANNOTATIONS = {"AsyncIterator": "Iterator", "AsyncTransform": "SyncTransform", "aio": "sync"}
 
 
@@ -73,7 +73,7 @@ def test_both_clients_have_the_same_public_methods_with_the_same_parameters() ->
             assert type(method) is type(twin)
             if not isinstance(method, property):
                 assert not inspect.iscoroutinefunction(twin)
-                if name != "process":  # its function may be a coroutine function in one of them
+                if name != "process":  # only the async one takes a coroutine function
                     expected = signature(method, is_async=True)
                     assert signature(twin, is_async=False) == expected, (aio, name)
                 compared += 1

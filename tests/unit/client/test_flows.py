@@ -71,7 +71,7 @@ def test_a_connection_gone_stale_costs_no_pause_but_only_once() -> None:
         (RetrySafety.ONCE, [BUSY, False], errors.Unavailable),
         (RetrySafety.REPEATABLE, [DOWN, DOWN, False], errors.Unavailable),
         (RetrySafety.REPEATABLE, [LOST, False], errors.Indeterminate),
-        # The last try was not applied, but the first may have been.
+        # The last attempt was not applied, but the first may have been.
         (RetrySafety.REPEATABLE, [LOST, DOWN, False], errors.Indeterminate),
         (RetrySafety.REPEATABLE, [PROXY, BUSY, False], errors.Indeterminate),
         (RetrySafety.READ, [LOST, False], errors.Unavailable),

@@ -1,4 +1,4 @@
-"""Pages of frames as they come."""
+"""Pages of frames, read as they arrive."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The calls of an operator, played by hand."""
+"""The calls of an operator, run without a network."""
 
 import msgspec
 

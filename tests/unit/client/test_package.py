@@ -33,7 +33,7 @@ def test_the_package_alone_loads_no_event_loop_either() -> None:
 
 
 def test_loading_the_package_is_quick() -> None:
-    # CPU time, and the best of three: a busy machine is no fault of the package.
+    # The best CPU time of three, so that a busy machine does not fail the test.
     code = (
         "import time; at = time.process_time(); import semel;"
         " print((time.process_time() - at) * 1000)"

@@ -1,4 +1,4 @@
-"""What a client knows of positions: an offset knows its reader, whoever commits it."""
+"""Positions in the client: an offset keeps its reader, whoever commits the offset."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ DONE: dict[str, Any] = {"streams": {}, "offsets": {}, "deleted": []}
 def told(
     positions: KnownPositions, offset: int, version: int, incarnation: str = "i1"
 ) -> ReadPosition:
-    """Return a reading that was told where the group is."""
+    """Return a reader to which the server has reported the position of the group."""
     reading, known = positions.read_position("orders"), KnownPosition(offset, version)
     reading.incarnation = incarnation
     reading.server_position("g", known)
@@ -40,19 +40,19 @@ def told(
 
 
 def after(reading: ReadPosition, to: int) -> ReadOffset:
-    """Return the offset after a message of a reading."""
+    """Return the offset after a message of a reader."""
     offset = Message(b"1", "application/json", to - 1, to, source=reading).next_offset
     assert isinstance(offset, ReadOffset)
     return offset
 
 
 def sent(positions: KnownPositions, to: Any) -> Any:
-    """Return what a move is sent as."""
+    """Return a move in the form in which the client sends it."""
     return moves_of(MovePlanner(positions).plan("g", {"orders": to}))["orders"]
 
 
 def commit(positions: KnownPositions, to: Any) -> None:
-    """Move the group with success."""
+    """Move the group successfully."""
     moving = MovePlanner(positions)
     moving.accepted("g", moving.plan("g", {"orders": to}))
     moving.done()
@@ -73,7 +73,7 @@ def test_no_reader_takes_the_position_that_another_of_the_client_has_moved() -> 
     positions = KnownPositions()
     one, two = told(positions, 0, 0), told(positions, 0, 0)
     commit(positions, after(two, 10))
-    assert sent(positions, after(one, 15)) == (0, 15, "i1", 0), "so the server refuses"
+    assert sent(positions, after(one, 15)) == (0, 15, "i1", 0), "the server must refuse this"
     assert sent(positions, after(two, 15)) == (10, 15, "i1", 1)
 
 
@@ -87,23 +87,23 @@ def test_who_read_without_asking_counts_as_told_that_the_group_was_never_moved()
     assert sent(positions, after(two, 15)) == (0, 15, "i1", 0)
     later = positions.read_position("orders", print_offset(10))
     later.incarnation = "i1"
-    assert sent(positions, after(later, 15)) == (10, 15, "i1", 1), "this client has moved it there"
+    assert sent(positions, after(later, 15)) == (10, 15, "i1", 1), "this client's own move to 10"
     again = positions.read_position("orders")
     again.incarnation = "i1"
-    assert sent(positions, after(again, 15)) == (0, 15, "i1", None), "it has read all of it"
+    assert sent(positions, after(again, 15)) == (0, 15, "i1", None), "this reader began at 0"
     other = positions.read_position("orders", print_offset(10))
     other.incarnation = "i2"
-    assert sent(positions, after(other, 15)) == (10, 15, "i2", None), "that was another stream"
+    assert sent(positions, after(other, 15)) == (10, 15, "i2", None), "another stream was moved"
     assert sent(positions, 15) == (0, 15, "i2", 0)
 
 
 def test_what_was_committed_before_is_sent_with_what_was_told_at_first() -> None:
     positions = KnownPositions()
     reading = told(positions, 3, 7)
-    assert sent(positions, after(reading, 3)) == (3, 3, "i1", 7), "nothing is moved, if it is there"
+    assert sent(positions, after(reading, 3)) == (3, 3, "i1", 7), "a move that changes nothing"
     commit(positions, after(reading, 10))
     for to in (5, 10):
-        assert sent(positions, after(reading, to)) == (3, to, "i1", 7), "which is over"
+        assert sent(positions, after(reading, to)) == (3, to, "i1", 7), "an old version"
 
 
 def test_an_offset_of_another_stream_or_group_knows_nothing_of_this_one() -> None:
@@ -113,7 +113,7 @@ def test_an_offset_of_another_stream_or_group_knows_nothing_of_this_one() -> Non
     assert sent(positions, after(bills, 5)) == (0, 5, None, 0)
     reading = told(positions, 3, 7)
     other = moves_of(MovePlanner(positions).plan("h", {"orders": after(reading, 5)}))
-    assert other == {"orders": (0, 5, "i1", 0)}, "of that group it was not told"
+    assert other == {"orders": (0, 5, "i1", 0)}, "no position is known for that group"
 
 
 def test_numbers_and_copies_are_of_the_only_reader_there_was() -> None:
@@ -122,7 +122,7 @@ def test_numbers_and_copies_are_of_the_only_reader_there_was() -> None:
     positions.read_position("orders").incarnation = "i1"
     assert sent(positions, print_offset(5)) == (0, 5, "i1", 0)
     commit(positions, 5)
-    assert sent(positions, 6) == (5, 6, "i1", 1), "after what this client has moved"
+    assert sent(positions, 6) == (5, 6, "i1", 1), "it continues this client's move"
     reading = told(positions, 6, 2, "i2")
     assert sent(positions, 8) == (6, 8, None, 2)
     assert sent(positions, str(after(reading, 8))) == (6, 8, None, 2)
@@ -146,7 +146,7 @@ def test_a_move_on_conditions_moves_no_reader() -> None:
     assert sent(positions, after(reading, 15)) == (0, 15, "i1", 0)
     later = positions.read_position("orders", print_offset(15))
     later.incarnation = "i1"
-    assert later.known("g").version == 7, "but a later one knows of it"
+    assert later.known("g").version == 7, "a later reader uses the new version"
 
 
 def test_what_is_known_is_bounded() -> None:
@@ -183,10 +183,10 @@ def test_naming_again_in_one_transaction_goes_on_from_its_own_position() -> None
     assert moves_of(moving.plan("g", {"orders": after(reading, 6)})) == {"orders": (5, 6, "i1", 7)}
     moving.accepted("g", moving.plan("g", {"orders": after(reading, 6)}))
     assert moves_of(moving.plan("g", {"orders": after(reading, 4)})) == {"orders": (6, 6, "i1", 7)}
-    assert moves_of(moving.plan("g", {"orders": 6})) == {"orders": (6, 6, "i1", 7)}, "never back"
-    assert sent(positions, after(reading, 6)) == (3, 6, "i1", 7), "nothing is decided yet"
+    assert moves_of(moving.plan("g", {"orders": 6})) == {"orders": (6, 6, "i1", 7)}, "no move back"
+    assert sent(positions, after(reading, 6)) == (3, 6, "i1", 7), "still undecided"
     moving.done()
-    assert sent(positions, after(reading, 7)) == (6, 7, "i1", 8), "one commit is one move"
+    assert sent(positions, after(reading, 7)) == (6, 7, "i1", 8), "a commit counts as one move"
     moving.accepted("g", moving.plan("g", {"orders": after(reading, 9)}))
     moving.dropped()
     moving.done()
@@ -199,7 +199,7 @@ def test_two_readers_in_one_transaction_each_say_what_they_have_read() -> None:
     moving = MovePlanner(positions)
     moving.accepted("g", moving.plan("g", {"orders": after(one, 10)}))
     planned = moves_of(moving.plan("g", {"orders": after(two, 15)}))
-    assert planned == {"orders": (0, 15, "i1", 0)}, "so the server refuses"
+    assert planned == {"orders": (0, 15, "i1", 0)}, "the server must refuse this"
     given = MovePlanner(positions)
     given.accepted("g", given.plan("g", {"orders": (5, 6)}))
     assert moves_of(given.plan("g", {"orders": after(two, 15)})) == {"orders": (0, 15, "i1", 0)}
@@ -220,7 +220,7 @@ def test_a_commit_that_was_done_before_tells_no_version() -> None:
     assert once(5, duplicate=True) == move
     assert sent(positions, after(reading, 6)) == (5, 6, "i1", None)
     once(4, duplicate=True)
-    assert sent(positions, after(reading, 6)) == (5, 6, "i1", None), "it was moved on since"
+    assert sent(positions, after(reading, 6)) == (5, 6, "i1", None), "an older move changes nothing"
     once(6, duplicate=False)
     assert sent(positions, after(reading, 7)) == (6, 7, "i1", None)
 
@@ -339,7 +339,7 @@ def test_a_transaction_that_was_refused_a_position_is_not_committed() -> None:
         with pytest.raises(errors.InvalidTransactionState, match="refused a group's position"):
             play(flow)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
-    next(txn.add_offsets("g", {"orders": 6}))  # and never gone on with
+    next(txn.add_offsets("g", {"orders": 6}))  # not continued
     with pytest.raises(errors.InvalidTransactionState, match="got no response"):
         play(txn.commit())
     play(txn.abort(), document(DONE))
@@ -358,7 +358,7 @@ def test_messages_are_compared_and_copied_without_their_reader() -> None:
         assert same.source is None
 
 
-# ---- asking --------------------------------------------------------------------------------------
+# ---- reading the position ------------------------------------------------------------------------
 
 
 def standing(offset: int, version: int, **pending: Any) -> Any:
@@ -398,7 +398,7 @@ def test_what_need_not_be_waited_for(pending: dict[str, Any]) -> None:
     assert not played.pauses
     known = played.result.known("orders")
     assert (known.offset, known.version) == (3, 7)
-    assert played.result.known("bills").version == 0, "it was never moved there"
+    assert played.result.known("bills").version == 0, "no position is stored for it"
 
 
 def test_nobody_waits_for_its_own_but_for_the_one_that_stands_behind_it() -> None:
@@ -446,11 +446,11 @@ def test_a_tail_of_a_group_tells_its_messages() -> None:
     assert isinstance(reader.source, ReadPosition)
     assert sent(positions, after(reader.source, 5)) == (3, 5, "i1", 7)
     other = moves_of(MovePlanner(positions).plan("h", {"orders": after(reader.source, 5)}))
-    assert other == {"orders": (3, 5, "i1", None)}, "another group is taken to be there too"
+    assert other == {"orders": (3, 5, "i1", None)}, "same offset assumed for another group"
     assert positions.incarnation("orders") == "i1"
 
 
-# ---- setting by hand -----------------------------------------------------------------------------
+# ---- setting positions ---------------------------------------------------------------------------
 
 
 def test_a_lost_move_was_done_only_if_the_version_is_the_next_one() -> None:
@@ -464,7 +464,7 @@ def test_a_lost_move_was_done_only_if_the_version_is_the_next_one() -> None:
     played = Played(flow, [LOST, refusal, standing(1, 6)])
     assert isinstance(played.error, errors.PositionConflict)
     assert (played.error.version, played.error.mover, played.error.reason) == (5, None, None)
-    assert played.error.applied == "unknown", "it may have been done before the other move"
+    assert played.error.applied == "unknown", "it may have been applied before the other move"
 
 
 def test_a_set_by_hand_is_done_once_although_its_answer_is_lost() -> None:
@@ -477,7 +477,7 @@ def test_a_set_by_hand_is_done_once_although_its_answer_is_lost() -> None:
     assert played.result.versions == {"orders": 8}
     flow = group_calls.set_positions(SITE, "g", {"orders": 0})
     played = Played(flow, [standing(9, 7), LOST, moved, standing(3, 9)])
-    assert isinstance(played.error, errors.Indeterminate), "somebody has moved it on since"
+    assert isinstance(played.error, errors.Indeterminate), "another client has moved it since"
 
 
 def test_a_set_by_hand_wins_over_whoever_moves_meanwhile() -> None:

@@ -39,14 +39,14 @@ def append(network: Network, *messages: bytes) -> None:
 
 
 def send_all(network: Network) -> list[dict[str, str]]:
-    """Send what may be sent; the headers of each."""
+    """Send all batches that may be sent. Return the headers of all unread requests."""
     while network.send():
         pass
     return [headers for headers, _ in network.line]
 
 
 def pump(network: Network) -> None:
-    """One turn in which all goes well."""
+    """Send, serve and deliver everything once, without faults."""
     send_all(network)
     while network.line:
         network.serve()
@@ -55,7 +55,7 @@ def pump(network: Network) -> None:
 
 
 def established(**settings: Any) -> Network:
-    """A producer whose first message, `0`, is stored."""
+    """Return a producer whose first message, `0`, is stored."""
     network = make(max_batch_messages=1, **settings)
     append(network, b"0")
     pump(network)
@@ -142,7 +142,7 @@ def test_only_news_wakes_the_sender() -> None:
     assert core.append(b"1", 0.0)
     assert not core.append(b"2", 0.0)
     send_all(network)
-    assert not core.append(b"3", 0.0)  # an answer will come first
+    assert not core.append(b"3", 0.0)  # a response will come first
     network.drain()
     assert not network.send()
     assert core.append(b"4", 0.0)
@@ -160,7 +160,7 @@ def test_while_lingering_only_a_first_message_or_a_full_batch_wakes_the_sender()
     assert core.append(b"3", 0.0)
 
 
-# ---- who it is -------------------------------------------------------------------------------
+# ---- identity --------------------------------------------------------------------------------
 
 
 # rows: X01
@@ -173,7 +173,7 @@ def test_a_restarted_session_takes_the_next_epoch() -> None:
     append(first, b"2")
     pump(first)
     assert isinstance(first.core.failure, ProducerFenced)
-    # Another copy of it may have been stored before the fence.
+    # Another copy of this batch may have been stored before the fence.
     assert first.failed[0].applied == "unknown"
 
 
@@ -217,7 +217,7 @@ def test_a_claim_in_doubt_is_never_made_again_under_another_epoch() -> None:
     append(network, b"0")
     network.send()
     network.serve()
-    network.lose()  # stored, and nobody was told
+    network.lose()  # stored, but the response is lost
     rival = {"producer-id": "p", "producer-epoch": "1", "producer-seq": "0"}
     network.server.take(rival, b'["rival"]')
     network.drain()
@@ -265,7 +265,7 @@ def test_a_claim_of_which_a_copy_came_first_is_not_made_again() -> None:
     network = make_told(is_claiming=True)
     append(network, b"0")
     send_all(network)
-    network.server.take(*network.line[0])  # a proxy tried twice
+    network.server.take(*network.line[0])  # a proxy sent the request twice
     pump(network)
     assert [ack.duplicate for ack in network.acked] == [True]
     assert network.server.log == [b"0"]
@@ -382,7 +382,7 @@ def test_an_answer_under_another_epoch_is_not_trusted() -> None:
     assert isinstance(network.core.failure, ProtocolError)
 
 
-# ---- trouble ---------------------------------------------------------------------------------
+# ---- faults ----------------------------------------------------------------------------------
 
 
 # rows: D28
@@ -463,7 +463,7 @@ def test_what_was_stored_behind_an_answer_that_told_nothing_is_confirmed_in_orde
 # rows: D25
 def test_a_gap_nobody_can_explain_is_fatal() -> None:
     network = established()
-    network.server.known = None  # it has lost its memory
+    network.server.known = None  # the server has lost its state
     append(network, b"1", b"2")
     pump(network)
     assert isinstance(network.core.failure, SequenceGap)
@@ -486,10 +486,10 @@ def test_a_batch_that_overtook_another_is_sent_again() -> None:
     network = established()
     append(network, b"1", b"2", b"3")
     send_all(network)
-    network.line.rotate(-1)  # 2, 3, 1 is how they come to the server
+    network.line.rotate(-1)  # they arrive in the order 2, 3, 1
     while network.line:
         network.serve()
-    network.answers.rotate(1)  # and the answers come in order
+    network.answers.rotate(1)  # but the responses arrive in order
     while network.answers:
         network.deliver()
     assert network.core.failure is None
@@ -508,7 +508,7 @@ def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
     assert [batch.seq for batch in network.failed] == [1, 2, 3]
     assert not network.core.pending_count
     assert network.core.pending_count == 0
-    assert {batch.applied for batch in network.failed} == {"no"}  # a number stays missing
+    assert {batch.applied for batch in network.failed} == {"no"}  # none of them was stored
     assert not network.send()
     assert network.core.wake_at() is None
 
@@ -590,7 +590,7 @@ def test_what_may_be_stored_is_given_up_as_unknown() -> None:
     assert isinstance(network.core.failure, Indeterminate)
     assert [batch.applied for batch in network.failed] == ["unknown", "no"]
     network.serve()
-    network.deliver()  # too late to matter
+    network.deliver()  # too late: ignored
     assert not network.acked
 
 
@@ -808,7 +808,7 @@ def test_sparse_numbers_are_required_and_must_grow() -> None:
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt before the n-th line of the client that runs."""
+    """A trace function that raises KeyboardInterrupt before the n-th executed client line."""
 
     def __init__(self, line: int) -> None:
         self.left = line

@@ -1,4 +1,4 @@
-"""What a producer is when nothing is said about it."""
+"""The default settings of a producer."""
 
 import os
 import socket

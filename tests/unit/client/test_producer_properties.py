@@ -1,4 +1,4 @@
-"""Whatever the network does: each message once, in order, or an error that tells the truth."""
+"""With any network faults, each message is stored once, in order, or a correct error is set."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def broken() -> Answer:
 
 
 class Script:
-    """Plays a list of actions; messages are numbered as they are appended."""
+    """Runs a list of actions. Messages are numbered in the order of the appends."""
 
     def __init__(self, network: Network, *, is_sparse: bool = False) -> None:
         self.network = network
@@ -97,7 +97,7 @@ class Script:
 
 
 def check_truth(script: Script) -> None:
-    """What was confirmed is stored, what failed for certain is not, and nothing is there twice."""
+    """Check that acknowledged messages are stored, failed ones are not, and none is there twice."""
     network, log = script.network, script.network.server.log
     ours = [raw for raw in log if not raw.startswith(b'"')]  # a rival's messages are strings
     assert len(set(ours)) == len(ours)
@@ -226,7 +226,7 @@ def test_a_producer_that_claims_goes_on_by_its_cursor_whatever_the_earlier_one_s
     early.play(before)
     early.network.lose()
     late = Script(make_claimed(server, "late", **sizes))
-    late.messages = list(server.log)  # what the cursor of the claim says is done
+    late.messages = list(server.log)  # done, by the cursor of the claim
     late.play([("append", 0)] * more)
     for steps in after:
         early.network.haunt(0)

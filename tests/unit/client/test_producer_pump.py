@@ -1,4 +1,4 @@
-"""The producers on a real loop and a socket, with a server that answers as it is told."""
+"""The producers on a real event loop and a socket, with a scripted server."""
 
 import asyncio
 import os
@@ -34,10 +34,10 @@ def said(status: int, headers: Words | None = None, body: bytes = b"") -> bytes:
 
 
 class Stub:
-    """A server on a socket: HEAD and GET as semel does, POST by what `speak` returns.
+    """A server on a socket: HEAD and GET respond as semel does, POST with what `speak` returns.
 
-    None hangs up. Requests are read one after the other, as they come. `claim` is what it answers
-    to a claim, None if it has no such call.
+    None closes the connection. Requests are read one after another. `claim` is the response to a
+    claim, or None for a server without that call.
     """
 
     def __init__(self, speak: Speak | None = None, *, is_semel: bool = True) -> None:
@@ -66,7 +66,7 @@ class Stub:
         self._server.close()
 
     async def hang_up(self) -> None:
-        """Close all connections, and wait until the other side must have heard of it."""
+        """Close all connections, and wait until the client has had time to notice."""
         for writer in self._writers:
             writer.close()
         for writer in self._writers:
@@ -124,7 +124,7 @@ class Stub:
 
 
 def run(stub: Stub, messages: int = 10, **options: Any) -> Any:
-    """Send so many messages and close; the producer."""
+    """Send a number of messages, close, and return the producer."""
 
     async def main() -> Any:
         async with stub, AsyncClient(stub.url, timeout=5.0) as client:
@@ -147,7 +147,7 @@ def test_one_connection_carries_all_batches() -> None:
     stub = Stub()
     run(stub, max_batch_messages=1)
     assert stub.model.log == numbers(10)
-    assert stub.connections == 2  # one asked, one wrote
+    assert stub.connections == 2  # one for queries, one for appends
 
 
 def test_a_connection_that_ends_with_every_answer_costs_nothing() -> None:
@@ -333,7 +333,7 @@ def claimed(**changes: Any) -> dict[str, Any]:
 
 def test_a_producer_claims_before_it_believes_a_cursor() -> None:
     stub = Stub()
-    stub.past = None  # it must not be asked
+    stub.past = None  # the client must not query it
     stub.claim = claimed()
 
     async def main() -> Any:
@@ -364,7 +364,7 @@ def test_a_claim_whose_answer_is_lost_is_made_again_with_the_same_session() -> N
 
 
 def test_behind_a_claim_the_first_batches_are_sent_at_once() -> None:
-    """Its epoch is known to be ours: nothing has to be waited for."""
+    """The claimed epoch is already known, so no response has to be awaited."""
     stub = Stub()
     stub.claim = claimed()
     held: list[bytes] = []
@@ -585,7 +585,7 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_sent() -> Non
 
 
 class StubThread:
-    """A stub for callers that wait."""
+    """A stub for blocking callers, on the background event loop."""
 
     def __enter__(self) -> Stub:
         self._stub = Stub()

@@ -19,7 +19,7 @@ LOST = Lost("reset")
 
 
 def frames(*messages: bytes, start: int = 0, tail: int | None = None, **headers: str) -> Response:
-    """A page of semel's: one piece for each message."""
+    """Return a page in semel's frames format, with one slice for each message."""
     pieces = [Slice(start + at, 1, raw, b"", False, 1000) for at, raw in enumerate(messages)]
     end = start + len(messages)
     body = encode_frames(
@@ -32,7 +32,7 @@ def frames(*messages: bytes, start: int = 0, tail: int | None = None, **headers:
 
 
 def plain(body: bytes, next_offset: str, **headers: str) -> Response:
-    """A page of another server's."""
+    """Return a page of a server that is not semel."""
     headers = {"content_type": "application/json", **headers}
     return answer(200, body, stream_next_offset=next_offset, **headers)
 

@@ -38,7 +38,7 @@ def read(given: Response) -> ClientError:
         (answer(403, producer_epoch="3"), errors.ProducerFenced, "no"),
         (answer(409, stream_closed="TRUE"), errors.StreamClosed, "no"),
         (answer(418), errors.BadRequest, "no"),
-        # A proxy cannot know what its server did.
+        # A proxy does not know whether the server applied the request.
         (answer(503), errors.Indeterminate, "unknown"),
         (answer(502), errors.Indeterminate, "unknown"),
         (answer(504, b"<html>", content_type="text/html"), errors.Indeterminate, "unknown"),

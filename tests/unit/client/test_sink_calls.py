@@ -1,4 +1,4 @@
-"""The calls of a sink, played by hand."""
+"""The calls of a sink, run without a network."""
 
 import msgspec
 
@@ -65,7 +65,7 @@ def test_a_refused_chunk_does_not_use_its_number_and_a_silent_one_ends_the_task(
     assert refused(task.append_batch(calls("a"), b"x", 1), problem(400, "bad_body"))
     assert (task.chunks, task.messages["a"]) == (0, 0)
     play(task.append_batch(calls("a"), b"x", 1), STAGED)
-    silent = [LOST, False]  # and no time is left
+    silent = [LOST, False]  # no time for another attempt
     assert refused(task.append_batch(calls("a"), b"x", 1), *silent) is errors.Indeterminate
     for flow in (task.append_batch(calls("a"), b"x", 1), task.prepare()):
         assert refused(flow) is errors.InvalidTransactionState

@@ -1,4 +1,4 @@
-"""Transactions, commits, groups and processing, carried out by hand."""
+"""Transactions, commits, groups and processing, run without a network."""
 
 from typing import Any
 
@@ -208,7 +208,7 @@ def test_a_transaction_with_an_append_in_doubt_can_only_be_aborted(ending: str) 
         other = answer(204, stream_next_offset="1", producer_payload_mismatch="true")
         assert isinstance(Played(append(txn, 1), [other]).error, errors.PayloadMismatch)
     else:
-        next(append(txn, 1))  # sent, and never gone on with
+        next(append(txn, 1))  # sent, but the flow is not continued
     for flow in (append(txn, 2), txn.prepare(), txn.commit()):
         with pytest.raises(errors.InvalidTransactionState, match="abort the transaction"):
             play(flow)
@@ -485,7 +485,7 @@ def test_a_message_moves_the_group_from_where_it_stood() -> None:
     moved = Played(cursor.move(message(5)), [standing(orders=5)])
     move = {"from": print_offset(2), "to": print_offset(5), "version": 0}
     assert body_of(moved.sends[0]) == {"offsets": {"orders": move}}
-    play(cursor.move(message(4)))  # committed with the later one
+    play(cursor.move(message(4)))  # already committed by the later message
     refused = Played(cursor.move(message(print_offset(6))), [conflict(9)])
     assert isinstance(refused.error, errors.PositionConflict)
     assert (refused.error.group, refused.error.stream) == ("g", "orders")
@@ -503,7 +503,7 @@ def test_a_move_in_doubt_is_found_by_the_next_one() -> None:
     assert body_of(after.sends[1]) == {
         "offsets": {"orders": {"from": print_offset(1), "to": print_offset(2)}}
     }
-    # What an earlier try has done need not be done again.
+    # A move that an earlier attempt has made is not made again.
     next(cursor.move(message(5)))
     play(cursor.move(message(4)), conflict(5))
     play(cursor.move(message(5)))
@@ -579,7 +579,7 @@ def page(*bodies: bytes, start: int = 0, tail: int | None = None) -> Any:
 def begun(*inputs: str, **options: Any) -> ProcessLoop:
     found = ProcessLoop(SITE, "g", inputs, producer_id="me", **options)
     played = Played(found.begin(), [REGISTERED, standing(a=2)])
-    # First the older instance is fenced, then it is asked where it came to.
+    # The older instance is fenced first, then the position of the group is read.
     targets = [send.request.target for send in played.sends]
     assert targets == ["/v1/producers", "/v1/groups/g/offsets"]
     found._known.calls("out").content_type = "application/json"
@@ -636,7 +636,7 @@ def test_a_batch_that_makes_too_much_comes_again_in_halves() -> None:
     too_large = problem(413, "body_too_large")
     assert play(processor.commit(batch, {"out": [1]}), too_large) is False
     sizes = []
-    for number in range(3):  # and in larger ones again, as long as they fit
+    for number in range(3):  # the batches grow again while they fit
         batch = next_of(processor)
         sizes.append(len(batch))
         played = Played(processor.commit(batch, {"out": [1]}), [document(DONE)])
@@ -690,7 +690,7 @@ def test_several_inputs_are_asked_in_turn() -> None:
     assert first.result.stream == "b"
     assert len([step for step in first.steps if isinstance(step, Pause)]) == 1
     assert all("live" not in send.request.target for send in first.sends)
-    # The next turn is the other one's.
+    # The other input is read next.
     second = play(processor.next_batch(), page(b"2", start=2))
     assert second is not None
     assert second.stream == "a"

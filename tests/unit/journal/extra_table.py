@@ -1,7 +1,7 @@
-"""Adds a table to the state and carries it through the journal: a program, see `test_tables.py`.
+"""A program, run by `test_tables.py`, that adds a table to the state and checks its storage.
 
-The tables of the store follow from the fields of `Dirty` when `semel.journal` is imported, so the
-field has to be there before.
+The tables of the store are derived from the fields of `Dirty` when `semel.journal` is imported, so
+the field must exist before that import.
 """
 
 import struct
@@ -56,7 +56,7 @@ def is_sound(bed: Bed) -> bool:
 
 
 def damage(bed: Bed, key: tuple[int, str], value: bytes) -> None:
-    """Store a row with a right checksum and a wrong content, in a store that is thrown away."""
+    """Store a row with a correct checksum and invalid content."""
     writer = bed.store.write()
     tables = TableWriter(writer)
     tables.put("colours", OWNED_KEY.encode(key), value)
@@ -80,7 +80,7 @@ def main() -> None:
     bed.restart()
     assert loaded == {(number, "b"): ColourRow(3, 4)}
 
-    # absorbed: what an abandoned checkpoint held is stored by the next one, newer rows win
+    # absorbed: the next checkpoint stores the rows of a failed one, and newer rows replace them
     colours(bed).update({(number, "c"): ColourRow(5, 6), (number, "d"): ColourRow(7, 8)})
     bed.execute(bed.append(path=PATH))
     cut = bed.broker.cut()
@@ -93,7 +93,7 @@ def main() -> None:
     names = {"b": ColourRow(3, 4), "c": ColourRow(5, 6), "d": ColourRow(9, 9)}
     assert loaded == {(number, name): row for name, row in names.items()}
 
-    # verified: the rows, their owner, and that none is missing
+    # verified: the rows and their owner
     assert is_sound(bed)
     for key, value in (((number, "x"), b"\xc1"), ((77, "x"), struct.pack("BBB", 0x92, 1, 1))):
         damaged = Bed()

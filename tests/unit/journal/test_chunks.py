@@ -1,4 +1,4 @@
-"""Chunks of a committed transaction that are not where its decision says (T12)."""
+"""Chunks of a committed transaction that are missing at the recorded position (T12)."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.unit.broker.test_transactions import TxnBed
 
 
 def staged_bed() -> tuple[TxnBed, int]:
-    """A staged transaction with one chunk; where its frame is."""
+    """Return a bed with a staged transaction of one chunk, and the LSN of the chunk's frame."""
     bed = TxnBed()
     bed.begin(kind=TXN_STAGED)
     bed.chunk(0, b"chunk")
@@ -23,7 +23,7 @@ def staged_bed() -> tuple[TxnBed, int]:
 
 
 def decided_bed(*, is_elsewhere: bool) -> tuple[TxnBed, int]:
-    """The chunk lies before the checkpoint, its decision behind it."""
+    """Return a bed whose chunk is before the checkpoint and its commit after the checkpoint."""
     bed, lsn = staged_bed()
     if is_elsewhere:
         bed.fill()

@@ -1,15 +1,15 @@
-"""The frame codec, and the bytes version 1 must have for ever.
+"""The frame codec, and the bytes of format version 1, which must never change.
 
-`tests/data/frame_v1.bin` holds one frame of every kind and more, end to end. It is the promise to
-journals already written: when `test_version_1_has_the_bytes_it_always_had` fails, the code is wrong
-and the file is right. Only what version 1 never had may be added, with new frames at the end of
+`tests/data/frame_v1.bin` holds at least one frame of every kind, one after another. It stands for
+existing journals: when `test_version_1_has_the_bytes_it_always_had` fails, the code is wrong and
+the file is right. Only frames that version 1 did not have may be added, at the end of
 `CASES`, by running from the root of the repository:
 
     python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
 
 `tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin` and
-`frame_v1_positions.bin` are the same for what came later: sections with extras, claims,
-transactions, and positions that transactions name.
+`frame_v1_positions.bin` do the same for later additions: sections with extras, claims,
+transactions, and positions named by transactions.
 """
 
 import struct
@@ -93,7 +93,7 @@ def forged(
     meta_bytes: int | None = None,
     version: int = codec.VERSION,
 ) -> bytes:
-    """Make a frame no encoder would, with a sound checksum."""
+    """Return a frame that no encoder writes, with a correct checksum."""
     length = (HEADER_BYTES + len(meta) + len(tail) + ALIGN - 1) & -ALIGN
     claimed = len(meta) if meta_bytes is None else meta_bytes
     rest = struct.pack("<BBHIIIQQQ", version, kind, sections, length, claimed, 0, 0, 0, 0)
@@ -262,7 +262,7 @@ plain_sections = st.builds(
     st.binary(max_size=12),
     st.booleans(),
 )
-# With extras the number of lengths is known from the number of messages.
+# In a section with extras, the number of messages gives the number of lengths.
 rich_sections = st.integers(1, 4).flatmap(
     lambda count: st.builds(
         Section,
@@ -362,7 +362,7 @@ def test_a_large_payload_is_handed_on_uncopied_and_reads_the_same(size: int) -> 
     assert any(buffer is payload for buffer in encoded.buffers) == (size > 16_000)
 
 
-# ---- what is no frame ----------------------------------------------------------------------------
+# ---- invalid frames ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES + EXTRAS_CASES, ids=lambda case: type(case.record).__name__)

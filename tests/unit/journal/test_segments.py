@@ -1,4 +1,4 @@
-"""Reading from many segments with few open files."""
+"""Reads from many segments with few open files."""
 
 import errno
 from typing import Final
@@ -17,7 +17,7 @@ FIRSTS: Final = [0, 100, 200, 300]
 
 
 class CountingDisk(VirtualDisk):
-    """Knows which files were opened, and refuses the next ones if told."""
+    """Records which files were opened, and raises the errors in `refusals` on the next opens."""
 
     def __init__(self) -> None:
         super().__init__()

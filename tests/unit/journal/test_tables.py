@@ -1,4 +1,4 @@
-"""The tables of the checkpoint: each is declared once."""
+"""The tables of the checkpoint. Each is declared once."""
 
 import subprocess
 import sys
@@ -37,6 +37,6 @@ def test_keys_are_read_back_and_sort_like_their_bytes() -> None:
 
 
 def test_a_new_table_is_one_declaration() -> None:
-    """It is stored, loaded, absorbed, verified and removed with its stream."""
+    """A declared table is stored, loaded, absorbed, verified and removed with its stream."""
     program = [sys.executable, "-m", "tests.unit.journal.extra_table"]
     subprocess.run(program, check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Verification finds every kind of damage, says where it is, and finds none where there is none."""
+"""Verification finds every kind of damage with its position, and reports no false damage."""
 
 import struct
 from collections.abc import Callable
@@ -100,7 +100,7 @@ class Directory:
         return [name for name in self.disk.names() if segment_lsn(name) is not None]
 
     def edit(self, table: str, key: bytes, change: Callable[[bytes], bytes | None]) -> None:
-        """Change a row of the checkpoint behind its back."""
+        """Change or delete a row directly in the store."""
         writer = self.store.write()
         value = writer.get(table, key)
         assert value is not None
@@ -135,7 +135,7 @@ class Directory:
 
 @pytest.fixture
 def directory() -> Directory:
-    """Three segments and a bit of a fourth; the checkpoint lies in the third."""
+    """Return a directory with at least three segments and one checkpoint."""
     made = Directory()
     made.create("a")
     made.create("b")
@@ -261,7 +261,7 @@ def test_a_flip_behind_the_checkpoint_that_a_watermark_covers_is_corruption(
 
 def test_a_torn_tail_nothing_proves_is_only_a_note(directory: Directory) -> None:
     name = directory.names()[-1]
-    at = directory.frames(name)[-1]  # the watermark that was never synced
+    at = directory.frames(name)[-1]  # the last watermark, which no later frame proves
     directory.disk.flip(name, at + 20, 1)
     report = directory.verify()
     assert report.is_sound
@@ -336,7 +336,7 @@ def _encoded(kind: type, meta: bytes, **header: Any) -> bytes:
 
 
 def _overwrite_last(directory: Directory, watermark: int, previous_crc: int | None = None) -> int:
-    """Put a sound watermark frame of our own making in the last one's place."""
+    """Replace the last frame by a valid watermark frame with the given values."""
     name = directory.names()[-1]
     first = segment_lsn(name)
     assert first is not None
@@ -510,7 +510,7 @@ def test_a_checkpoint_made_at_another_frame_is_found(directory: Directory) -> No
 
 
 def _edit_chunk(directory: Directory, change: Callable[[Any], None]) -> bytes:
-    """Change the first index row and seal it again: only its meaning is wrong."""
+    """Change the first index row and renew its checksum, so that only its content is wrong."""
     key, sealed = directory.rows("index")[0]
     chunk = decode_block(key, sealed)
     change(chunk)

@@ -1,4 +1,4 @@
-"""Verification of what transactions leave in a checkpoint: planted damage is found and named."""
+"""Verification of transactions in a checkpoint: planted damage is found and reported."""
 
 from collections.abc import Callable
 
@@ -38,7 +38,7 @@ def parts_at(place: int) -> bytes:
 
 
 def rich_bed() -> TxnBed:
-    """An open staged transaction, a committed and two aborted ones, checkpointed."""
+    """Return a bed with a checkpoint of one staged, one committed and two aborted transactions."""
     bed = TxnBed()
     for txn in ("a", "b"):
         bed.begin(txn)

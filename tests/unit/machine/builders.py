@@ -1,4 +1,4 @@
-"""Short words for commands, and a machine that decides, applies and keeps what it wrote."""
+"""Helpers that build commands, and a machine that decides, applies and keeps its journal."""
 
 import struct
 from typing import Any, NamedTuple
@@ -129,7 +129,7 @@ def claim(
 
 
 def bury(name: str = "p", *, path: str = "s", now: int = 0) -> ExpireProducer:
-    """Leave but a tombstone of a producer, however short it was idle."""
+    """Return a command that expires a producer at once, which leaves only a tombstone."""
     return ExpireProducer(path, now, name, 0)
 
 
@@ -143,7 +143,7 @@ class Written(NamedTuple):
 
 
 class Machine:
-    """One command after the other, each written at once."""
+    """Executes one command after another and applies each event immediately."""
 
     def __init__(self, limits: MachineLimits | None = None) -> None:
         self.state = State(limits)
@@ -152,7 +152,7 @@ class Machine:
     def execute(self, command: EngineCommand) -> Outcome:
         decision = validate_and_decide(self.state, command)
         if decision.event is None:
-            assert decision == Decision(decision.outcome), "nothing to write, but sections to write"
+            assert decision == Decision(decision.outcome), "sections without an event"
         else:
             assert not isinstance(decision.outcome, Refusal), "a refusal changes nothing"
             time_ms = self.state.frame_time(command.now_ms)
@@ -167,7 +167,7 @@ class Machine:
         return self.state.by_path[path]
 
     def payloads(self, path: str = "s") -> list[bytes]:
-        """List what was written to a stream itself, append by append."""
+        """Return the payload of every append to a stream, without inherited messages."""
         number = self.stream(path).row.number
         sections = [section for written in self.journal for section in written.sections]
         return [section.payload for section in sections if section.stream == number]
@@ -181,14 +181,14 @@ def machine_of(*commands: EngineCommand, limits: MachineLimits | None = None) ->
 
 
 def unchanged(machine: Machine, command: EngineCommand) -> Outcome:
-    """Decide a command that must write nothing, and return the answer."""
+    """Decide a command that must write nothing, and return its outcome."""
     decision = validate_and_decide(machine.state, command)
     assert decision == Decision(decision.outcome)
     return decision.outcome
 
 
 def rows_of(state: State) -> dict[str, dict[Any, Any]]:
-    """Collect every row of a state, by table; the newest streams and keys come first."""
+    """Return every row of a state, by table, with the newest streams and keys first."""
     streams = dict(reversed(state.by_number.items()))
     txns = dict(reversed(state.by_txn.items()))
     return {
@@ -217,7 +217,7 @@ def rows_of(state: State) -> dict[str, dict[Any, Any]]:
 
 
 def reloaded(state: State, limits: MachineLimits | None = None) -> State:
-    """Carry a state through the rows a checkpoint stores."""
+    """Return the state loaded from the rows that a checkpoint would store."""
     twin = State(limits or state.limits)
     twin.load_meta(state.meta_row())
     rows = rows_of(state)
@@ -230,7 +230,7 @@ def reloaded(state: State, limits: MachineLimits | None = None) -> State:
 
 
 def snapshot(thing: object) -> object:
-    """Copy a state, or a part of one, into values that can be compared; order counts."""
+    """Copy a state, or a part of it, into comparable values. The order counts."""
     if isinstance(thing, State | Stream | Dirty):
         names = thing.__slots__ if isinstance(thing, State) else thing.__struct_fields__
         return [(name, snapshot(getattr(thing, name))) for name in names]
@@ -240,4 +240,4 @@ def snapshot(thing: object) -> object:
         return sorted(thing)
     if isinstance(thing, list):
         return [snapshot(item) for item in thing]
-    return thing  # a row or a number: frozen
+    return thing  # an immutable row or number

@@ -1,4 +1,4 @@
-"""The rows A17 to A20 of `docs/reference/transactions.md` as stories; see `position_stories.py`."""
+"""Rows A17 to A20 of `docs/reference/transactions.md`. See `position_stories.py`."""
 
 from semel.model.commands import TXN_STAGED, Delete, PositionResult, StreamResult, TxnResult
 from semel.model.outcomes import InvalidRequest, OffsetBeyondTail

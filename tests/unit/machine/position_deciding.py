@@ -1,4 +1,4 @@
-"""The rows A10 to A16 of `docs/reference/transactions.md` as stories; see `position_stories.py`."""
+"""Rows A10 to A16 of `docs/reference/transactions.md`. See `position_stories.py`."""
 
 from semel.model import commands as ask
 from semel.model.commands import TXN_STAGED, Delete, Expire, Register

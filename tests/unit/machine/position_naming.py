@@ -1,4 +1,4 @@
-"""The rows A1 to A9b of `docs/reference/transactions.md` as stories; see `position_stories.py`."""
+"""Rows A1 to A9b of `docs/reference/transactions.md`. See `position_stories.py`."""
 
 from semel.model.commands import Delete
 from semel.model.outcomes import Gone, NotFound

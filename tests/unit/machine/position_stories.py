@@ -1,7 +1,7 @@
-"""The rows A1 to A20 of `docs/reference/transactions.md` as stories, with the answers they ask for.
+"""Rows A1 to A20 of `docs/reference/transactions.md` as stories, with the expected outcomes.
 
-Written from the tables, for the reference model and the engine alike. A story begins with the empty
-streams s and r. A command by itself must be accepted; one with an answer must get that answer.
+Written from the tables, and run on both the reference model and the engine. A story begins with the
+empty streams s and r. A command without an expected outcome must be accepted.
 """
 
 from tests.unit.machine.position_at_once import AT_ONCE

@@ -1,4 +1,4 @@
-"""Stories about positions: what one is made of."""
+"""Helpers that build stories about positions."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from tests.unit.machine.txn_builders import begin, by, commit, one_shot, prepare
 
 
 class Expected(NamedTuple):
-    """A command and its answer. With `is_still` nothing may be written; nor by any refusal."""
+    """A command and its outcome. With `is_still`, or if refused, it must write nothing."""
 
     command: EngineCommand
     outcome: Outcome
@@ -46,10 +46,10 @@ class Story(NamedTuple):
     steps: tuple[Step, ...]
 
 
-# ---- short words ---------------------------------------------------------------------------------
+# ---- helpers -------------------------------------------------------------------------------------
 
-THREE = (append(), append(), append())  # in s: its tail is 3
-SEEN = "i-s-0"  # the first stream of the path s
+THREE = (append(), append(), append())  # in s, whose tail is then 3
+SEEN = "i-s-0"  # the first incarnation of the stream s
 
 
 def start(
@@ -119,24 +119,24 @@ def result_of(offsets: tuple[tuple[str, int], ...], deleted: tuple[str, ...]) ->
 def once(
     *moves: PositionMove, seq: int = 0, producer: str = "p", listed: str = "", epoch: int = 0
 ) -> ask.Commit:
-    """A one-shot commit by a producer; `listed` are transactions of one letter each."""
+    """Return a one-shot commit by a producer. Each letter of `listed` is a transaction id."""
     known = tuple((txn, 1) for txn in listed)
     return one_shot(seq=seq, producer=producer, positions=moves, listed=known, epoch=epoch)
 
 
 def version_of(number: int, *moves: PositionMove, listed: str = "") -> ask.Commit:
-    """A one-shot commit of a sink."""
+    """Return a one-shot commit by a sink."""
     known = tuple((txn, 1) for txn in listed)
     return one_shot(
         sink=SinkTag("app", "query", number, "in"), positions=moves, listed=known, producer=None
     )
 
 
-# The producer q has moved the group to 2; that is version 1.
+# The producer q has moved the group to 2, which is version 1.
 MOVED_BY_Q = (start("u", "q"), name(move(2), txn="u"), commit("u"))
 # The transaction u of q holds the position, which is at 0.
 HELD_BY_U = (start("u", "q"), name(move(2), txn="u"), prepare("u"))
 
-# The position was read in another stream; the offset is past the tail of 3 messages.
+# OTHER: read in another incarnation. BEYOND: the offset is past the tail of 3 messages.
 OTHER = conflict(0, 0, BY_INCARNATION, incarnation=SEEN)
 BEYOND = StreamRefused("s", OffsetBeyondTail(3))

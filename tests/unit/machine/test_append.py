@@ -1,4 +1,4 @@
-"""Appends without a producer, and the one order of checks."""
+"""Appends without a producer, and the order of the checks."""
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from tests.unit.machine.builders import (
 
 # rows: D33, U13
 def test_an_append_takes_the_next_offsets() -> None:
-    """Without a producer nothing is compared with anything."""
+    """An append without a producer is never checked for duplicates."""
     machine = machine_of(create(kind=JSON), append(b"1", kind=JSON))
     answer = machine.execute(append(json_batch(b"2", b"3"), kind="application/json;v=1"))
     assert answer == out.Appended(1, 3, False)
@@ -34,7 +34,7 @@ def test_an_append_takes_the_next_offsets() -> None:
 
 # rows: D19, X23
 def test_a_batch_is_one_section_of_one_frame() -> None:
-    """All of a batch or nothing."""
+    """A batch is stored completely or not at all."""
     machine = machine_of(create(kind=JSON), append(json_batch(b"1", b"22"), kind=JSON))
     (section,) = machine.journal[-1].sections
     assert (section.count, section.payload, section.is_joined) == (2, b"1,22", True)
@@ -158,7 +158,7 @@ def test_if_match_must_name_the_tail() -> None:
 
 # rows: D31
 def test_only_if_match_minds_that_somebody_else_was_faster() -> None:
-    """A read at 5, B appended to 6."""
+    """A has read up to 5, then B has appended offset 5."""
     machine = machine_of(create(), *[append()] * 5, append(b"B"))
     assert unchanged(machine, append(b"A", if_match=5)) == out.PreconditionFailed(6)
     assert machine.execute(append(b"A", by=dense(0))) == out.Appended(6, 7, False, 1, 0)
@@ -209,7 +209,7 @@ def test_a_stream_holds_so_many_producers_and_tombstones() -> None:
     ],
 )
 def test_a_refused_append_does_not_advance_its_producer(refused: Append) -> None:
-    """A gap can be filled, a refused sequence sent again."""
+    """The same sequence is accepted after the refusal."""
     machine = machine_of(create(), append(b"a", by=dense(0, epoch=1), stream_seq="b"))
     assert isinstance(unchanged(machine, refused), out.Refusal)
     assert machine.execute(append(by=dense(1, epoch=1))) == out.Appended(1, 2, False, 1, 1)
@@ -217,7 +217,7 @@ def test_a_refused_append_does_not_advance_its_producer(refused: Append) -> None
 
 # rows: X26, D32
 def test_each_check_hides_the_ones_behind_it() -> None:
-    """Fenced, repeat, closed, media type, sequence, Stream-Seq, If-Match, body, room."""
+    """The order: fence, repeat, closed, media type, sequence, Stream-Seq, If-Match, body, limit."""
     small = MachineLimits(producers_per_stream=1)
     first = append(b"a", by=dense(0, epoch=5), stream_seq="m")
     open_, closed = machine_of(create(), first, limits=small), machine_of(create(), first)

@@ -1,4 +1,4 @@
-"""Claims: the table of `machine.md`, and what an append meets after one."""
+"""Claims: the table of `machine.md`, and appends after a claim."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def known(machine: Machine) -> ProducerRow:
 
 
 def written(*, epoch: int | None = None, session: str | None = "old") -> Machine:
-    """Let an instance write sequences 0 and 1, with a cursor."""
+    """Return a machine where one instance has written sequences 0 and 1, with a cursor."""
     tags = [dense(n, epoch=epoch, session=session, cursor=b"c%d" % n) for n in (0, 1)]
     return machine_of(create(), append(b"a", by=tags[0]), append(b"b", by=tags[1]))
 
@@ -248,7 +248,7 @@ def test_nothing_but_0_follows_a_claim(tag: ProducerTag, refusal: out.Outcome) -
 
 
 def test_a_bare_0_behind_a_claim_is_a_restart_and_fences_the_claimer() -> None:
-    """Under the claimer's epoch it would make the claimer's own first message a duplicate."""
+    """In the claimed epoch, this append would make the claimer's own sequence 0 a duplicate."""
     machine = written()
     machine.execute(claim("x"))
     assert machine.execute(append(b"a", by=dense(0))) == out.Appended(2, 3, False, 3, 0)

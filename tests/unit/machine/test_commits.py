@@ -251,5 +251,5 @@ def test_there_is_an_end_to_the_groups_of_a_stream() -> None:
     machine.stream().positions["1"] = known  # type: ignore[index]
     one = (PositionMove("g", "s", 0), PositionMove("1", "s", 1))
     two = (*one, PositionMove("h", "s", 0))
-    assert unchanged(machine, one_shot(positions=two)) == limit, "the first takes the last room"
+    assert unchanged(machine, one_shot(positions=two)) == limit, "the first uses the last slot"
     assert machine.execute(one_shot(positions=one)).code == "ok"

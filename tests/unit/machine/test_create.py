@@ -1,4 +1,4 @@
-"""Creating streams: the table "Create" of the rule book, forks aside."""
+"""Creating streams: the table "Create" of `machine.md`, except forks."""
 
 import pytest
 
@@ -78,7 +78,7 @@ def test_soft_deleted_streams_count_as_streams() -> None:
 
 # rows: X16
 def test_a_path_created_anew_knows_nothing_of_the_one_before() -> None:
-    """The state belongs to the incarnation, not to the name."""
+    """Keys and Stream-Seq belong to the incarnation of a stream, not to its path."""
     machine = machine_of(create(), append(key="k", stream_seq="a"), ask.Delete("s", 0))
     machine.execute(create(now=1))
     stream = machine.stream()
@@ -87,7 +87,7 @@ def test_a_path_created_anew_knows_nothing_of_the_one_before() -> None:
 
 
 def test_creating_needs_room_on_disk() -> None:
-    """What grows waits for room on a full disk; see `Decision.grows`."""
+    """Commands that add data wait for space on a full disk. See `Decision.grows`."""
     machine = machine_of(create())
     assert decide(machine.state, create("t")).grows
     assert not decide(machine.state, ask.Delete("s", 0)).grows

@@ -1,4 +1,4 @@
-"""The switch: whether a stream recognises duplicates at all."""
+"""The switch that turns the deduplication of a stream on or off."""
 
 import msgspec
 import pytest
@@ -151,12 +151,12 @@ def test_switching_on_begins_empty_and_tells_from_where() -> None:
     machine.execute(append(by=dense(0, epoch=0)))
     assert machine.execute(switch(True)) == Switched(2, 2)
     first = machine.execute(append(b"new", by=dense(0, epoch=0)))
-    assert first == Appended(2, 3, False, 0, 0), "what came before is not recognised"
+    assert first == Appended(2, 3, False, 0, 0), "earlier appends are not recognised"
     assert isinstance(machine.execute(append(b"new", by=dense(0, epoch=0))), Duplicate)
 
 
 def test_a_producer_that_went_on_while_off_loses_nothing_when_it_is_on_again() -> None:
-    """The stale map of B06: had sequence 0 been kept, the new sequence 0 would be swallowed."""
+    """B06: with the old sequence 0 still stored, the new one would be dropped as a duplicate."""
     machine = machine_of(create(), append(b"a", by=dense(0, session="x")))
     machine.execute(switch(False))
     machine.execute(switch(True))
@@ -198,7 +198,7 @@ def test_live_producers_are_counted_through_every_end_of_one() -> None:
     assert count_after(ask.ForgetProducer("s", 0, "q")) == 1
     assert count_after(ask.ForgetProducer("s", 0, "p")) == 0
     assert count_after(append(by=dense(0)), ask.ExpireProducer("s", 0, "p", 0)) == 0
-    assert count_after(append(b"new", by=dense(0))) == 1, "over its tombstone"
+    assert count_after(append(b"new", by=dense(0))) == 1, "it replaces its tombstone"
     assert count_after(fork(), append(path="f", by=dense(0)), ask.Delete("s", 0)) == 2
     assert count_after(ask.Delete("f", 0)) == 0
 

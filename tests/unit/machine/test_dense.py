@@ -24,7 +24,7 @@ TWO_RECEIPTS = MachineLimits(receipts=2)
 
 # rows: X29, D36
 def test_1_a_new_producer_must_start_at_sequence_zero() -> None:
-    """What came before it would be lost unseen."""
+    """Otherwise the loss of the sequences before it would go unnoticed."""
     assert unchanged(machine_of(create()), append(by=dense(3, epoch=1))) == out.SequenceGap(0, 3)
 
 
@@ -56,7 +56,7 @@ def test_4_a_bare_start_is_a_retry_over_a_tombstone_too() -> None:
 
 # rows: D10
 def test_5_a_bare_start_with_another_payload_is_a_restart() -> None:
-    """The epoch rises, the sequence begins at 0 again."""
+    """The epoch is raised and the sequence begins at 0 again."""
     machine = machine_of(create(), append(b"a", by=dense(0)), append(b"b", by=dense(1)))
     assert machine.execute(append(b"c", by=dense(0))) == out.Appended(2, 3, False, 2, 0)
     assert unchanged(machine, append(b"d", by=dense(2))) == out.SequenceGap(1, 2)
@@ -89,7 +89,7 @@ def test_7_a_named_repeat_with_another_payload_is_marked_or_refused() -> None:
 
 
 def test_7_the_same_bytes_cut_into_other_messages_are_another_payload() -> None:
-    """They differ in the lengths only, which count outside of JSON only."""
+    """The payloads differ only in the message lengths, which are not compared for JSON."""
     tag = dense(0, epoch=1)
     first, other = Batch(b"abc", 2, pack("<2I", 2, 1)), Batch(b"abc", 2, pack("<2I", 1, 2))
     machine = machine_of(create(), append(first, by=tag))
@@ -116,7 +116,7 @@ def test_7_a_bad_body_equals_no_stored_payload_not_even_the_empty_one() -> None:
 
 # rows: X10, R06
 def test_8_beyond_the_receipts_a_repeat_has_no_offsets() -> None:
-    """An offset is never guessed."""
+    """Without a receipt, no offset is returned."""
     sends = [append(by=dense(n)) for n in range(5)]
     machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
     assert unchanged(machine, append(by=dense(2))) == out.RestartAmbiguous(1, 4)
@@ -149,7 +149,7 @@ def test_10_a_raise_or_restart_begins_anew(tag: ProducerTag) -> None:
 
 # rows: U12
 def test_what_a_raised_epoch_left_behind_is_not_found_again() -> None:
-    """Receipts of an older epoch answer nothing."""
+    """Receipts of an older epoch are not used."""
     old = [append(b"%d" % n, by=dense(n, epoch=1)) for n in range(3)]
     machine = machine_of(create(), *old, append(b"new", by=dense(0, epoch=2)))
     producers = machine.stream().producers

@@ -1,4 +1,4 @@
-"""Dry runs: the outcome that an append would have, without making it."""
+"""Dry runs return the outcome that an append would have, without appending."""
 
 import pytest
 from msgspec.structs import replace
@@ -46,7 +46,7 @@ def test_a_repeat_is_told_for_the_same_payload_and_for_another() -> None:
     same, other = Duplicate(0, 1, False, 1, 0), Duplicate(0, 1, False, 1, 0, True)
     assert asked(machine, dense(0, epoch=1)) == DryRun(same, other)
     assert asked(machine, dense(1, epoch=1)) == DryRun(Appended(1, 2, False, 1, 1))
-    assert asked(machine, dense(0, epoch=0)) == DryRun(StaleEpoch(1)), "no payload helps here"
+    assert asked(machine, dense(0, epoch=0)) == DryRun(StaleEpoch(1)), "the same for every payload"
 
 
 def test_a_bare_repeat_is_a_retry_a_restart_or_ambiguous() -> None:

@@ -1,4 +1,4 @@
-"""Delete, trim and expire, and the time they are measured in."""
+"""Delete, trim and expire, and the time that they use."""
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_a_stream_with_forks_expires_softly() -> None:
     assert unchanged(machine, append()) == out.Gone()
 
 
-# ---- what only a bug can write -------------------------------------------------------------------
+# ---- frames that only a bug can write ------------------------------------------------------------
 
 
 def test_a_frame_from_before_the_last_one_is_not_applied() -> None:

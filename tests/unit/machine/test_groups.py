@@ -59,7 +59,7 @@ def test_a_position_read_in_another_stream_of_the_path_is_refused() -> None:
     machine.execute(append())
     incarnation = machine.stream().row.incarnation
     assert incarnation != "i-s-0"
-    # In the new stream the group is at 0, as it did at first in the old one.
+    # In the new stream the group is at 0, as it was at first in the old stream.
     refusal = unchanged(machine, moves(PositionMove("g", "s", 1, 0, "i-s-0")))
     assert refusal == PositionConflict("g", "s", 0, incarnation, 0, None, BY_INCARNATION)
     machine.execute(moves(PositionMove("g", "s", 1, 0, incarnation)))

@@ -1,4 +1,4 @@
-"""Small stories, each the end of a way to lose or double a message."""
+"""Sequences of commands that could lose or duplicate a message, and must not."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from tests.unit.machine.builders import (
 def test_a_lost_answer_to_the_first_append_neither_doubles_nor_fences(
     epoch: int | None, session: str | None
 ) -> None:
-    """The retry of sequence 0 is no restart, and what was pipelined after it is stored."""
+    """A retry of sequence 0 is not a restart, and the sequences pipelined after it are stored."""
     sends = [append(b"%d" % n, by=dense(n, epoch=epoch, session=session)) for n in range(5)]
     machine = machine_of(create(), sends[0])
     assert unchanged(machine, sends[0]) == out.Duplicate(0, 1, False, 1, 0)
@@ -32,7 +32,7 @@ def test_a_lost_answer_to_the_first_append_neither_doubles_nor_fences(
 
 # rows: X01
 def test_a_bare_restart_whose_first_message_equals_the_old_one_swallows_nothing() -> None:
-    """Its first message is taken for a retry; every later one is stored or refused aloud."""
+    """The first message counts as a retry. Every later one is stored or refused."""
     machine = machine_of(create(), *[append(b"old%d" % n, by=dense(n)) for n in range(4)])
     first = append(b"old0", by=dense(0))
     assert unchanged(machine, first) == out.Duplicate(0, 1, False, 1, 3)
@@ -48,7 +48,7 @@ def test_a_bare_restart_whose_first_message_equals_the_old_one_swallows_nothing(
 def test_a_bare_restart_that_shares_a_beginning_is_told_where_it_parts(
     kept: int, shared: int
 ) -> None:
-    """Whatever the receipts, an acknowledged message is in the stream with its payload."""
+    """With any number of receipts, an acknowledged message is stored with its payload."""
     old = [b"m%d" % n for n in range(4)]
     new = [*old[:shared], *[b"n%d" % n for n in range(shared, 6)]]
     writes = [append(body, by=dense(n)) for n, body in enumerate(old)]
@@ -64,7 +64,7 @@ def test_a_bare_restart_that_shares_a_beginning_is_told_where_it_parts(
 
 # rows: X08, U08
 def test_a_delayed_retry_of_an_older_sequence_is_a_duplicate_not_a_conflict() -> None:
-    """With five in flight this is a normal day."""
+    """With five appends in flight this is a normal case."""
     sends = [append(b"%d" % n, by=dense(n, epoch=1)) for n in range(6)]
     machine = machine_of(create(), *sends)
     assert unchanged(machine, sends[3]) == out.Duplicate(3, 4, False, 1, 5)
@@ -73,7 +73,7 @@ def test_a_delayed_retry_of_an_older_sequence_is_a_duplicate_not_a_conflict() ->
 # rows: X10, R05
 @pytest.mark.parametrize("kept", [1, 2, 5, 64])
 def test_a_repeat_gets_its_own_offsets_or_none(kept: int) -> None:
-    """A receipt belongs to one batch; its offsets are never given for another."""
+    """A receipt belongs to one batch. Its offsets are never returned for another batch."""
     sends = [append(b"%d" % n, by=dense(n, epoch=1)) for n in range(9)]
     machine = machine_of(create(), *sends, limits=MachineLimits(receipts=kept))
     for n, send in enumerate(sends):
@@ -84,7 +84,7 @@ def test_a_repeat_gets_its_own_offsets_or_none(kept: int) -> None:
 
 # rows: X12
 def test_a_zombie_cannot_return_through_the_expiry_of_its_producer() -> None:
-    """Neither with its old epoch, nor its session, nor the sequence it was about to send."""
+    """The old epoch, the old session and the next sequence are all refused."""
     machine = machine_of(create(), append(by=dense(0, epoch=3, session="z")), bury())
     for tag in (dense(1, epoch=3), dense(0, epoch=3), dense(1, session="z"), dense(1)):
         assert unchanged(machine, append(b"y", by=tag)) == out.ProducerStateExpired(3)
@@ -104,7 +104,7 @@ def test_a_stream_created_anew_forgets_the_producers_of_the_old() -> None:
 
 # rows: X23
 def test_a_batch_half_of_which_is_stored_is_refused_with_the_last_sequence() -> None:
-    """Nothing of it is dropped, nothing doubled, and the sender knows where to cut."""
+    """No message is lost or duplicated, and the sender knows where to split the batch."""
     machine = machine_of(create(), append(b"1-3", by=sparse(1, 3)))
     assert unchanged(machine, append(b"2-5", by=sparse(2, 5))) == out.BatchOverlap(3)
     assert machine.execute(append(b"4-5", by=sparse(4, 5))) == out.Appended(1, 2, False, 1, 5)
@@ -112,7 +112,7 @@ def test_a_batch_half_of_which_is_stored_is_refused_with_the_last_sequence() -> 
 
 # rows: X26, D32
 def test_a_retry_is_a_retry_before_it_is_out_of_date() -> None:
-    """If-Match and Stream-Seq held when it was stored; now they would not."""
+    """If-Match and Stream-Seq matched when the append was stored, but no longer match."""
     send = append(by=dense(0, epoch=1), if_match=0, stream_seq="a")
     machine = machine_of(create(), send, append())
     assert unchanged(machine, send) == out.Duplicate(0, 1, False, 1, 0)
@@ -120,14 +120,14 @@ def test_a_retry_is_a_retry_before_it_is_out_of_date() -> None:
 
 # rows: X28
 def test_a_sequence_overtaken_by_a_later_one_is_not_taken_for_stored() -> None:
-    """11 came before 10."""
+    """Sequence 11 arrives before 10."""
     machine = machine_of(create(), append(b"11", by=sparse(11)))
     assert unchanged(machine, append(b"10", by=sparse(10))) == out.SequenceHole(11)
 
 
 # rows: X29
 def test_a_producer_whose_state_was_lost_is_told_so() -> None:
-    """An operator's reset must not let sequence 5 pass for the first."""
+    """After an operator's reset, sequence 5 must not be accepted as the first."""
     machine = machine_of(create(), *[append(by=dense(n)) for n in range(5)])
     machine.execute(ask.ForgetProducer("s", 0, "p"))
     assert unchanged(machine, append(by=dense(5))) == out.SequenceGap(0, 5)

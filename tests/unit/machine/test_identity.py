@@ -1,4 +1,4 @@
-"""Producers: the table "Identity", the epoch an append runs under, sessions and tombstones."""
+"""Producers: the table "Identity", the epoch of an append, sessions and tombstones."""
 
 import pytest
 from msgspec.structs import replace
@@ -89,7 +89,7 @@ def test_e_a_tombstone_refuses_everyone_else(tag: ProducerTag) -> None:
 # rows: X12
 @pytest.mark.parametrize("session", ["a", "b"])
 def test_e_a_tombstone_refuses_the_sessions_it_knows(session: str) -> None:
-    """A zombie of an expired producer does not come back as a new one."""
+    """An old instance of an expired producer is not accepted as a new producer."""
     sessions = [append(by=dense(0, session=name)) for name in "ab"]
     machine = machine_of(create(), *sessions, bury())
     late = append(b"y", by=dense(0, session=session))
@@ -98,7 +98,7 @@ def test_e_a_tombstone_refuses_the_sessions_it_knows(session: str) -> None:
 
 # rows: D09, D11, U09
 def test_f_an_older_epoch_is_stale() -> None:
-    """An instance with an older epoch gets the current one."""
+    """An instance with an older epoch is refused with the current epoch."""
     machine = machine_of(create(), append(by=dense(0, epoch=5)))
     assert unchanged(machine, append(by=dense(0, epoch=4))) == out.StaleEpoch(5)
 
@@ -144,7 +144,7 @@ def test_i_a_bare_start_restarts_at_the_registered_epoch() -> None:
 
 # rows: D02, D04
 def test_a_first_append_runs_under_its_own_the_registered_or_the_first_epoch() -> None:
-    """No handshake; an unknown producer gets epoch 1."""
+    """No handshake is needed. A producer without a registration gets epoch 1."""
     machine = machine_of(create(), ask.Register(0, "r"))
     assert machine.execute(append(by=dense(0, name="a"))) == out.Appended(0, 1, False, 1, 0)
     assert machine.execute(append(by=dense(0, name="r"))) == out.Appended(1, 2, False, 0, 0)

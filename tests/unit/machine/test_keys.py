@@ -1,4 +1,4 @@
-"""Idempotency keys: once per key, for a stated window."""
+"""Idempotency keys: one append per key, within a given window."""
 
 from semel.machine import MachineLimits
 from semel.model import outcomes as out

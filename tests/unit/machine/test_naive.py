@@ -1,7 +1,7 @@
-"""What one would write first fails the tests of the hazards: each rule is taken out in turn.
+"""Naive implementations fail the hazard tests.
 
-The rules are those of docs/reference/seeds.md. Here they are broken on purpose, one by one, and the
-test of the hazard must notice.
+Each rule of docs/reference/seeds.md is replaced by a naive version, one at a time, and the test of
+that hazard must fail.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tests.unit.machine import test_sparse as sparse
 
 Naive = Callable[[pytest.MonkeyPatch], None]
 
-# The rules as they are.
+# The real rules.
 judge = producers.check_sequence
 dense_repeat = producers._dense_repeat
 sparse_of = producers._sparse

@@ -1,4 +1,4 @@
-"""Parts of a transaction, packed in pages."""
+"""Parts of a transaction, packed into pages."""
 
 from semel.machine.txn.draft import (
     BLOCK_BYTES,

@@ -112,11 +112,11 @@ def test_a_stream_knows_so_many_groups_and_those_of_a_call_take_their_room() -> 
     assert machine.execute(name(move(0, group="a"))) == ExtendDone("t", 2)
 
 
-# ---- what was stored before versions were counted ------------------------------------------------
+# ---- positions stored before versions existed ----------------------------------------------------
 
 
 def old_names(machine: TxnMachine, txn: int, *moves: tuple[str, int, int]) -> None:
-    """Apply a frame as it was written before there were guards."""
+    """Apply a frame in the old format, without guards."""
     apply(machine.state, OldExtended(txn, (), moves), (), 0)
 
 
@@ -140,7 +140,7 @@ def test_of_two_prepared_before_there_were_holds_the_older_one_holds() -> None:
     assert machine.stream().holds == {"g": 1}
     assert comparable(reloaded(machine.state)) == comparable(machine.state)
     machine.execute(commit())
-    assert machine.stream().holds == {"g": 2}, "it passes on"
+    assert machine.stream().holds == {"g": 2}, "the next one gets the hold"
     assert unchanged(machine, sets(move(0))) == held("u")
     machine.execute(commit("u"))
     assert row_of(machine) == PositionRow(2, 0, 2, (True, "q"))
@@ -157,7 +157,7 @@ def test_a_row_of_before_is_at_version_0_without_a_mover() -> None:
     assert row_of(machine) == PositionRow(3, 0, 1, (True, "q"))
 
 
-# ---- how they are shown --------------------------------------------------------------------------
+# ---- views ---------------------------------------------------------------------------------------
 
 
 def test_a_group_is_shown_with_what_is_pending() -> None:

@@ -1,4 +1,4 @@
-"""`decide` answers and changes nothing; `apply` reads the frame and nothing else."""
+"""`decide` does not change the state, and `apply` depends only on the state and the frame."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Producer identities given out, forgotten and expired."""
+"""Producer ids that are registered, forgotten and expired."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_a_stream_without_producers_knows_none() -> None:
 
 # rows: D16
 def test_only_an_idle_producer_becomes_a_tombstone_and_only_once() -> None:
-    """The time of the last append counts."""
+    """The idle time counts from the last append."""
     machine = machine_of(create(), append(now=5, by=dense(0)))
     assert unchanged(machine, ask.ExpireProducer("s", 14, "p", 10)) == out.StillAlive()
     assert machine.execute(ask.ExpireProducer("s", 15, "p", 10)) == out.Forgotten()

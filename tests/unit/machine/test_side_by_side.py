@@ -1,4 +1,4 @@
-"""The machine beside the reference model: random commands, the same answers, the same memory."""
+"""Random commands must have the same outcomes and state in the machine and the model."""
 
 from typing import NamedTuple
 
@@ -29,11 +29,11 @@ STEPS = 50
 LIMITS = MachineLimits(receipts=3, streams=4, producers_per_stream=2, keys=2, key_window_ms=30)
 
 
-# ---- random steps, resolved against what the model knows -----------------------------------------
+# ---- random steps, relative to the state of the model --------------------------------------------
 
 
 class Step(NamedTuple):
-    """A recipe: numbers are relative to what is there, so that most steps come close to a rule."""
+    """A random step. Its numbers are relative to the state, so that most steps test a rule."""
 
     verb: str
     path: str
@@ -41,8 +41,8 @@ class Step(NamedTuple):
     name: str
     mode: str
     session: str | None
-    epoch: int | None  # relative to the producer's
-    ahead: int  # of the producer's last sequence, or of the tail
+    epoch: int | None  # relative to the producer's epoch
+    ahead: int  # relative to the producer's last sequence, or to the tail
     span: int
     body: bytes | None
     flags: frozenset[str]
@@ -80,7 +80,7 @@ steps = st.builds(
 
 
 def _likely_verb(step: Step, model: Model) -> str:
-    """Mostly do not append where there is nothing to say any more."""
+    """Return the verb, changed so that most appends find an existing, open stream."""
     stream = model.streams.get(step.path)
     if step.verb not in ("produce", "append"):
         return step.verb
@@ -261,5 +261,5 @@ def test_random_commands_are_answered_and_remembered_as_the_rule_book_says(
     twin = State(LIMITS)
     for written in machine.journal:
         apply(twin, *through_the_codec(written))
-    assert snapshot(twin) == snapshot(machine.state), "a replay of the journal gives another state"
+    assert snapshot(twin) == snapshot(machine.state), "the replayed state differs"
     assert state_view(reloaded(machine.state)) == state_view(machine.state)

@@ -1,4 +1,4 @@
-"""Sinks: which version is new, which a repeat, which of another history."""
+"""Sinks: new versions, repeated versions, and versions of another history."""
 
 from semel.model.commands import (
     BY_COMMIT,
@@ -45,7 +45,7 @@ def tag(
 
 
 def sink_machine() -> TxnMachine:
-    """A machine whose app has committed version 1 with input i1, and 2 with i2."""
+    """Return a machine whose sink has committed version 1 with input i1, and 2 with i2."""
     machine = txn_machine(stage("a", sunk(1)), chunk(0, txn="a"), prepare("a"))
     machine.execute(one_shot(sink=tag(1, "i1"), listed=(("a", 1),)))
     machine.execute(one_shot(sink=tag(2, "i2", "i1")))
@@ -101,7 +101,7 @@ def test_a_sink_belongs_to_one_query_until_it_is_rebound() -> None:
     machine = sink_machine()
     assert unchanged(machine, one_shot(sink=tag(3, query="other"))) == AppBound("q")
     assert machine.execute(RebindSink(0, "app", "other", 1)) == SinkChanged()
-    # It shares no history with the query before: no replay or divergence can be recognised.
+    # The new query shares no history with the old one, so no replay can be recognised.
     assert unchanged(machine, one_shot(sink=tag(1, "i1", query="other"))) == VersionForgotten(1)
     assert machine.execute(one_shot(sink=tag(2, "new", "its own", query="other"))).code == "ok"
     assert machine.execute(RebindSink(0, "app", "third", 9)) == SinkChanged()

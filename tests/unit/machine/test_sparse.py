@@ -21,7 +21,7 @@ TWO_RECEIPTS = MachineLimits(receipts=2)
 
 # rows: P08, P09
 def test_1_any_first_sequence_and_any_higher_one_is_accepted() -> None:
-    """Sequences are the application's, with holes."""
+    """The application chooses the sequences, and may skip some."""
     machine = machine_of(create())
     assert machine.execute(append(by=sparse(7, 9))) == out.Appended(0, 1, False, 1, 9)
     assert machine.execute(append(by=sparse(20))) == out.Appended(1, 2, False, 1, 20)
@@ -44,7 +44,7 @@ def test_2_a_repeat_with_another_payload_is_marked_or_refused() -> None:
 # rows: X23
 @pytest.mark.parametrize("late", [sparse(7, 10), sparse(5, 12), sparse(9, 11)])
 def test_3_a_range_over_the_last_sequence_overlaps(late: ProducerTag) -> None:
-    """The new part of an overlapping batch is not lost silently."""
+    """An overlapping batch is refused, so its new part is not lost unnoticed."""
     machine = machine_of(create(), append(by=sparse(7, 9)))
     assert unchanged(machine, append(by=late)) == out.BatchOverlap(9)
 
@@ -64,7 +64,7 @@ def test_4_a_range_half_of_which_is_forgotten_overlaps(late: ProducerTag) -> Non
 
 # rows: P12, P23, X10
 def test_5_what_is_forgotten_is_a_duplicate_without_offsets() -> None:
-    """Still acknowledged, but no offset is made up."""
+    """The repeat is still acknowledged, but without offsets."""
     sends = [append(by=sparse(n)) for n in (10, 20, 30)]
     machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
     assert unchanged(machine, sends[0]) == out.Duplicate(None, None, False, 1, 30)
@@ -87,7 +87,7 @@ def test_5_nothing_stored_becomes_a_hole_when_fewer_receipts_are_kept() -> None:
 
 # rows: X28
 def test_6_a_skipped_sequence_is_never_confirmed() -> None:
-    """It was not stored, so it is not acknowledged."""
+    """A skipped sequence was not stored, so it is not acknowledged."""
     machine = machine_of(create(), append(by=sparse(10)), append(by=sparse(20)))
     assert unchanged(machine, append(by=sparse(5))) == out.SequenceHole(20)
     assert unchanged(machine, append(by=sparse(15))) == out.SequenceHole(20)
@@ -98,7 +98,7 @@ def test_6_a_skipped_sequence_is_never_confirmed() -> None:
 def test_a_raise_or_restart_fences_but_keeps_what_is_known(
     epoch: int | None, session: str | None
 ) -> None:
-    """A restarted sparse producer resumes where the old one was."""
+    """A restarted sparse producer resumes after the last sequence of the old instance."""
     machine = machine_of(create(), append(b"a", by=sparse(5, epoch=1, session="a")))
     late = append(b"b", by=sparse(3, epoch=epoch, session=session))
     assert unchanged(machine, late) == out.SequenceHole(5)

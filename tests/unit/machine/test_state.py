@@ -1,4 +1,4 @@
-"""What a checkpoint takes from the state and brings back."""
+"""The rows that a checkpoint stores, and the state loaded from them."""
 
 import pytest
 

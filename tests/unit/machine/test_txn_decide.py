@@ -1,4 +1,4 @@
-"""The end of a transaction: prepare, commit, abort, fence, time-out; and what is left of it."""
+"""The end of a transaction: prepare, commit, abort, fence, timeout, and what is remembered."""
 
 import pytest
 from msgspec.structs import replace
@@ -135,7 +135,7 @@ def test_only_a_one_shot_commit_decides_what_a_sink_staged() -> None:
     assert machine.execute(abort()) == AbortDone("t", 1, BY_REQUEST)
 
 
-# ---- whose call ----------------------------------------------------------------------------------
+# ---- ownership -----------------------------------------------------------------------------------
 
 
 def test_a_call_names_a_transaction_that_is_there() -> None:
@@ -284,11 +284,11 @@ def test_an_id_that_was_forgotten_begins_above_all_its_producer_had() -> None:
     machine.outcomes.clear()
     begun = machine.execute(begin())
     assert begun.epoch == 3  # type: ignore[attr-defined]
-    # What the first two had on their way comes too late to end this one.
+    # Delayed calls of the first two transactions must not end this one.
     for late in (commit(), abort(), commit(epoch=2)):
         assert unchanged(machine, late) == StaleTransaction(3)
     machine.execute(fence(epoch=3))
-    assert machine.state.registry["p"].txn_epoch == 3, "also when the epoch is raised"
+    assert machine.state.registry["p"].txn_epoch == 3, "also after a fence"
     assert machine.execute(begin("x", by("q"), kind=TXN_STAGED)).epoch == 1  # type: ignore[attr-defined]
     assert machine.execute(begin("y", sunk(), kind=TXN_STAGED)).epoch == 1  # type: ignore[attr-defined]
 

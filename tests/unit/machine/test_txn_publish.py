@@ -1,4 +1,4 @@
-"""Messages inside transactions: inline ones with offsets, staged ones without."""
+"""Messages in transactions: inline messages have offsets, staged ones do not."""
 
 import struct
 
@@ -79,7 +79,7 @@ from tests.unit.machine.txn_builders import (
     txn_machine,
 )
 
-# ---- whose transaction ---------------------------------------------------------------------------
+# ---- ownership -----------------------------------------------------------------------------------
 
 
 def test_a_publish_names_a_transaction_that_is_there() -> None:
@@ -200,7 +200,7 @@ def test_a_sequence_used_outside_is_never_confirmed_inside() -> None:
     assert unchanged(machine, publish(1)) == SequenceGap(6, 1)
     machine.execute(publish(6))
     assert unchanged(machine, publish(1)) == SequenceGap(7, 1)
-    assert unchanged(machine, publish(2)) == SequenceGap(7, 2)  # dropped: it may be 1
+    assert unchanged(machine, publish(2)) == SequenceGap(7, 2)  # no receipt, so possibly outside
     assert unchanged(machine, publish(3)) == Duplicate(3, 4, False, 0, 6)
 
 

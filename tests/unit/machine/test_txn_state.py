@@ -1,4 +1,4 @@
-"""The state of transactions: folded again, carried through a checkpoint's rows, and shown."""
+"""The state of transactions: replayed, stored in a checkpoint and loaded, and its views."""
 
 import pytest
 
@@ -47,7 +47,7 @@ from tests.unit.machine.txn_builders import (
 
 
 def busy_machine() -> TxnMachine:
-    """A machine with something in every table."""
+    """Return a machine with rows in every table."""
     machine = txn_machine(append(by=dense(0, epoch=0)), create("d"))
     machine.execute(begin("done"))
     machine.execute(publish(0, txn="done"))
@@ -153,7 +153,7 @@ def test_what_an_abandoned_checkpoint_held_is_taken_back() -> None:
     assert newer.decided == {1}
 
 
-# ---- what only a bug or a damaged journal can bring ----------------------------------------------
+# ---- frames that only a bug or a damaged journal can contain -------------------------------------
 
 
 def broken(machine: TxnMachine, event: object, *sections: Section) -> None:

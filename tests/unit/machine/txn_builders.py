@@ -1,4 +1,4 @@
-"""Short words for transactions, and a machine that keeps their outcomes."""
+"""Helpers that build transaction commands, and a machine that keeps the outcomes."""
 
 from msgspec.structs import replace
 
@@ -34,11 +34,11 @@ from semel.model.outcomes import Outcome, Refusal
 from semel.model.outcomes_txn import Begun
 from tests.unit.machine.builders import TEXT, Machine, Written, create, dense
 
-FRAME_BYTES = 64  # as far as these tests are concerned
+FRAME_BYTES = 64  # assumed in these tests
 
 
 class TxnMachine(Machine):
-    """A machine that files outcomes and aborted ranges, and hands them in as facts."""
+    """A machine that keeps outcomes and aborted ranges, and adds the outcomes to commands."""
 
     def __init__(self, limits: MachineLimits | None = None) -> None:
         super().__init__(limits)
@@ -87,7 +87,7 @@ class TxnMachine(Machine):
 
 
 def txn_machine(*commands: EngineCommand, limits: MachineLimits | None = None) -> TxnMachine:
-    """A machine with the streams s and r, and whatever follows."""
+    """Return a machine with the streams s and r that has executed the given commands."""
     machine = TxnMachine(limits)
     for command in (create(), create("r"), *commands):
         outcome = machine.execute(command)
@@ -117,7 +117,7 @@ def begin(
 
 
 def stage(txn_id: str = "t", owner: Owner | None = None, *, now: int = 0) -> Begin:
-    """Begin a staged one."""
+    """Return a command that begins a staged transaction."""
     return begin(txn_id, owner, kind=TXN_STAGED, now=now)
 
 
@@ -137,7 +137,7 @@ def publish(
     key: str | None = None,
     close: bool = False,
 ) -> Append:
-    """Append to an inline transaction of p at epoch 0."""
+    """Return an append to an inline transaction, by default of producer p at epoch 0."""
     batch = Batch(body) if isinstance(body, bytes) else body
     return Append(
         path,
