@@ -1,4 +1,4 @@
-"""The clock of `make test`."""
+"""The times that `make test` prints for its parts."""
 
 import sys
 from pathlib import Path

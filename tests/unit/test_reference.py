@@ -1,4 +1,4 @@
-"""The reference model against the rule book, about one test per row of `machine.md`."""
+"""The reference model against `machine.md`, about one test per row."""
 
 import pytest
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ def model_of(*commands: ask.Command, receipts: int = 64) -> Model:
 
 
 def unchanged(model: Model, command: ask.Command) -> Outcome:
-    """Execute a command that must leave no trace, and return its answer."""
+    """Execute a command that must not change the state, and return its outcome."""
     before, streams = model.view(), list(model.streams)
     messages = [model.messages(path) for path in streams]
     outcome = model.execute(command)

@@ -1,4 +1,4 @@
-"""The reference model of transactions against the rule book, about one test per row."""
+"""The reference model against the tables of `transactions.md`, about one test per row."""
 
 import pytest
 from msgspec.structs import replace
@@ -135,7 +135,7 @@ def run(model: Model, *commands: EngineCommand) -> None:
 
 
 def unchanged(model: Model, command: EngineCommand) -> Outcome:
-    """Execute a command that must leave no trace, and return its answer."""
+    """Execute a command that must not change the state, and return its outcome."""
     before, notes = model.view(), list(model.txns.notes)
     outcome = model.execute(command)
     assert model.view() == before
@@ -151,7 +151,7 @@ def stable(model: Model, path: str = "s") -> int:
     return model.txns.stable(model.streams[path])
 
 
-# ---- offsets and what is seen --------------------------------------------------------------------
+# ---- offsets and visible messages ----------------------------------------------------------------
 
 
 # rows: R31, R32
@@ -280,7 +280,7 @@ def test_an_id_counts_its_epochs_as_long_as_an_outcome_is_known() -> None:
     assert answer == txn_out.Begun("t", 1, 7 * DAY_MS + MINUTE_MS, is_new=True)
 
 
-# ---- whose transaction ---------------------------------------------------------------------------
+# ---- ownership -----------------------------------------------------------------------------------
 
 
 def test_find_refuses_what_is_unknown_stale_or_someone_elses() -> None:
@@ -386,7 +386,7 @@ def test_a_stream_has_room_for_so_many_groups() -> None:
     )
     full = out.LimitReached("groups_per_stream", 2)
     two = (PositionMove("b", "s", 0), PositionMove("c", "s", 0))
-    assert unchanged(model, place(*two)) == full  # A9b: the first takes the last room
+    assert unchanged(model, place(*two)) == full  # A9b: the first uses the last slot
     assert unchanged(model, ask.SetPositions(0, two)) == full
     assert unchanged(model, one_shot(0, positions=two)) == full
     known = (PositionMove("b", "s", 0), PositionMove("a", "s", 0), PositionMove("b", "s", 0, 0))
@@ -551,7 +551,7 @@ def test_a_chunk_meets_the_checks_of_an_append() -> None:
     assert unchanged(model, stage(1)) == out.StreamClosed(1)
 
 
-# ---- streams that end ----------------------------------------------------------------------------
+# ---- closed and deleted streams ------------------------------------------------------------------
 
 
 def test_a_stream_in_an_inline_transaction_cannot_be_closed() -> None:
@@ -736,7 +736,7 @@ def test_a_one_shot_commit_checks_its_streams() -> None:
 def test_positions_compare_and_set() -> None:
     model = model_of(create(), append(), append())
     wrong = one_shot(0, positions=(PositionMove("g", "s", 1, 1),))
-    assert unchanged(model, wrong) == txn_out.PositionConflict("g", "s", 0)  # by its offset
+    assert unchanged(model, wrong) == txn_out.PositionConflict("g", "s", 0)  # wrong offset
     run(model, one_shot(0, positions=(PositionMove("g", "s", 1, 0),)))
     far = one_shot(1, "s", positions=(PositionMove("g", "s", 4, 1),))
     assert unchanged(model, far) == txn_out.StreamRefused("s", out.OffsetBeyondTail(3))

@@ -1,6 +1,6 @@
-"""Tidiness is tested: sizes, names and leftovers, and what a bare import may load.
+"""Checks of the source: sizes, names, leftovers, and the modules that an import loads.
 
-Every checker takes source text and returns complaints, so each is also tried on text that is bad.
+Every checker takes source text and returns complaints, and is also tested with bad text.
 """
 
 import ast
@@ -158,11 +158,11 @@ def test_a_print_is_noticed_outside_the_rooms_that_may_speak() -> None:
     assert stray_prints(MODULE, "fingerprint('print(')\n") == []
 
 
-# ---------------------------------------------------------------- figures that may not get worse
+# ---------------------------------------------------------------- figures that must not get worse
 
-# A figure may pass its limit only in the good direction; then the limit follows it. `python -m
-# tests.tidy` prints all of them. The comments say where they were before the source was put in
-# order: the most that a limit may ever become again.
+# When a figure improves, its limit is changed to the new value. `python -m tests.tidy` prints all
+# figures. The comments give the values before the source was cleaned up. A limit in AT_MOST must
+# never exceed them.
 AT_MOST = {
     "one-importer modules per 100": 14.5,  # 28.3
     "names defined twice per 1,000": 30.5,  # 87.9
@@ -241,7 +241,7 @@ def reasons_of(modules: list[tidy.Module], name: str) -> set[str]:
 
 
 def package_of(name: str) -> str:
-    """Return `semel.broker` for a module of it, and `semel_bench` for a module of that."""
+    """Return the package of a module, such as `semel.broker` or `semel_bench`."""
     parts = name.split(".")
     return ".".join(parts[:2]) if parts[0] == "semel" else parts[0]
 
@@ -321,7 +321,7 @@ def test_names_calls_and_statements_are_counted(tmp_path: Path) -> None:
 
 
 def asserts_raise(optimize: int = -1) -> bool:
-    """Whether a false assert raises; -1 is the level this interpreter was started with."""
+    """Return whether a false assert raises. -1 is the level of this interpreter."""
     try:
         exec(compile("assert False", "<probe>", "exec", optimize=optimize))
     except AssertionError:
@@ -337,7 +337,7 @@ def test_the_probe_notices_disabled_asserts() -> None:
     assert not asserts_raise(optimize=1)
 
 
-# ---------------------------------------------------------------- a bare import is light
+# ---------------------------------------------------------------- imports load little
 
 
 def heavy_modules(loaded: Iterable[str]) -> list[str]:

@@ -87,7 +87,7 @@ def test_a_path_created_anew_knows_nothing_of_the_one_before() -> None:
 
 
 def test_creating_needs_room_on_disk() -> None:
-    """Commands that add data wait for space on a full disk. See `Decision.grows`."""
+    """A decision that adds data is refused on a full disk. See `Decision.grows`."""
     machine = machine_of(create())
     assert decide(machine.state, create("t")).grows
     assert not decide(machine.state, ask.Delete("s", 0)).grows

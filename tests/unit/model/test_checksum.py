@@ -1,4 +1,4 @@
-"""The two checksums."""
+"""The two checksum functions."""
 
 from hypothesis import given
 from hypothesis import strategies as st

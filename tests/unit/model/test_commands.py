@@ -1,4 +1,4 @@
-"""Commands and limits: values that do not change."""
+"""Commands and limits are immutable values."""
 
 import pytest
 from msgspec import Struct

@@ -1,4 +1,4 @@
-"""Errors: their place, their exit codes, and the check that outlives -O."""
+"""Errors: file and byte position, exit codes, and `invariant`, which also works with -O."""
 
 import pytest
 

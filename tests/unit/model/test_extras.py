@@ -1,4 +1,4 @@
-"""Keys, timestamps and headers: packed, checked, taken apart, cut."""
+"""Keys, timestamps and headers: encoded, validated, decoded and sliced."""
 
 import struct
 from collections.abc import Callable
@@ -115,7 +115,7 @@ def test_a_column_has_an_element_for_each_message(column: dict[str, list[bytes]]
         encode_extras(2, **column)  # type: ignore[arg-type]
 
 
-# ---- what is refused -----------------------------------------------------------------------------
+# ---- invalid extras ------------------------------------------------------------------------------
 
 WHOLE = encode_extras(
     2, keys=[b"key", b""], headers=[[("name", b"value")], []], timestamps=[1, NUMBER_MAX]

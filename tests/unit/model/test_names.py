@@ -109,7 +109,7 @@ def test_a_field_at_its_bound_passes(command: Command) -> None:
 def test_lengths_that_do_not_divide_the_payload_are_refused(
     content_type: str, payload: bytes
 ) -> None:
-    """Else what was acknowledged would read back as other messages."""
+    """Otherwise acknowledged messages would be read back with other boundaries."""
     batch = Batch(payload, 2, struct.pack("<II", 2, 2))
     state = State()
     made = decide(state, replace(CREATE, content_type=content_type))

@@ -1,4 +1,4 @@
-"""Offsets as they are printed and read."""
+"""Offsets: printing and parsing."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a command about transactions may say at all."""
+"""Validation of the values in transaction commands."""
 
 import pytest
 from msgspec.structs import replace

@@ -23,7 +23,7 @@ def deliver(df: Any, delivery: Any) -> None:
 
 
 def three_stages(id: str = "shop", prefix: str = "") -> Graph:
-    """A fork, a join and a sink behind a source."""
+    """Return a graph with a source, a fork, a join and a sink."""
     graph = Graph(id, errors=f"{prefix}errors")
     graph.source(f"{prefix}numbers", out=f"{prefix}n")(numbers)
     legs = {"left": f"{prefix}a", "right": f"{prefix}b"}
@@ -34,7 +34,7 @@ def three_stages(id: str = "shop", prefix: str = "") -> Graph:
 
 
 def chain(*links: tuple[str, Streams, Streams]) -> Graph:
-    """Processors by id, what they read and what they write; none fails."""
+    """Return a graph of processors, each given as id, input streams and output streams."""
     graph = Graph("chain")
     for id, read, written in links:
         graph.stream(id, alts=read, out=written)(same)

@@ -1,4 +1,4 @@
-"""One evaluation for all legs: what every engine does with the messages of a step."""
+"""The evaluation of a step, which all engines share."""
 
 import json
 from collections import Counter
@@ -203,7 +203,7 @@ def test_what_cannot_be_written_is_an_error_of_its_message(
 
 
 def undecodable(offset: int) -> Call:
-    """JSON that Python refuses to decode: its integers have 4,300 digits at most."""
+    """Return a call with an integer of more than 4,300 digits, which Python does not decode."""
     return (InputMessage("in", "s-in", offset, b"1" + b"0" * 5_000),)
 
 
@@ -317,7 +317,7 @@ def test_alternatives_can_be_told_their_binding() -> None:
     assert made(found, calls) == [("out", ["x", 1]), ("out", ["y", 2])]
 
 
-# ---- batches of Arrow ----------------------------------------------------------------------------
+# ---- Arrow batches -------------------------------------------------------------------------------
 
 
 def arrow(function: Callable[..., Any], kinds: int = 1, **given: Any) -> Evaluation:
@@ -357,7 +357,7 @@ def test_a_batch_that_fails_is_done_again_row_by_row() -> None:
         {"n": 13},
         "no object",
     ]
-    assert sizes == [1, 1, 1], "a batch that cannot be made never reaches the function"
+    assert sizes == [1, 1, 1], "an invalid batch never reaches the function"
 
 
 def test_a_message_that_cannot_be_decoded_does_not_spoil_its_batch() -> None:

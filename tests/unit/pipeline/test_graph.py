@@ -169,7 +169,7 @@ def test_an_svg_names_all_and_is_well_formed() -> None:
     streams = {"a-n", "a-a", "a-b", "a-pairs", "a-errors"}
     assert texts == streams | {"a-numbers", "a-fork", "a-pair", "a-store"}
     boxes = [(box.get("x"), box.get("y")) for box in root.iter(f"{space}rect")]
-    assert len(set(boxes)) == len(texts), "no two stand in one place"
+    assert len(set(boxes)) == len(texts), "two boxes have the same position"
     assert len(root.findall(f"{space}path")) == 10
 
 

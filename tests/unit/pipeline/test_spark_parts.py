@@ -1,4 +1,4 @@
-"""Ranges cut for tasks: nothing twice, nothing left out, in order."""
+"""Ranges split into tasks: every message once, in order."""
 
 from itertools import pairwise
 
@@ -37,7 +37,7 @@ def test_a_step_of_nothing_has_no_parts() -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 5, 100])
 def test_a_join_is_cut_by_messages_and_not_by_offsets(tasks: int) -> None:
-    places = {"x": [0, 1, 2, 3, 4], "y": [10, 13, 14, 20, 29]}  # y has holes
+    places = {"x": [0, 1, 2, 3, 4], "y": [10, 13, 14, 20, 29]}  # y has gaps
     ranges = [Range("a", "i", 0, 5), Range("b", "j", 10, 30)]
     found = {binding: [message(place) for place in there] for binding, there in places.items()}
     parts = split_join_parts({"x": "a", "y": "b"}, ranges, found, tasks, 1)

@@ -1,4 +1,4 @@
-"""What Spark says at length, in a line."""
+"""Spark's long error messages, reduced to one line."""
 
 import pytest
 

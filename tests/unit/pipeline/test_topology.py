@@ -72,7 +72,7 @@ def test_another_shape_is_not_isomorphic() -> None:
 
 
 def test_graphs_whose_nodes_look_alike_are_told_apart() -> None:
-    """Two rings of three and one of six: every node has the same neighbourhood."""
+    """Two rings of three nodes, and one of six: all nodes have the same kind of neighbours."""
     rings = [
         chain(*[(f"p{n}", [f"s{n}"], f"s{to}") for n, to in enumerate(ring)])
         for ring in (

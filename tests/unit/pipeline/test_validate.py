@@ -1,4 +1,4 @@
-"""Bad graphs: each is refused before anything starts, with its processor, mistake and cure."""
+"""Invalid graphs are refused before the start, with the processor, the error and a fix."""
 
 from collections.abc import Callable
 from typing import Any

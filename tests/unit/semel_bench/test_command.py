@@ -1,4 +1,4 @@
-"""`semel bench` finds its benchmarks, and says what to do if they are not installed."""
+"""`semel bench` finds its benchmarks, or prints how to install them."""
 
 import importlib
 import inspect

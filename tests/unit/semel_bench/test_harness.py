@@ -1,4 +1,4 @@
-"""What every benchmark is given."""
+"""The harness that every benchmark uses."""
 
 import asyncio
 from functools import partial

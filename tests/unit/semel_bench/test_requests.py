@@ -1,4 +1,4 @@
-"""What the benchmarks send, and how they find the end of a response."""
+"""The requests of the benchmarks, and how they find the end of a response."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""A server for the writers, and a task of Spark that is none."""
+"""Fixtures: a server, a client, and a replacement for Spark's task context."""
 
 from collections.abc import Iterator
 from uuid import uuid4
@@ -29,5 +29,5 @@ def current(monkeypatch: pytest.MonkeyPatch) -> Current:
 
 @pytest.fixture
 def path() -> str:
-    """A stream nobody has used."""
+    """Return the path of an unused stream."""
     return f"out-{uuid4().hex}"

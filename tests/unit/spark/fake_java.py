@@ -1,4 +1,4 @@
-"""Scripts that answer as a java of some version does."""
+"""Scripts that print the settings of a Java of a given version."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ exit {code}
 
 
 def write_java(home: Path, version: str, code: int = 0) -> Path:
-    """Write `bin/java` into a home; the home."""
+    """Write `bin/java` into a Java home, and return the home."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(SCRIPT.format(home=home, version=version, code=code))

@@ -1,4 +1,4 @@
-"""What a sink meets, without a JVM: tasks with a context, a checkpoint, and somebody who reads."""
+"""The environment of a sink without a JVM: task contexts, a checkpoint and a reader."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ VALUE = StructType().add("value", StringType())
 
 
 class Task:
-    """The context of one task."""
+    """A replacement for Spark's context of one task."""
 
     def __init__(self, partition: int = 0, properties: Mapping[str, str] | None = None) -> None:
         self._partition = partition
@@ -30,7 +30,7 @@ class Task:
 
 
 class Current:
-    """Stands in for TaskContext.get."""
+    """Replaces `TaskContext.get`."""
 
     task: Task | None = None
 
@@ -39,21 +39,21 @@ class Current:
 
 
 def install(monkeypatch: Any) -> Current:
-    """Let tests say which task runs."""
+    """Replace `TaskContext.get`, so that tests can set the current task."""
     current = Current()
     monkeypatch.setattr(TaskContext, "get", current)
     return current
 
 
 def batches(values: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    """Rows with one column, as Spark hands them over."""
+    """Yield rows with one column in the form in which Spark passes them."""
     rows = list(values)
     if rows:
         yield pa.record_batch({"value": pa.array(rows, pa.string())})
 
 
 class Query:
-    """A streaming query whose batches a test runs by hand; each run has fresh writers."""
+    """A streaming query whose batches the test runs. Every call uses a new writer."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Query:
         self.writer().commit(list(messages), batch_id)
 
     def run(self, batch_id: int, *partitions: list[Any], end: Any = None) -> list[StagedTask]:
-        """Run a batch as a whole."""
+        """Run all tasks of a batch and commit it."""
         if self.checkpoint is not None:
             self.plan(batch_id, partitions if end is None else end)
         messages = [
@@ -108,6 +108,6 @@ class Query:
 
 
 def values(client: Client, path: str) -> list[Any]:
-    """Read what is committed; a stream that is not there has nothing."""
+    """Return the committed values of a stream, or an empty list if there is no stream."""
     stream = client.stream(path)
     return [message.value for message in stream.read()] if stream.exists() else []

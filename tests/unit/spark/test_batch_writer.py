@@ -13,7 +13,7 @@ from tests.unit.spark.sink_world import VALUE, Current, Task, batches, values
 def planned(url: str, path: str, **options: str) -> BatchWriter:
     settings = {"url": url, "stream": path, **options}
     writer = BatchWriter(parse_sink(settings), VALUE, overwrite=False)
-    copy: BatchWriter = pickle.loads(pickle.dumps(writer))  # as tasks and the driver get it
+    copy: BatchWriter = pickle.loads(pickle.dumps(writer))  # Spark pickles the writer
     return copy
 
 

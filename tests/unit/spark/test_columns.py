@@ -1,4 +1,4 @@
-"""What a batch looks like to Spark."""
+"""The columns of a batch that Spark gets."""
 
 import pickle
 import struct

@@ -1,4 +1,4 @@
-"""JSON to typed columns: in blocks, and the same as record by record."""
+"""JSON to typed columns: decoding in blocks has the same result as record by record."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def decoded(schema: pa.Schema, *records: bytes) -> tuple[list[dict[str, Any]], l
 
 
 def one(kind: pa.DataType, text: str) -> Any:
-    """Decode one value; "bad" if it is refused. It must not matter what stands beside it."""
+    """Return a decoded value, or "bad". Other records in the block must not change the result."""
     record = f'{{"a": {text}}}'.encode()
     rows, bad = decoded(pa.schema([("a", kind)]), record)
     again, bad_again = decoded(pa.schema([("a", kind)]), *[b"{}"] * 600, record, b'{"a": null}')
@@ -42,7 +42,7 @@ def one(kind: pa.DataType, text: str) -> Any:
     return "bad" if bad else rows[0]["a"]
 
 
-# ---- a reference: what json.loads says, checked by type ------------------------------------------
+# ---- a reference: json.loads, checked by type ----------------------------------------------------
 
 
 def expected_value(value: Any, kind: pa.DataType) -> Any:
@@ -124,7 +124,7 @@ RECORDS = st.one_of(
 def test_a_block_is_decoded_as_if_each_record_were_read_by_itself(
     records: list[bytes], is_large: int
 ) -> None:
-    records = records + [b'{"id": 7}'] * (300 * is_large)  # large enough to be halved
+    records = records + [b'{"id": 7}'] * (300 * is_large)  # large enough to be split
     rows, bad = decoded(SCHEMA, *records)
     nothing = dict.fromkeys(SCHEMA.names)
     wanted = [expected_row(record) for record in records]

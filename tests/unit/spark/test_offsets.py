@@ -1,4 +1,4 @@
-"""The offsets Spark keeps for us."""
+"""The offsets that Spark stores for semel."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Options are read once, and what makes no sense is refused with what to write instead."""
+"""Options are parsed once, and invalid ones are refused with a suggestion."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The package alone: it loads without Spark and says what to install."""
+"""The package loads without Spark and names what to install."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The Python of Spark's tasks: this one, a bare one, and none."""
+"""The Python of Spark's tasks: the current one, one without packages, and a missing one."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from semel.spark.runtime.environment import (
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python of this version that has no package at all."""
+    """Return a Python of this version without any packages."""
     home = tmp_path_factory.mktemp("bare") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     return str(home / "bin" / "python3")
@@ -34,7 +34,7 @@ def test_this_python_is_fit_and_finds_the_format() -> None:
 
 
 def test_the_editable_install_is_found_as_spark_looks_for_it() -> None:
-    """By its .pth file alone: Spark asks pkgutil, which knows no import hooks."""
+    """Only by its .pth file, because Spark uses pkgutil, which ignores import hooks."""
     look = "import pkgutil; print(*(module.name for module in pkgutil.iter_modules()))"
     command = [sys.executable, "-E", "-c", look]
     found = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""The readers as plain objects, against a real server: no JVM."""
+"""The readers as plain objects without a JVM, against a real server."""
 
 import json
 import pickle
@@ -40,7 +40,7 @@ def server() -> Iterator[LocalServer]:
 
 @pytest.fixture
 def stream(server: LocalServer) -> Stream:
-    """A JSON stream nobody has used."""
+    """Return an empty JSON stream."""
     return server.stream(f"r/{uuid4().hex}").create("application/json")
 
 
@@ -66,7 +66,7 @@ def texts(options: dict[str, Any]) -> dict[str, str]:
 
 
 def rows(reader: StreamReader | BatchReader, parts: list[InputPartition]) -> list[dict[str, Any]]:
-    """Read as tasks do: on a copy that was sent to them."""
+    """Return the rows of the partitions, read with a pickled copy of the reader as in tasks."""
     copy = pickle.loads(pickle.dumps(reader))
     return [
         row
@@ -81,7 +81,7 @@ def numbers(reader: StreamReader | BatchReader, parts: list[InputPartition]) -> 
 
 
 def moved(reader: StreamReader, start: dict[str, Any], limit: Any = ALL) -> dict[str, Any]:
-    """Plan as Spark does: offsets go through its log as texts."""
+    """Return the latest offset after a round trip through JSON, as in Spark's offset log."""
     found = reader.latestOffset(start, limit)
     result: dict[str, Any] = json.loads(json.dumps(found))
     assert json.dumps(result) == json.dumps(found)
@@ -324,7 +324,7 @@ def test_a_stream_that_appears_later_is_read_from_its_start(server: LocalServer)
     parts = reader.partitions(first, end)
     assert [part.value for part in parts] == [((late.path, end[late.path]["id"], 2, 6, True),)]
     late.trim(before="0000000000000000_0000000000000004")
-    assert numbers(reader, parts) == [4, 5]  # it was to begin with whatever is first
+    assert numbers(reader, parts) == [4, 5]  # the range begins at the first message left
     limited = moved(stream_reader(server, subscribePattern=f"{base}/.*"), {}, ReadMaxRows(1))
     assert limited[late.path]["next"] == 5
 
@@ -366,7 +366,7 @@ def test_a_slice_of_gaps_only_is_read_as_nothing(server: LocalServer, stream: St
     assert numbers(*planned(batch_reader(server, stream=stream.path, startingTimestamp=5))) == []
 
 
-# ---- what may be lost ----------------------------------------------------------------------------
+# ---- data loss -----------------------------------------------------------------------------------
 
 
 def test_a_trimmed_range_is_an_error_or_passed_over(server: LocalServer, stream: Stream) -> None:
@@ -464,7 +464,7 @@ def test_a_missing_stream_is_named_with_those_that_are_called_nearly_so(
         stream_reader(server, stream=wrong).initialOffset()
     with pytest.raises(StreamMissing):
         batch_reader(server, stream=wrong).partitions()
-    with pytest.raises(StreamMissing):  # added to a query that has run before
+    with pytest.raises(StreamMissing):  # added to an existing query
         reader = stream_reader(server, subscribe=f"{wrong},{stream.path}")
         reader.latestOffset({stream.path: {"id": stream.head().incarnation, "next": 0}}, ALL)
 
@@ -476,7 +476,7 @@ def test_options_of_the_other_kind_are_refused(server: LocalServer, stream: Stre
         batch_reader(server, stream=stream.path, maxOffsetsPerTrigger=5)
 
 
-# ---- a server that goes away ---------------------------------------------------------------------
+# ---- an unavailable server -----------------------------------------------------------------------
 
 
 def test_a_restart_in_the_middle_loses_and_repeats_nothing() -> None:
@@ -501,7 +501,7 @@ def test_a_restart_in_the_middle_loses_and_repeats_nothing() -> None:
         server.kill()
         again = threading.Timer(0.5, server.restart)
         again.start()
-        assert moved(reader, end) == end  # planning waits as well
+        assert moved(reader, end) == end  # planning also waits
         again.join()
 
 

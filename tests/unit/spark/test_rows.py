@@ -1,4 +1,4 @@
-"""From Arrow batches to bodies: routing, chunks, and what each message carries."""
+"""From Arrow batches to request bodies: routing, chunks, keys and headers."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Which columns of a frame are what."""
+"""The roles of the columns of a DataFrame."""
 
 import pytest
 from pyspark.sql.types import StructType
@@ -10,7 +10,7 @@ HEADERS = "headers array<struct<key:string,value:binary>>"
 
 
 def schema(ddl: str) -> StructType:
-    """Read a list such as `id long, total double` without a JVM."""
+    """Parse a list of columns such as `id long, total double` without a JVM."""
     from pyspark.sql import types
 
     kinds: dict[str, types.DataType] = {

@@ -1,4 +1,4 @@
-"""Cutting a batch into tasks."""
+"""Splitting a batch into tasks."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The streaming sink without a JVM, against a real server: what is seen, after whatever happens."""
+"""The streaming sink without a JVM, against a real server: the results after failures."""
 
 import shutil
 import time
@@ -66,7 +66,7 @@ def test_of_two_attempts_that_finish_the_one_that_is_listed_counts(
     query: Query, client: Client, path: str
 ) -> None:
     query.plan(0, 1)
-    query.write(0, batches(["1"]))  # sealed, and its message is lost with the executor
+    query.write(0, batches(["1"]))  # prepared, but its message is lost with the executor
     second = query.write(0, batches(["1"]))
     assert values(client, path) == []
     query.commit(0, second)
@@ -80,7 +80,7 @@ def test_what_a_driver_leaves_behind_is_not_seen_and_dropped_by_the_next_commit(
 ) -> None:
     query.plan(0, 2)
     for partition in range(2):
-        query.write(0, batches([str(partition)]), partition)  # and the driver is killed
+        query.write(0, batches([str(partition)]), partition)  # then the driver is killed
     assert values(client, path) == []
     query.run(0, ["0"], ["1"], end=2)
     assert values(client, path) == [0, 1]
@@ -125,7 +125,7 @@ def test_an_abort_after_a_commit_whose_answer_was_lost_undoes_nothing(
         query.writer().abort([*messages], 0)
         assert values(client, path) == [1, 2]
         proxy.plan = FaultPlan()
-        query.writer().abort([*messages], 0)  # now it hears that they are committed
+        query.writer().abort([*messages], 0)  # the server responds that they are committed
         query.run(0, ["1"], ["2"], end=2)
     assert values(client, path) == [1, 2]
 
@@ -139,10 +139,10 @@ def test_an_abort_of_nothing_sends_nothing_and_an_abort_never_raises(
         query.options["url"] = proxy.url
         query.writer().abort([None, None], 1)
         assert proxy.counts["requests"] == 0
-        query.writer().abort([None, message], 1)  # it is told that this is committed
+        query.writer().abort([None, message], 1)  # the server responds that it is committed
         assert proxy.counts["requests"] == 1
     query.options["retryTimeout"] = "100ms"
-    query.writer().abort([None, message], 1)  # nobody is there any more
+    query.writer().abort([None, message], 1)  # the proxy is closed
     assert values(client, path) == [1]
 
 
@@ -233,7 +233,7 @@ def test_of_two_copies_of_a_checkpoint_one_goes_on_and_the_other_never(
             copy.run(1, ["1", "2"], end=2)
     query.run(2, ["2"], end=2)
     query.run(3, ["3"], end=3)
-    for batch_id in (1, 2, 3, 4):  # also if it counts on, for a while
+    for batch_id in (1, 2, 3, 4):  # also with the next batch ids
         with pytest.raises(errors.CheckpointDiverged):
             copy.run(batch_id, ["1", "2"], end=f"1{batch_id}")
     assert values(client, path) == [0, 1, 2, 3]
@@ -294,7 +294,7 @@ def test_the_checkpoint_may_be_named_by_a_setting_for_all_queries(
     with pytest.raises(CheckpointError, match="elsewhere"):
         query.commit(0, query.writer().write(batches(["1"])))
     query.checkpoint = None
-    query.run(0, ["1"])  # nobody knows where it is: nothing is compared
+    query.run(0, ["1"])  # without a known checkpoint, nothing is compared
     assert values(client, path) == [1]
 
 
@@ -434,7 +434,7 @@ def test_a_server_that_was_never_reached_is_not_waited_for_as_long_as_one_that_r
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "FIRST_SECONDS", 0.2)
-    query.options["url"] = "http://127.0.0.1:9"  # misspelt; retryTimeout is 2 minutes
+    query.options["url"] = "http://127.0.0.1:9"  # a wrong URL; retryTimeout is 2 minutes
     query.plan(0, 1)
     with pytest.raises(ServerUnreachable, match="correct the option url"):
         query.write(0, batches(["1"]))

@@ -1,4 +1,4 @@
-"""What a user sees of an error: the error, and nothing of our own way to it."""
+"""Errors that users see are short: semel's own frames are removed from the traceback."""
 
 import pickle
 import traceback

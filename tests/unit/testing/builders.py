@@ -1,4 +1,4 @@
-"""A disk with a file, one fault, and many crashes of the same disk."""
+"""Helpers: a disk with a file, a single fault, and many crashes of the same disk."""
 
 from dataclasses import dataclass
 from random import Random
@@ -10,7 +10,7 @@ SIZE = 4 * SECTOR_BYTES
 
 @dataclass
 class Once:
-    """One fault, at the first operation of a kind."""
+    """Injects one fault at the first operation of a kind."""
 
     operation: str
     fault: Fault | None

@@ -1,4 +1,4 @@
-"""Histories of a log that keeps its promises: the model behind the tests of the checker."""
+"""Generated histories of a correct log, for the tests of the checker."""
 
 from random import Random
 
@@ -6,7 +6,7 @@ from semel.testing.check import History, Operation
 
 
 class Clock:
-    """Time moves when somebody looks at it, or is told to stand still."""
+    """A clock that advances by one on every call."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -17,7 +17,7 @@ class Clock:
 
 
 class World:
-    """Producers with several appends under way at a log that never errs."""
+    """Producers with several appends in flight to a correct log."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -39,7 +39,7 @@ class World:
         self._queues[name].append(operation)
 
     def arrive(self) -> None:
-        """Take effect, or be refused, in the order of the producer."""
+        """Let one append take effect or be refused, in the order of its producer."""
         waiting = [queue for queue in self._queues.values() if queue]
         if not waiting:
             return
@@ -55,7 +55,7 @@ class World:
             return
         operation, offset = self._arrived.pop(self.random.randrange(len(self._arrived)))
         if self.random.random() < 0.2:
-            return  # the answer is lost
+            return  # the response is lost
         if offset is None:
             operation.refuse()
         else:

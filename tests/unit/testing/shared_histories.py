@@ -1,4 +1,4 @@
-"""Histories of workers that share a group of a server that keeps its promises, or does not."""
+"""Generated histories of workers that share a group, on a correct or a faulty server."""
 
 from collections.abc import Hashable, Iterator
 from random import Random
@@ -14,7 +14,7 @@ KINDS: tuple[TransactionKind, ...] = ("inline", "staged", "one-shot")
 
 
 class Told(Struct, frozen=True):
-    """What a worker was told of the group: in which stream it is, where, and moved how often."""
+    """The position of the group as the server reported it to a worker."""
 
     incarnation: str
     offset: int
@@ -22,10 +22,10 @@ class Told(Struct, frozen=True):
 
 
 class SharedWorld:
-    """Workers, and an operator, that take turns at every request.
+    """Workers and an operator whose requests are interleaved at random.
 
-    The server compares the position when a transaction names it and when it is committed, holds it
-    for one that is prepared, and refuses one whose stream is gone; unless told otherwise.
+    The server checks the position when a transaction names it and when the transaction commits. It
+    holds the position for a prepared transaction, and refuses it if the stream was deleted.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class SharedWorld:
         if self._holder == transaction.id:
             self._holder = None
         yield
-        if self.random.random() > 0.1:  # else the answer is lost
+        if self.random.random() > 0.1:  # otherwise the response is lost
             outcome()
 
     def _operator(self, turns: int) -> Iterator[None]:
@@ -126,7 +126,7 @@ class SharedWorld:
                 if self._holder is not None:
                     change.refuse()
                     continue
-                for _ in range(self.random.randint(1, 2)):  # a lost answer: it is done again
+                for _ in range(self.random.randint(1, 2)):  # sent again after a lost response
                     self.now = Told(incarnation, to, self.now.version + 1)
                     yield
             yield

@@ -20,7 +20,7 @@ def a_world(seed: int, steps: int = 60) -> World:
     return world
 
 
-# ---------------------------------------------------------------- what is right passes
+# ---------------------------------------------------------------- correct histories pass
 
 
 @given(SEEDS, st.integers(0, 120))
@@ -51,11 +51,11 @@ def test_appends_under_way_at_the_same_time_may_stand_in_any_order() -> None:
     assert check_history(history, ["b", "a"]) == []
 
 
-# ---------------------------------------------------------------- every anomaly is named
+# ---------------------------------------------------------------- every anomaly is reported
 
 
 def acknowledged(count: int = 4) -> tuple[History, list[object]]:
-    """One producer that waits for every answer, and a reader after each."""
+    """Return a history of one producer that waits for every response, with a read after each."""
     history = History(Clock())
     log: list[object] = []
     for seq in range(count):
@@ -287,7 +287,7 @@ def test_what_is_planted_in_a_generated_history_is_found(plant: object) -> None:
     assert planted > 30
 
 
-# ---------------------------------------------------------------- the edges
+# ---------------------------------------------------------------- edge cases
 
 
 def test_two_operations_with_one_value_are_a_mistake_of_the_test() -> None:

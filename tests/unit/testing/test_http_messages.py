@@ -21,7 +21,7 @@ CHUNKS = [b"3\r\none\r\n", b"5;x=y\r\nevent\r\n", b"0\r\nTrailer: yes\r\n\r\n"]
 
 
 def reading(data: bytes, work: Callable[[asyncio.StreamReader], Awaitable[T]]) -> T:
-    """Let something read these bytes and then the end."""
+    """Return the result of `work` on a reader with these bytes, followed by EOF."""
 
     async def run() -> T:
         reader = asyncio.StreamReader(limit=HEAD_BYTES_MAX)

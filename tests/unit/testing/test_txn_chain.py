@@ -1,4 +1,4 @@
-"""The search for an order of moves, against one that tries everything."""
+"""The search for an order of moves, compared with an exhaustive search."""
 
 from collections.abc import Iterator
 
@@ -16,10 +16,10 @@ State = tuple[frozenset[int], int]
 
 
 class Everything:
-    """Tries every order in which no step comes before one that was over when it began.
+    """Tries every order in which no step is before a step that had ended when it began.
 
-    A set may be repeated as long as it may be under way; one without an answer may come at any time
-    or never.
+    A set may be repeated while it may be in flight. A set without a response may happen at any
+    time, or never.
     """
 
     def __init__(self, steps: list[ChainStep]) -> None:
@@ -81,7 +81,7 @@ def steps(draw: st.DrawFn) -> ChainStep:
 
 
 def moves(*pairs: tuple[int, int]) -> list[ChainStep]:
-    """Return moves made one after another, each answered before the next one begins."""
+    """Return moves one after another, each finished before the next one begins."""
     return [ChainStep(10 * n, 10 * n + 5, start, to) for n, (start, to) in enumerate(pairs)]
 
 

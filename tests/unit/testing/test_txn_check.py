@@ -19,7 +19,7 @@ def only(report: TransactionReport) -> Anomaly:
 
 
 class Story:
-    """A history told by hand: every call is over before the next one begins."""
+    """A hand-written history. Every call ends before the next one begins."""
 
     def __init__(self) -> None:
         self.history = TransactionHistory(Clock())
@@ -27,7 +27,7 @@ class Story:
     def begin(
         self, id: str, kind: TransactionKind = "staged", **appends: str
     ) -> RecordedTransaction:
-        """Begin, and append the letters of each word to the stream of that name."""
+        """Begin a transaction, and append the letters of each value to the stream of that name."""
         transaction = self.history.begin(id, kind=kind)
         for stream, letters in appends.items():
             transaction.append(stream, list(letters)).ok()
@@ -51,7 +51,7 @@ class Story:
         return check_transactions(self.history, logs, uncommitted or logs)
 
 
-# ---------------------------------------------------------------- what is right passes
+# ---------------------------------------------------------------- correct histories pass
 
 
 @given(SEEDS, st.integers(0, 60))
@@ -132,7 +132,7 @@ def test_what_nobody_was_told_may_be_there_wholly_or_not_at_all() -> None:
     assert names(story.check(x="a", y="")) == {"torn"}
 
 
-# ---------------------------------------------------------------- every anomaly is named
+# ---------------------------------------------------------------- every anomaly is reported
 
 
 def test_g0_two_decisions_stand_in_two_orders() -> None:
@@ -267,7 +267,7 @@ def test_g_single_a_reader_goes_back() -> None:
     transaction.decide()
     story.read("x", "a")
     transaction.outcome = "unknown"
-    story.history.reads[0].returned_at += 10  # no clock can tell which read came first
+    story.history.reads[0].returned_at += 10  # so that the reads overlap in time
     story.read("x", "")
     anomaly = only(story.check(x="a"))
     assert anomaly.name == "G-single"

@@ -1,4 +1,4 @@
-"""Good histories, altered in one way each: the checker must notice."""
+"""Correct histories with one change each, which the checker must report."""
 
 from collections.abc import Callable, Hashable
 from random import Random
@@ -16,7 +16,7 @@ Damage = Callable[[TxnWorld, Logs, Logs], set[str]]
 
 
 def a_value_of(world: TxnWorld, log: Logs, *, of: str) -> tuple[str, Hashable]:
-    """Draw a value in the log whose transaction ended so."""
+    """Return a random stream and value in the log whose transaction has the outcome `of`."""
     ids = {each.id for each in world.history.transactions if each.outcome == of}
     found = [
         (stream, value)

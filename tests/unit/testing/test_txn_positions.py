@@ -1,4 +1,4 @@
-"""What the transaction checker says of groups that several workers share."""
+"""The transaction checker on groups that several workers share."""
 
 from collections.abc import Callable
 from random import Random
@@ -24,7 +24,7 @@ AT = (GROUP, INPUT)
 
 
 class Story:
-    """A history told by hand: every call is over before the next one begins."""
+    """A hand-written history. Every call ends before the next one begins."""
 
     def __init__(self) -> None:
         self.history = TransactionHistory(Clock())
@@ -68,7 +68,7 @@ def only(report: TransactionReport) -> Anomaly:
     return anomaly
 
 
-# ---- what is right passes ------------------------------------------------------------------------
+# ---- correct histories pass ----------------------------------------------------------------------
 
 
 @given(SEEDS)
@@ -149,7 +149,7 @@ def test_groups_of_one_worker_are_judged_as_before() -> None:
     assert story.check("a", end=3).anomalies == []
 
 
-# ---- every anomaly is named ----------------------------------------------------------------------
+# ---- every anomaly is reported -------------------------------------------------------------------
 
 
 def test_double_two_workers_took_the_same() -> None:
@@ -282,7 +282,7 @@ def test_position_a_commit_after_the_end_of_its_stream() -> None:
     )
 
 
-# ---- servers with bugs, and histories told wrongly -----------------------------------------------
+# ---- servers with bugs, and wrong histories ------------------------------------------------------
 
 
 @pytest.mark.parametrize(

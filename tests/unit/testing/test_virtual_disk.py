@@ -101,7 +101,7 @@ def test_a_second_owner_is_refused_until_the_first_is_gone() -> None:
     disk.lock()
 
 
-# Death of the process
+# The process is killed
 
 
 def test_a_kill_leaves_the_page_cache_and_no_open_file() -> None:

@@ -10,7 +10,7 @@ from semel.testing import Fail, Fault, Killed, LostSync, PowerLost, VirtualStore
 
 
 class Always:
-    """The same fault at every commit."""
+    """Injects the same fault at every commit."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault

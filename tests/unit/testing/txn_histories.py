@@ -1,4 +1,4 @@
-"""Histories of a server of transactions that keeps its promises: the model behind the tests."""
+"""Generated histories of a correct transaction server, for the tests of the checker."""
 
 from collections.abc import Hashable, Iterator
 from random import Random
@@ -17,14 +17,14 @@ def names(report: TransactionReport) -> set[str]:
 
 
 class TxnWorld:
-    """Clients that take turns at every request: it is sent, it takes effect, it is answered."""
+    """Clients whose requests are interleaved: each is sent, takes effect, and gets a response."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
         self.history = TransactionHistory(Clock())
         self.logs: dict[str, list[tuple[Hashable, RecordedTransaction]]] = {s: [] for s in STREAMS}
         self.is_open: dict[str, bool] = {}
-        self.visible: set[str] = set()  # the ids of what is committed
+        self.visible: set[str] = set()  # the ids of committed transactions
         self.positions: dict[tuple[str, str], int] = {}
         self._count = 0
 
@@ -48,7 +48,7 @@ class TxnWorld:
         return check_transactions(self.history, *logs, positions=self.positions)
 
     def read(self, stream: str) -> list[Hashable]:
-        """Read at read_committed: up to the first message of what is open."""
+        """Return the committed values before the first message of an open transaction."""
         found = []
         for value, transaction in self.logs[stream]:
             if transaction.is_inline and self.is_open[transaction.id]:
@@ -103,7 +103,7 @@ class TxnWorld:
         self.is_open[transaction.id] = False
         yield
         if self.random.random() < 0.1:
-            return  # the answer is lost
+            return  # the response is lost
         (transaction.committed if fate > 0.3 else transaction.aborted)()
 
     def _commit(self, transaction: RecordedTransaction) -> None:

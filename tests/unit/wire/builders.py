@@ -1,4 +1,4 @@
-"""Short words for requests, pieces and answers."""
+"""Helpers that build requests and slices, and check responses."""
 
 import struct
 from collections.abc import Mapping, Set
@@ -13,7 +13,7 @@ NONE: frozenset[str] = frozenset()
 
 
 def named(**values: str) -> dict[str, str]:
-    """Spell header names as Python can: `producer_id` is `producer-id`."""
+    """Return headers from keyword arguments: `producer_id` becomes `producer-id`."""
     return {name.replace("_", "-"): value for name, value in values.items()}
 
 
@@ -65,5 +65,5 @@ def refused(answer: object) -> tuple[int, str]:
 
 def headers_of(response: Response) -> dict[str, str]:
     found = dict(response.headers)
-    assert len(found) == len(response.headers), "a header is there twice"
+    assert len(found) == len(response.headers), "a header occurs twice"
     return found

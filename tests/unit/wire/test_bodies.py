@@ -1,4 +1,4 @@
-"""Bodies: JSON arrays, plain bytes, and our two binary formats."""
+"""Bodies: JSON arrays, plain bytes, and semel's two binary formats."""
 
 import struct
 from typing import Any
@@ -198,7 +198,7 @@ def test_a_piece_shows_what_its_messages_carry() -> None:
     assert list(RICH_PIECE.messages()) == [b"ab", b"c"]
     assert RICH_PIECE.keys() == [b"k", None]
     assert RICH_PIECE.headers() == [[], [("n", b"v")]]
-    assert RICH_PIECE.timestamps() == [9, 5], "without its own, a message has the time of writing"
+    assert RICH_PIECE.timestamps() == [9, 5], "the default is the time of the write"
 
 
 def test_a_piece_without_extras_shows_nothing_but_the_time_of_writing() -> None:

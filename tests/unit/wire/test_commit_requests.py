@@ -1,4 +1,4 @@
-"""One-shot commits: what a body means, and which are refused."""
+"""One-shot commits: valid and invalid request bodies."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ TAG = etag_of("abc", 0, 5)
 
 
 def test_every_difference_makes_another_tag() -> None:
-    """Append, close, incarnation, isolation, format and encoding."""
+    """Append, close, incarnation, isolation, format and encoding each change the ETag."""
     flags = itertools.product([False, True], repeat=5)
     names = ("is_up_to_date", "is_closed", "is_committed", "is_frames", "is_gzip")
     tags = {etag_of("a", 0, 5, **dict(zip(names, row, strict=True))) for row in flags}

@@ -1,4 +1,4 @@
-"""What would happen, in words."""
+"""Explanations of the outcome of a dry run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The calls about groups and sinks: what they ask for, and how they are answered."""
+"""The calls for groups and sinks: requests and responses."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Header values are read strictly: exactly right, or refused by name."""
+"""Header values are parsed strictly. An invalid value is refused with the name of the header."""
 
 import contextlib
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def test_anything_else_is_no_range(text: str) -> None:
                         ("1", False), ("", False), (" true", False), ("true, true", False)],
 )  # fmt: skip
 def test_only_true_sets_a_flag(text: str, found: bool) -> None:
-    """Protocol 1.1: anything else is as if absent, and never an error."""
+    """Protocol 1.1: any other value is ignored and is not an error."""
     assert read.read_flag({"stream-closed": text}, "stream-closed") is found
 
 
@@ -168,7 +168,7 @@ def test_what_is_no_media_type_is_refused(text: str) -> None:
 
 
 def test_a_compressed_body_is_refused() -> None:
-    """Reliability 5.4 "Bodies": a bomb is never unpacked."""
+    """Reliability 5.4 "Bodies": a decompression bomb is never decompressed."""
     problem = problem_of(lambda: read.refuse_encoding({"content-encoding": "gzip"}))
     assert (problem.status, problem.code) == (415, "unsupported_encoding")
     read.refuse_encoding({"content-encoding": "Identity"})

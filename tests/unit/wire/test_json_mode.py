@@ -108,7 +108,7 @@ def test_json_is_utf_8(body: bytes) -> None:
 
 
 def nested(depth: int) -> bytes:
-    """Arrays and objects in turn, a number in the middle."""
+    """Return nested arrays and objects in turn, with a number inside."""
     opening = (b"[", b'{"a":')
     closing = (b"]", b"}")
     return (
@@ -120,7 +120,7 @@ def nested(depth: int) -> bytes:
 
 @pytest.mark.parametrize("before", [b"", b'"' + b"[" * 200 + b'\\"{{",'])
 def test_a_message_is_64_deep_at_most(before: bytes) -> None:
-    """Reliability 5.3: the array around the messages does not count, brackets in texts neither."""
+    """Reliability 5.3: the outer array and brackets inside strings do not count."""
     fine, deep = nested(JSON_DEPTH_MAX), nested(JSON_DEPTH_MAX + 1)
     assert split(b"[" + before + fine + b"]")[-1] == fine
     assert "deeper than 64" in str(split_json(b"[" + before + deep + b"]"))
@@ -168,7 +168,7 @@ def test_no_depth_breaks_the_parser(end: bytes) -> None:
 
 
 def test_surrogates_are_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body of some megabytes that is not JSON either way must not be searched again."""
+    """A large body that is not JSON even after the replacement must not be searched twice."""
     seen: list[bytes] = []
 
     def replaced(body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Stream names: every row "Paths" of the list of bad inputs, decided."""
+"""Stream paths: every row "Paths" of the list of bad inputs."""
 
 import pytest
 from hypothesis import given
@@ -77,7 +77,7 @@ def test_a_name_has_16_segments_at_most(segment: str) -> None:
 
 
 def test_names_of_other_bytes_are_other_names() -> None:
-    """NFC and NFD twins and case twins are different streams; nothing is normalised."""
+    """Paths that differ in case or Unicode normal form (NFC, NFD) are different streams."""
     composed, decomposed = stream_path(BASE + "%C3%A9"), stream_path(BASE + "e%CC%81")
     assert (composed, decomposed) == ("\u00e9", "e\u0301")
     assert stream_path(BASE + "A") != stream_path(BASE + "a")

@@ -1,4 +1,4 @@
-"""The calls about producers: what they ask for, and how they are answered."""
+"""The calls for producers: requests and responses."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Who appends: two dialects of producer headers, whole or refused."""
+"""The two sets of producer headers, which must be complete."""
 
 import pytest
 
@@ -86,7 +86,7 @@ def test_the_x_dialect_may_be_bare() -> None:
     ],
 )
 def test_producer_headers_in_part_are_refused(values: dict[str, str]) -> None:
-    """Protocol 1.4 row 1: before anything else is looked at."""
+    """Protocol 1.4 row 1: this is the first check."""
     assert code_of(**values) == "producer_headers_incomplete"
 
 

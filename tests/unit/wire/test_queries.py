@@ -1,4 +1,4 @@
-"""GET and DELETE: what the query asks for."""
+"""The query parameters of GET and DELETE."""
 
 import pytest
 from hypothesis import given
@@ -58,7 +58,7 @@ def test_a_query_is_read(query: str, request_: ReadRequest) -> None:
     ],
 )  # fmt: skip
 def test_any_other_offset_is_refused(text: str) -> None:
-    """Protocol 1.2: empty, padded wrongly, or of another alphabet."""
+    """Protocol 1.2: empty, wrongly padded, or with other characters."""
     assert refused(parse_get(f"offset={text}", {})) == (400, "invalid_offset")
 
 

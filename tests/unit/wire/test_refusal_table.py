@@ -1,4 +1,4 @@
-"""The table of refusals agrees with outcomes, errors of the client, and the page."""
+"""The table of refusals agrees with the outcomes, the client's errors and the documentation."""
 
 import re
 from pathlib import Path

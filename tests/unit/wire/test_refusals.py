@@ -1,4 +1,4 @@
-"""One table: every outcome has its status, every refusal says what to do."""
+"""Every outcome has a status, and every refusal has a message."""
 
 import json
 
@@ -10,7 +10,7 @@ from semel.model.offsets import print_offset
 from semel.wire.problems import Problem
 from semel.wire.rendering import DONE, REFUSED, STATUS, problem_of
 
-# What one of several streams refuses is told as that stream's refusal.
+# StreamRefused is rendered as the refusal of its stream.
 OUTCOMES = [
     thing
     for thing in [*vars(out).values(), *vars(txn).values()]
@@ -83,7 +83,7 @@ def test_every_refusal_can_be_told(refusal: type[out.Outcome]) -> None:
         assert (problem.status, problem.code) == (STATUS[refusal], refusal.code)
         assert problem.message
         assert problem.applied == "no"
-        is_state = refusal is txn.InvalidTxnState  # which also tells the state it wants
+        is_state = refusal is txn.InvalidTxnState  # it also names the required state
         assert len(problem.facts) == len(refusal.__struct_fields__) + is_state
         json.dumps(problem.facts)
 

@@ -1,4 +1,4 @@
-"""PUT and POST become commands, or name the first thing wrong."""
+"""PUT and POST requests become commands, or a problem that names the first error."""
 
 import pytest
 from hypothesis import given
@@ -66,7 +66,7 @@ def test_a_lone_close_ignores_its_content_type() -> None:
     [(b"[]", "the array of messages is empty"), (b"{", "not JSON"), (b'"\xff"', "UTF-8")],
 )
 def test_what_is_wrong_in_a_json_body_travels_in_the_command(body: bytes, reason: str) -> None:
-    """Design 4, step 14: it speaks after the checks that need the stream."""
+    """Design 4, step 14: a bad body is reported after the checks that need the stream."""
     command = posted(body, content_type=JSON)
     assert command.batch is None
     assert reason in str(command.body_error)
@@ -104,7 +104,7 @@ def test_a_body_has_4_mib_at_most() -> None:
 
 
 def test_checks_come_in_the_order_of_the_design() -> None:
-    """Design 4, steps 1 to 4: each fault alone, then with all later ones behind it."""
+    """Design 4, steps 1 to 4: of several errors, the first in this order is reported."""
     large = b"x" * (BODY_BYTES_MAX + 1)
     assert refused(post(large, content_type="", producer_id="")) == (
         400,
@@ -162,7 +162,7 @@ def test_a_list_given_twice_is_fine() -> None:
 
 
 def test_a_bare_creation_has_no_configuration() -> None:
-    """Protocol 1.3: the default media type is the machine's business."""
+    """Protocol 1.3: the machine sets the default media type."""
     assert created() == Create("s", 5, "i")
 
 
@@ -277,7 +277,7 @@ def test_a_fork_s_first_content_is_read_as_its_source_s_type() -> None:
     assert (own.content_type, own.batch) == (None, Batch(b"[1]"))
 
 
-# ---- anything ------------------------------------------------------------------------------------
+# ---- any input -----------------------------------------------------------------------------------
 
 VALUES = st.text(max_size=30) | st.sampled_from(["0", "1", "true", "text/plain", JSON, BATCH])
 
@@ -293,7 +293,7 @@ def test_whatever_is_sent_becomes_a_sound_command_or_a_problem(
             assert find_invalid_field(command) is None
 
 
-# ---- PATCH, and what PUT says of it --------------------------------------------------------------
+# ---- PATCH, and the same setting in PUT ----------------------------------------------------------
 
 
 # rows: P19

@@ -1,4 +1,4 @@
-"""Answers: the status and every header of the protocol."""
+"""Responses: the status and every header of the protocol."""
 
 import gzip
 import json
@@ -49,7 +49,7 @@ KEYED = posted(idempotency_key="k")
 FACTS = StreamFacts("inc", "text/plain", 3)
 
 
-# ---- every answer --------------------------------------------------------------------------------
+# ---- every response ------------------------------------------------------------------------------
 
 
 def test_the_constant_headers_protect_every_answer() -> None:
@@ -64,7 +64,7 @@ def test_the_constant_headers_protect_every_answer() -> None:
 
 
 def test_a_preflight_allows_what_clients_send() -> None:
-    """Protocol 1.10: If-None-Match above all."""
+    """Protocol 1.10: If-None-Match in particular."""
     response = options_response()
     headers = headers_of(response)
     assert (response.status, response.body) == (204, b"")
@@ -387,7 +387,7 @@ def test_an_event_stream_says_how_its_data_is_encoded(content_type: str, is_base
     assert headers.get("Stream-SSE-Data-Encoding") == ("base64" if is_base64 else None)
 
 
-# ---- the recognition of duplicates, switched -----------------------------------------------------
+# ---- deduplication switched off and on -----------------------------------------------------------
 
 
 # rows: P19, P26
@@ -490,7 +490,7 @@ def test_whoever_reads_everything_or_is_on_its_way_is_not_blocked() -> None:
 
 
 def test_a_chunk_has_no_offset() -> None:
-    """Design 7.3: 200, repeat 204."""
+    """Design 7.3: the status is 200, and 204 for a repeat."""
     chunk = posted(transaction_id="t", transaction_epoch="1", transaction_seq="0")
     response = post_response(Staged(1), chunk)
     assert (response.status, response.headers) == (200, [("Transaction-Next-Seq", "1")])

@@ -1,4 +1,4 @@
-"""Server-sent events, read back by a parser as small as the standard's."""
+"""Server-sent events, read back by a minimal parser."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tests.unit.wire.builders import piece
 
 
 def events_of(stream: bytes) -> list[tuple[str, str]]:
-    """Read events as a browser does."""
+    """Return the events of a stream, parsed as in a browser."""
     events: list[tuple[str, str]] = []
     kind, data = "", list[str]()
     for line in re.split("\r\n|\r|\n", stream.decode()):
@@ -107,7 +107,7 @@ def test_json_is_one_array_per_event() -> None:
 
 
 def test_bytes_are_base64() -> None:
-    """Protocol 1.8: padded, each event decodable by itself."""
+    """Protocol 1.8: with padding, so that each event can be decoded alone."""
     event = SseEncoder("image/png", 0).data([piece(0, b"\xff\n"), piece(1, b"\x00")], next_offset=2)
     ((_, data),) = events_of(event)
     assert b64decode(data, validate=True) == b"\xff\n\x00"

@@ -1,4 +1,4 @@
-"""What calls on transactions, commits, groups and sinks are answered."""
+"""Responses of the calls for transactions, commits, groups and sinks."""
 
 import json
 from typing import Any

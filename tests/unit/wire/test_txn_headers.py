@@ -1,4 +1,4 @@
-"""The transaction an append says it is part of."""
+"""The headers that name the transaction of an append."""
 
 import pytest
 

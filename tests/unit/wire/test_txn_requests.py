@@ -1,4 +1,4 @@
-"""Calls on transactions: what bodies mean, and which are refused."""
+"""The calls for transactions: valid and invalid request bodies."""
 
 from typing import Any
 
@@ -169,7 +169,7 @@ def test_a_call_that_means_nothing_is_refused(
     assert refused(call(action, **document)) == (400, code)
 
 
-# ---- look ----------------------------------------------------------------------------------------
+# ---- reading the state ---------------------------------------------------------------------------
 
 
 def test_one_lists_all_or_those_of_a_state_or_stream() -> None:
