@@ -329,7 +329,7 @@ def add(*paths: str) -> ask.AddStreams:
     return ask.AddStreams(0, "t", 1, streams=paths)
 
 
-def place(*positions: PositionMove) -> ask.AddPositions:
+def moves(*positions: PositionMove) -> ask.AddPositions:
     return ask.AddPositions(0, "t", 1, positions=positions)
 
 
@@ -344,10 +344,10 @@ def test_streams_are_added_all_or_none_and_again_without_a_trace() -> None:
 
 
 def test_positions_move_with_the_commit_only() -> None:
-    model = model_of(create(), append(), append(), begin(), place(PositionMove("g", "s", 1)))
-    assert model.execute(place(PositionMove("g", "s", 2))) == txn_out.ExtendDone("t", 1)
+    model = model_of(create(), append(), append(), begin(), moves(PositionMove("g", "s", 1)))
+    assert model.execute(moves(PositionMove("g", "s", 2))) == txn_out.ExtendDone("t", 1)
     beyond = txn_out.StreamRefused("s", out.OffsetBeyondTail(2))
-    assert unchanged(model, place(PositionMove("g", "s", 3))) == beyond
+    assert unchanged(model, moves(PositionMove("g", "s", 3))) == beyond
     assert model.txns.positions.stored == {}
     moved = TxnResult((), (PositionResult("g", "s", 2),))
     assert model.execute(commit()) == txn_out.CommitDone("t", 1, moved)
@@ -366,16 +366,16 @@ def test_additions_have_limits() -> None:
     model = model_of(create("s"), create("u"), begin(streams=("s",)), bounds=bounds)
     assert unchanged(model, add("u")) == out.LimitReached("transaction_streams", 1)
     assert unchanged(model, publish(0, path="u")) == out.LimitReached("transaction_streams", 1)
-    both = place(PositionMove("g", "s", 0), PositionMove("h", "s", 0))
+    both = moves(PositionMove("g", "s", 0), PositionMove("h", "s", 0))
     assert unchanged(model, both) == out.LimitReached("transaction_positions", 1)  # A9c
 
 
 def test_a_position_of_a_deleted_stream_still_counts() -> None:
     model = model_of(
-        create(), begin(), place(PositionMove("g", "s", 0)), bounds=Bounds(positions=1)
+        create(), begin(), moves(PositionMove("g", "s", 0)), bounds=Bounds(positions=1)
     )
     run(model, plain.Delete("s", 0), create())
-    again = place(PositionMove("g", "s", 0))
+    again = moves(PositionMove("g", "s", 0))
     assert unchanged(model, again) == out.LimitReached("transaction_positions", 1)
 
 
@@ -386,14 +386,14 @@ def test_a_stream_has_room_for_so_many_groups() -> None:
     )
     full = out.LimitReached("groups_per_stream", 2)
     two = (PositionMove("b", "s", 0), PositionMove("c", "s", 0))
-    assert unchanged(model, place(*two)) == full  # A9b: the first uses the last slot
+    assert unchanged(model, moves(*two)) == full  # A9b: the first uses the last slot
     assert unchanged(model, ask.SetPositions(0, two)) == full
     assert unchanged(model, one_shot(0, positions=two)) == full
     known = (PositionMove("b", "s", 0), PositionMove("a", "s", 0), PositionMove("b", "s", 0, 0))
-    assert model.execute(place(*known)) == txn_out.ExtendDone("t", 2)
+    assert model.execute(moves(*known)) == txn_out.ExtendDone("t", 2)
     run(model, ask.SetPositions(0, (PositionMove("c", "s", 0),)))
-    assert unchanged(model, place(PositionMove("d", "s", 0))) == full
-    assert unchanged(model, place(PositionMove("b", "s", 0, 0))) == txn_out.ExtendDone("t", 2)
+    assert unchanged(model, moves(PositionMove("d", "s", 0))) == full
+    assert unchanged(model, moves(PositionMove("b", "s", 0, 0))) == txn_out.ExtendDone("t", 2)
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: f"{story.row}: {story.name}")
@@ -564,7 +564,7 @@ def test_a_stream_in_an_inline_transaction_cannot_be_closed() -> None:
 
 def test_a_deleted_stream_leaves_its_transactions_and_groups() -> None:
     model = model_of(create("s"), create("u"), begin(), publish(0), publish(0, path="u"))
-    run(model, ask.SetPositions(0, (PositionMove("g", "s", 1),)), place(PositionMove("g", "s", 0)))
+    run(model, ask.SetPositions(0, (PositionMove("g", "s", 1),)), moves(PositionMove("g", "s", 0)))
     run(model, prepare(), plain.Delete("s", 0), create("s"))
     result = TxnResult((StreamResult("u", 0, 2, 1),), (), ("s",))
     assert model.execute(commit()) == txn_out.CommitDone("t", 1, result)
@@ -842,7 +842,7 @@ def test_a_copy_lives_by_itself() -> None:
     model = model_of(create(), begin(), publish(0), sink_commit(0))
     twin = model.copy()
     before = twin.view()
-    run(model, place(PositionMove("g", "s", 1)), commit(), sink_commit(1), plain.Delete("s", 0))
+    run(model, moves(PositionMove("g", "s", 1)), commit(), sink_commit(1), plain.Delete("s", 0))
     assert twin.view() == before
     assert twin.execute(commit()) == txn_out.CommitDone(
         "t", 1, TxnResult((StreamResult("s", 0, 2, 1),))

@@ -35,8 +35,8 @@ def run(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(cli, ["serve", *arguments], env=environment)
 
 
-def a_file(place: Path, text: str) -> str:
-    file = place / "semel.toml"
+def a_file(directory: Path, text: str) -> str:
+    file = directory / "semel.toml"
     file.write_text(text, encoding="utf-8")
     return str(file)
 

@@ -213,7 +213,7 @@ def make(server: ModelServer | None = None, **settings: Any) -> Network:
     return Network(ProducerCore(ProducerSettings(**settings), json_body), server or ModelServer())
 
 
-def make_told(server: ModelServer | None = None, **settings: Any) -> Network:
+def make_resumed(server: ModelServer | None = None, **settings: Any) -> Network:
     """Return a producer that has fetched its state from the server."""
     network = make(server, **settings)
     known = network.server.known

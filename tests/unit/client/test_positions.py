@@ -28,7 +28,7 @@ NAME = ("g", "orders")
 DONE: dict[str, Any] = {"streams": {}, "offsets": {}, "deleted": []}
 
 
-def told(
+def reader_at(
     positions: KnownPositions, offset: int, version: int, incarnation: str = "i1"
 ) -> ReadPosition:
     """Return a reader to which the server has reported the position of the group."""
@@ -63,7 +63,7 @@ def commit(positions: KnownPositions, to: Any) -> None:
 
 def test_an_offset_knows_what_its_reader_was_told() -> None:
     positions = KnownPositions()
-    reading = told(positions, 3, 7)
+    reading = reader_at(positions, 3, 7)
     assert sent(positions, after(reading, 5)) == (3, 5, "i1", 7)
     commit(positions, after(reading, 5))
     assert sent(positions, after(reading, 6)) == (5, 6, "i1", 8)
@@ -71,7 +71,7 @@ def test_an_offset_knows_what_its_reader_was_told() -> None:
 
 def test_no_reader_takes_the_position_that_another_of_the_client_has_moved() -> None:
     positions = KnownPositions()
-    one, two = told(positions, 0, 0), told(positions, 0, 0)
+    one, two = reader_at(positions, 0, 0), reader_at(positions, 0, 0)
     commit(positions, after(two, 10))
     assert sent(positions, after(one, 15)) == (0, 15, "i1", 0), "the server must refuse this"
     assert sent(positions, after(two, 15)) == (10, 15, "i1", 1)
@@ -99,7 +99,7 @@ def test_who_read_without_asking_counts_as_told_that_the_group_was_never_moved()
 
 def test_what_was_committed_before_is_sent_with_what_was_told_at_first() -> None:
     positions = KnownPositions()
-    reading = told(positions, 3, 7)
+    reading = reader_at(positions, 3, 7)
     assert sent(positions, after(reading, 3)) == (3, 3, "i1", 7), "a move that changes nothing"
     commit(positions, after(reading, 10))
     for to in (5, 10):
@@ -111,7 +111,7 @@ def test_an_offset_of_another_stream_or_group_knows_nothing_of_this_one() -> Non
     bills = positions.read_position("bills")
     bills.incarnation = "b1"
     assert sent(positions, after(bills, 5)) == (0, 5, None, 0)
-    reading = told(positions, 3, 7)
+    reading = reader_at(positions, 3, 7)
     other = moves_of(MovePlanner(positions).plan("h", {"orders": after(reading, 5)}))
     assert other == {"orders": (0, 5, "i1", 0)}, "no position is known for that group"
 
@@ -123,10 +123,10 @@ def test_numbers_and_copies_are_of_the_only_reader_there_was() -> None:
     assert sent(positions, print_offset(5)) == (0, 5, "i1", 0)
     commit(positions, 5)
     assert sent(positions, 6) == (5, 6, "i1", 1), "it continues this client's move"
-    reading = told(positions, 6, 2, "i2")
+    reading = reader_at(positions, 6, 2, "i2")
     assert sent(positions, 8) == (6, 8, None, 2)
     assert sent(positions, str(after(reading, 8))) == (6, 8, None, 2)
-    told(positions, 6, 2)
+    reader_at(positions, 6, 2)
     with pytest.raises(ValueError, match="commit_message"):
         sent(positions, 8)
     assert sent(positions, after(reading, 8)) == (6, 8, "i2", 2)
@@ -134,7 +134,7 @@ def test_numbers_and_copies_are_of_the_only_reader_there_was() -> None:
 
 def test_a_move_on_conditions_moves_no_reader() -> None:
     positions = KnownPositions()
-    reading = told(positions, 0, 0)
+    reading = reader_at(positions, 0, 0)
     for move, wanted in (
         ((10, 12), (10, 12, "i1", None)),
         ((12, after(reading, 13)), (12, print_offset(13), "i1", None)),
@@ -177,7 +177,7 @@ def test_the_offset_of_a_message_is_a_str_in_all_else() -> None:
 
 def test_naming_again_in_one_transaction_goes_on_from_its_own_position() -> None:
     positions = KnownPositions()
-    reading = told(positions, 3, 7)
+    reading = reader_at(positions, 3, 7)
     moving = MovePlanner(positions)
     moving.accepted("g", moving.plan("g", {"orders": after(reading, 5)}))
     assert moves_of(moving.plan("g", {"orders": after(reading, 6)})) == {"orders": (5, 6, "i1", 7)}
@@ -195,7 +195,7 @@ def test_naming_again_in_one_transaction_goes_on_from_its_own_position() -> None
 
 def test_two_readers_in_one_transaction_each_say_what_they_have_read() -> None:
     positions = KnownPositions()
-    one, two = told(positions, 0, 0), told(positions, 0, 0)
+    one, two = reader_at(positions, 0, 0), reader_at(positions, 0, 0)
     moving = MovePlanner(positions)
     moving.accepted("g", moving.plan("g", {"orders": after(one, 10)}))
     planned = moves_of(moving.plan("g", {"orders": after(two, 15)}))
@@ -208,7 +208,7 @@ def test_two_readers_in_one_transaction_each_say_what_they_have_read() -> None:
 
 def test_a_commit_that_was_done_before_tells_no_version() -> None:
     positions = KnownPositions()
-    reading = told(positions, 3, 7)
+    reading = reader_at(positions, 3, 7)
 
     def once(to: int, *, duplicate: bool) -> Any:
         parts = Parts(offsets={"g": {"orders": after(reading, to)}})
@@ -227,7 +227,7 @@ def test_a_commit_that_was_done_before_tells_no_version() -> None:
 
 def test_a_sink_sends_what_an_offset_knows_and_any_other_as_it_is() -> None:
     positions = KnownPositions()
-    reading = told(positions, 3, 7)
+    reading = reader_at(positions, 3, 7)
     parts = Parts(offsets={"g": {"orders": after(reading, 5), "bills": 2, "x": (0, 1, "i")}})
     version = commit_calls.Version("app", "app", 0)
     flow = commit_calls.commit_version_known(KnownStreams(SITE), version, parts, positions)
@@ -283,7 +283,7 @@ def test_a_message_names_the_position_its_own_tail_was_told() -> None:
 @pytest.mark.parametrize(("action", "wanted"), [("commit", (5, 8)), ("abort", (3, 7))])
 def test_a_decision_by_token_is_known_as_well(action: str, wanted: tuple[int, int]) -> None:
     positions = KnownPositions()
-    known = told(positions, 3, 7).known("g")
+    known = reader_at(positions, 3, 7).known("g")
     unresolved: dict[str, TransactionCalls] = {}
     txn = opened(positions, unresolved)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
@@ -296,7 +296,7 @@ def test_a_decision_by_token_is_known_as_well(action: str, wanted: tuple[int, in
 
 def test_a_one_shot_commit_moves_what_its_staged_transactions_name() -> None:
     positions = KnownPositions()
-    known = told(positions, 3, 7).known("g")
+    known = reader_at(positions, 3, 7).known("g")
     unresolved: dict[str, TransactionCalls] = {}
     txn = opened(positions, unresolved)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
@@ -319,7 +319,7 @@ def test_what_a_refusal_tells_of_the_end_is_known(
     code: str, facts: dict[str, str], wanted: tuple[int, int]
 ) -> None:
     positions = KnownPositions()
-    known = told(positions, 3, 7).known("g")
+    known = reader_at(positions, 3, 7).known("g")
     txn = opened(positions)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
     refused = Played(txn.add_streams(["a"]), [problem(409, code, **facts)])

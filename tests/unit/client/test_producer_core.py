@@ -28,7 +28,7 @@ from tests.unit.client.producer_model import (
     Network,
     json_body,
     make,
-    make_told,
+    make_resumed,
     refusal,
 )
 
@@ -262,7 +262,7 @@ def test_a_claim_that_cannot_know_its_own_message_says_so() -> None:
 
 
 def test_a_claim_of_which_a_copy_came_first_is_not_made_again() -> None:
-    network = make_told(is_claiming=True)
+    network = make_resumed(is_claiming=True)
     append(network, b"0")
     send_all(network)
     network.server.take(*network.line[0])  # a proxy sent the request twice
@@ -272,8 +272,8 @@ def test_a_claim_of_which_a_copy_came_first_is_not_made_again() -> None:
 
 
 def test_two_claims_of_one_epoch_with_the_same_message_are_two() -> None:
-    first = make_told(is_claiming=True, session="s-1")
-    second = make_told(first.server, is_claiming=True, session="s-2")
+    first = make_resumed(is_claiming=True, session="s-1")
+    second = make_resumed(first.server, is_claiming=True, session="s-2")
     for network in (first, second):
         append(network, b"0")
         network.drain()
@@ -305,7 +305,7 @@ def test_another_payload_under_our_number_is_fatal() -> None:
 # rows: D24
 def test_the_same_payload_under_our_number_is_a_duplicate() -> None:
     server = established(epoch=1).server
-    network = make_told(server, epoch=1)
+    network = make_resumed(server, epoch=1)
     append(network, b"0")
     pump(network)
     assert network.core.failure is None
@@ -333,7 +333,7 @@ def test_once_a_batch_was_new_a_repeat_behind_it_is_our_own() -> None:
 
 def test_a_repeat_the_server_can_no_longer_compare_is_not_ours() -> None:
     server = established(epoch=1).server
-    network = make_told(server, epoch=1)
+    network = make_resumed(server, epoch=1)
     append(network, b"0")
     pump(network)
     append(network, b"1")
@@ -515,7 +515,7 @@ def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
 
 def test_behind_another_payload_nothing_is_certain() -> None:
     server = established(epoch=1).server
-    other = make_told(server, epoch=1, max_batch_messages=1)
+    other = make_resumed(server, epoch=1, max_batch_messages=1)
     append(other, b"0")
     pump(other)
     append(other, b"1", b"2")

@@ -13,7 +13,7 @@ from tests.unit.client.producer_model import (
     Network,
     make,
     make_claimed,
-    make_told,
+    make_resumed,
     refusal,
 )
 
@@ -118,7 +118,7 @@ def check_truth(script: Script) -> None:
 
 
 def run(steps: list[tuple[str, int]], **settings: Any) -> Script:
-    script = Script(make_told(**settings), is_sparse=settings.get("mode") == "sparse")
+    script = Script(make_resumed(**settings), is_sparse=settings.get("mode") == "sparse")
     script.play(steps)
     script.network.drain()
     while any(script.network.ghosts):
@@ -163,9 +163,9 @@ def test_a_rival_may_end_it_but_never_makes_it_lie(
     identity: dict[str, Any],
     sizes: dict[str, Any],
     raised: int,
-    is_told: bool,
+    is_resumed: bool,
 ) -> None:
-    script = Script((make_told if is_told else make)(**identity, **sizes))
+    script = Script((make_resumed if is_resumed else make)(**identity, **sizes))
     script.play(before)
     rival = {"producer-id": "p", "producer-epoch": str(raised), "producer-seq": "0"}
     script.network.server.take(rival, b'["rival"]')

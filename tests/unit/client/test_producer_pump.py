@@ -24,11 +24,11 @@ from semel.model.messages import headers_of, keys_of, timestamps_of
 from semel.wire.bodies import decode_batch
 from tests.unit.client.producer_model import ModelServer
 
-Words = dict[str, str]
-Speak = Callable[[str, Words, bytes], "bytes | None"]
+Headers = dict[str, str]
+Speak = Callable[[str, Headers, bytes], "bytes | None"]
 
 
-def said(status: int, headers: Words | None = None, body: bytes = b"") -> bytes:
+def http_response(status: int, headers: Headers | None = None, body: bytes = b"") -> bytes:
     lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     return f"HTTP/1.1 {status} X\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
@@ -48,14 +48,14 @@ class Stub:
         self.claim: dict[str, Any] | None = None
         self.claims: list[dict[str, Any]] = []
         self.lost_claims = 0
-        self.posts: list[tuple[Words, bytes]] = []
+        self.posts: list[tuple[Headers, bytes]] = []
         self.connections = 0
         self._writers: list[asyncio.StreamWriter] = []
         self.port = 0
 
-    def answer(self, line: str, headers: Words, body: bytes) -> bytes | None:
+    def answer(self, line: str, headers: Headers, body: bytes) -> bytes | None:
         found = self.model.take(headers, body)
-        return said(found.status, found.headers, found.body)
+        return http_response(found.status, found.headers, found.body)
 
     async def __aenter__(self) -> "Stub":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -95,17 +95,17 @@ class Stub:
         finally:
             writer.close()
 
-    def _reply(self, line: str, headers: Words, body: bytes) -> bytes | None:
+    def _reply(self, line: str, headers: Headers, body: bytes) -> bytes | None:
         if line.startswith("HEAD"):
             fields = {"content-type": "application/json", "stream-next-offset": "0"}
             if self.is_semel:
                 fields["stream-incarnation"] = "i"
-            return said(200, fields)
+            return http_response(200, fields)
         if line.startswith("GET"):
             if self.past is None:
-                return said(404, {"content-type": "application/problem+json"}, b"{}")
+                return http_response(404, {"content-type": "application/problem+json"}, b"{}")
             body = msgspec.json.encode({"producers": self.past})
-            return said(200, {"content-type": "application/json"}, body)
+            return http_response(200, {"content-type": "application/json"}, body)
         if line.startswith("POST /v1/producers/claim"):
             return self._reply_to_claim(body)
         self.posts.append((headers, body))
@@ -115,12 +115,12 @@ class Stub:
         self.claims.append(msgspec.json.decode(body))
         if self.claim is None:
             problem = b'{"code": "no_such_address"}'
-            return said(404, {"content-type": "application/problem+json"}, problem)
+            return http_response(404, {"content-type": "application/problem+json"}, problem)
         if len(self.claims) <= self.lost_claims:
             return None
         status = self.claim.get("status", 200)
         kind = "application/json" if status == 200 else "application/problem+json"
-        return said(status, {"content-type": kind}, msgspec.json.encode(self.claim))
+        return http_response(status, {"content-type": kind}, msgspec.json.encode(self.claim))
 
 
 def run(stub: Stub, messages: int = 10, **options: Any) -> Any:
@@ -153,9 +153,9 @@ def test_one_connection_carries_all_batches() -> None:
 def test_a_connection_that_ends_with_every_answer_costs_nothing() -> None:
     stub = Stub()
 
-    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+    def speak(line: str, headers: Headers, body: bytes) -> bytes | None:
         found = stub.model.take(headers, body)
-        return said(found.status, {**found.headers, "connection": "close"}, found.body)
+        return http_response(found.status, {**found.headers, "connection": "close"}, found.body)
 
     stub.speak = speak
     run(stub, max_batch_messages=1)
@@ -165,7 +165,7 @@ def test_a_connection_that_ends_with_every_answer_costs_nothing() -> None:
 def test_an_answer_that_ends_with_the_connection_is_an_answer() -> None:
     stub = Stub()
 
-    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+    def speak(line: str, headers: Headers, body: bytes) -> bytes | None:
         if len(stub.posts) == 1:
             return b"HTTP/1.1 503 Busy\r\nConnection: close\r\n\r\nlater"
         return stub.answer(line, headers, body) if len(stub.posts) > 2 else None
@@ -178,7 +178,7 @@ def test_an_answer_that_ends_with_the_connection_is_an_answer() -> None:
 def test_answers_lost_after_the_write_make_no_copies() -> None:
     stub = Stub()
 
-    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+    def speak(line: str, headers: Headers, body: bytes) -> bytes | None:
         answer = stub.answer(line, headers, body)
         return None if len(stub.posts) % 3 == 2 else answer
 
@@ -191,7 +191,7 @@ def test_answers_lost_after_the_write_make_no_copies() -> None:
 def test_nonsense_is_not_an_answer_and_the_batch_is_sent_again() -> None:
     stub = Stub()
 
-    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+    def speak(line: str, headers: Headers, body: bytes) -> bytes | None:
         answer = stub.answer(line, headers, body)
         return b"ICY 200 OK\r\n\r\n" if len(stub.posts) == 1 else answer
 
@@ -203,7 +203,7 @@ def test_nonsense_is_not_an_answer_and_the_batch_is_sent_again() -> None:
 def test_a_server_that_says_nothing_is_left_and_asked_anew() -> None:
     stub = Stub()
 
-    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+    def speak(line: str, headers: Headers, body: bytes) -> bytes | None:
         answer = stub.answer(line, headers, body)
         return b"" if len(stub.posts) == 1 else answer
 
@@ -241,10 +241,10 @@ def test_a_server_that_hangs_up_when_idle_is_not_missed() -> None:
 def test_an_answer_nobody_waits_for_ends_the_connection_only() -> None:
     stub = Stub()
 
-    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+    def speak(line: str, headers: Headers, body: bytes) -> bytes | None:
         answer = stub.answer(line, headers, body)
         assert answer is not None
-        return answer + said(200) if len(stub.posts) == 1 else answer
+        return answer + http_response(200) if len(stub.posts) == 1 else answer
 
     stub.speak = speak
     run(stub, max_batch_messages=1)
@@ -254,9 +254,9 @@ def test_an_answer_nobody_waits_for_ends_the_connection_only() -> None:
 def test_a_busy_server_is_waited_for() -> None:
     stub = Stub()
 
-    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+    def speak(line: str, headers: Headers, body: bytes) -> bytes | None:
         if len(stub.posts) in (2, 5, 6):
-            return said(503, {"content-type": "text/plain"}, b"busy")
+            return http_response(503, {"content-type": "text/plain"}, b"busy")
         return stub.answer(line, headers, body)
 
     stub.speak = speak
@@ -369,7 +369,7 @@ def test_behind_a_claim_the_first_batches_are_sent_at_once() -> None:
     stub.claim = claimed()
     held: list[bytes] = []
 
-    def speak(line: str, headers: Words, body: bytes) -> bytes | None:
+    def speak(line: str, headers: Headers, body: bytes) -> bytes | None:
         answer = stub.answer(line, headers, body)
         assert answer is not None
         held.append(answer)

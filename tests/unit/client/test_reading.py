@@ -41,7 +41,7 @@ def reader(offset: str = "-1", *, is_live: bool = False) -> PageReader:
     return PageReader(calls(), offset, is_live=is_live)
 
 
-def place(ordinal: int) -> str:
+def offset_text(ordinal: int) -> str:
     return f"{0:016d}_{ordinal:016d}"
 
 
@@ -57,16 +57,16 @@ def test_every_message_of_semel_has_its_own_offset_and_time() -> None:
             200,
             body,
             content_type="application/vnd.semel.frames",
-            stream_next_offset=place(12),
+            stream_next_offset=offset_text(12),
         ),
         "-1",
     )
     assert [
         (each.value, each.offset, each.next_offset, each.written_ms) for each in page.messages
     ] == [
-        (1, place(4), place(5), 1000),
-        (2, place(7), place(8), 2000),
-        (3, place(8), place(12), 2000),
+        (1, offset_text(4), offset_text(5), 1000),
+        (2, offset_text(7), offset_text(8), 2000),
+        (3, offset_text(8), offset_text(12), 2000),
     ]
 
 
@@ -75,7 +75,7 @@ def test_keys_headers_and_times_are_those_of_their_messages() -> None:
     lengths = (1).to_bytes(4, "little") * 2
     pieces = [Slice(0, 1, b"1", b"", False, 9), Slice(1, 2, b"2,3", lengths, True, 9, extras)]
     body = encode_frames("application/json", pieces, next_offset=3, tail=3)
-    headers = {"content_type": "application/vnd.semel.frames", "stream_next_offset": place(3)}
+    headers = {"content_type": "application/vnd.semel.frames", "stream_next_offset": offset_text(3)}
     found = page_of(answer(200, body, **headers), "-1").messages
     assert [(each.key, list(each.headers), each.time_ms) for each in found] == [
         (None, [], None),
@@ -287,6 +287,6 @@ def test_a_tail_that_catches_up_does_not_wait_for_a_dead_server_for_ever() -> No
 
 
 def test_a_server_that_gives_messages_but_no_way_past_them_is_left() -> None:
-    place = reader()
-    play(place.next_page(), plain(b"[1]", "5"))
-    assert isinstance(Played(place.next_page(), [plain(b"[1]", "5")]).error, errors.ProtocolError)
+    pages = reader()
+    play(pages.next_page(), plain(b"[1]", "5"))
+    assert isinstance(Played(pages.next_page(), [plain(b"[1]", "5")]).error, errors.ProtocolError)

@@ -436,8 +436,8 @@ def conflict(offset: int, **more: str) -> Any:
     return problem(409, "position_conflict", **facts)
 
 
-def message(next_place: int | str | None) -> Message:
-    return Message(b"1", "application/json", None, next_place)
+def message(next_offset: int | str | None) -> Message:
+    return Message(b"1", "application/json", None, next_offset)
 
 
 def test_a_group_is_moved_by_stream() -> None:
@@ -470,7 +470,7 @@ def test_a_move_whose_answer_was_lost_is_done_if_the_group_stands_there() -> Non
     assert isinstance(other.error, errors.StreamGone)
 
 
-def placed(offset: int = 0) -> GroupCursor:
+def cursor_at(offset: int = 0) -> GroupCursor:
     cursor = GroupCursor(SITE, "g", "orders", KnownPositions())
     cursor.position.offset = offset
     return cursor
@@ -481,7 +481,7 @@ def group_reader(cursor: GroupCursor, on_commit: Any) -> GroupReader:
 
 
 def test_a_message_moves_the_group_from_where_it_stood() -> None:
-    cursor = placed(2)
+    cursor = cursor_at(2)
     moved = Played(cursor.move(message(5)), [standing(orders=5)])
     move = {"from": print_offset(2), "to": print_offset(5), "version": 0}
     assert body_of(moved.sends[0]) == {"offsets": {"orders": move}}
@@ -497,7 +497,7 @@ def test_a_message_moves_the_group_from_where_it_stood() -> None:
 
 
 def test_a_move_in_doubt_is_found_by_the_next_one() -> None:
-    cursor = placed()
+    cursor = cursor_at()
     assert isinstance(Played(cursor.move(message(1)), [LOST, False]).error, errors.Indeterminate)
     after = Played(cursor.move(message(2)), [conflict(1), standing(orders=2)])
     assert body_of(after.sends[1]) == {
@@ -510,7 +510,7 @@ def test_a_move_in_doubt_is_found_by_the_next_one() -> None:
 
 
 def test_a_move_in_doubt_is_not_found_in_another_stream() -> None:
-    cursor = placed()
+    cursor = cursor_at()
     cursor.position.incarnation = "i1"
     Played(cursor.move(message(1)), [LOST, False])
     after = Played(cursor.move(message(2)), [conflict(1, incarnation="i2")])
@@ -519,7 +519,7 @@ def test_a_move_in_doubt_is_not_found_in_another_stream() -> None:
 
 
 def test_a_message_moves_the_group_only_in_the_stream_it_was_read_from() -> None:
-    cursor = placed()
+    cursor = cursor_at()
     reader = group_reader(cursor, None)
     first = frames(b"1", stream_incarnation="i1")
     played = Played(reader.next_page(), [standing(), first])
@@ -530,7 +530,7 @@ def test_a_message_moves_the_group_only_in_the_stream_it_was_read_from() -> None
 
 def test_a_tail_of_a_group_begins_where_it_stands() -> None:
     seen: list[Message] = []
-    cursor = placed()
+    cursor = cursor_at()
     reader = group_reader(cursor, seen.append)
     played = Played(reader.next_page(), [standing(orders=3), frames(b"3", start=3)])
     assert "offset=0000000000000000_0000000000000003&" in played.sends[1].request.target

@@ -243,11 +243,11 @@ def test_a_flip_in_a_sealed_segment_is_found_with_file_and_byte(directory: Direc
 
 def test_two_flips_are_two_places(directory: Directory) -> None:
     name = directory.names()[1]
-    places = [directory.frames(name)[index] for index in (3, 9)]
-    for at in places:
+    positions = [directory.frames(name)[index] for index in (3, 9)]
+    for at in positions:
         directory.disk.flip(name, at + 50, 0)
     found = {(finding.file, finding.position) for finding in damage(directory.verify())}
-    assert found == {(name, at) for at in places}
+    assert found == {(name, at) for at in positions}
 
 
 def test_a_flip_behind_the_checkpoint_that_a_watermark_covers_is_corruption(

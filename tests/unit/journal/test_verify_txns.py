@@ -31,9 +31,9 @@ def naming(stream: int, guard: int) -> TxnRow:
     return replace(TXN, positions=(NamedPosition("g", stream, 0, guard),))
 
 
-def parts_at(place: int) -> bytes:
+def parts_at(start: int) -> bytes:
     pages: list[bytes] = []
-    push_chunk(pages, place, 1, 1)
+    push_chunk(pages, start, 1, 1)
     return encode(ChunkBlockRow(pages[0]))
 
 

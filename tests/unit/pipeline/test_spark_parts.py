@@ -9,8 +9,8 @@ from semel.pipeline.spark.reading import split_join_parts, split_parts
 from semel.pipeline.values import Range
 
 
-def message(place: int) -> Message:
-    return Message(b"1", "application/json", place, place + 1)
+def message(offset: int) -> Message:
+    return Message(b"1", "application/json", offset, offset + 1)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 7, 100])
@@ -37,20 +37,20 @@ def test_a_step_of_nothing_has_no_parts() -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 5, 100])
 def test_a_join_is_cut_by_messages_and_not_by_offsets(tasks: int) -> None:
-    places = {"x": [0, 1, 2, 3, 4], "y": [10, 13, 14, 20, 29]}  # y has gaps
+    offsets = {"x": [0, 1, 2, 3, 4], "y": [10, 13, 14, 20, 29]}  # y has gaps
     ranges = [Range("a", "i", 0, 5), Range("b", "j", 10, 30)]
-    found = {binding: [message(place) for place in there] for binding, there in places.items()}
+    found = {binding: [message(offset) for offset in each] for binding, each in offsets.items()}
     parts = split_join_parts({"x": "a", "y": "b"}, ranges, found, tasks, 1)
     assert len(parts) == min(tasks, 5)
     pairs = []
     for part in parts:
         taken = [
-            [place for place in places[binding] if one.start <= place < one.to]
+            [offset for offset in offsets[binding] if one.start <= offset < one.to]
             for binding, one in part.ranges.items()
         ]
         pairs += list(zip(*taken, strict=True))
-    assert pairs == list(zip(places["x"], places["y"], strict=True))
-    for binding in places:
+    assert pairs == list(zip(offsets["x"], offsets["y"], strict=True))
+    for binding in offsets:
         edges = [(part.ranges[binding].start, part.ranges[binding].to) for part in parts]
         assert all(before[1] == after[0] for before, after in pairwise(edges))
         assert (edges[0][0], edges[-1][1]) == ((0, 5) if binding == "x" else (10, 30))

@@ -38,8 +38,8 @@ def test_a_place_may_be_a_path_or_a_uri(tmp_path: Path, monkeypatch: pytest.Monk
     home = tmp_path / "a b"
     log(home, 0, "{}")
     monkeypatch.chdir(tmp_path)
-    for place in (str(home), "a b", f"{home}/", f"file:{home}", f"file://{home}"):
-        assert read_digests(place, 0).input == digest("{}"), place
+    for location in (str(home), "a b", f"{home}/", f"file:{home}", f"file://{home}"):
+        assert read_digests(location, 0).input == digest("{}"), location
 
 
 def test_a_log_that_is_not_there_is_an_error_with_a_cure(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ GROUP, INPUT, OUTPUT = "g", "in", "out"
 KINDS: tuple[TransactionKind, ...] = ("inline", "staged", "one-shot")
 
 
-class Told(Struct, frozen=True):
+class GroupPosition(Struct, frozen=True):
     """The position of the group as the server reported it to a worker."""
 
     incarnation: str
@@ -39,7 +39,7 @@ class SharedWorld:
         self.random = random
         self.history = TransactionHistory(Clock())
         self.log: list[Hashable] = []
-        self.now = Told("in-0", 0, 0)
+        self.now = GroupPosition("in-0", 0, 0)
         self._count = 0
         self._compares = compares
         self._holds = holds
@@ -68,18 +68,18 @@ class SharedWorld:
 
     def _worker(self, name: str, turns: int) -> Iterator[None]:
         for number in range(turns):
-            told = self.now
+            known = self.now
             yield
             kind = self.random.choice(KINDS)
             transaction = self.history.begin(f"{name}-{number}", kind=kind)
             transaction.append(OUTPUT, [transaction.id])
-            to = told.offset + self.random.randint(1, 3)
-            transaction.move(GROUP, INPUT, to, start=told.offset, incarnation=told.incarnation)
-            yield from self._transact(transaction, told)
+            to = known.offset + self.random.randint(1, 3)
+            transaction.move(GROUP, INPUT, to, start=known.offset, incarnation=known.incarnation)
+            yield from self._transact(transaction, known)
 
-    def _transact(self, transaction: RecordedTransaction, told: Told) -> Iterator[None]:
+    def _transact(self, transaction: RecordedTransaction, known: GroupPosition) -> Iterator[None]:
         is_one_shot = transaction.kind == "one-shot"
-        if not is_one_shot and not self._may_name(told):
+        if not is_one_shot and not self._may_name(known):
             transaction.refused()
             transaction.aborted()
             return
@@ -88,7 +88,7 @@ class SharedWorld:
         if is_prepared:
             transaction.prepare()
             yield
-            if not self._may_end(transaction, told):
+            if not self._may_end(transaction, known):
                 transaction.refused()
                 transaction.aborted()
                 return
@@ -98,8 +98,8 @@ class SharedWorld:
             yield
         transaction.decide()
         yield
-        may_end = is_prepared or self._may_end(transaction, told)
-        if may_end and (not is_one_shot or self._may_name(told)):
+        may_end = is_prepared or self._may_end(transaction, known)
+        if may_end and (not is_one_shot or self._may_name(known)):
             self._commit(transaction)
             outcome = transaction.committed
         else:
@@ -118,7 +118,7 @@ class SharedWorld:
                 change = self.history.delete(INPUT, incarnation=incarnation)
                 yield
                 self._count += 1
-                self.now, self._holder = Told(f"in-{self._count}", 0, 0), None
+                self.now, self._holder = GroupPosition(f"in-{self._count}", 0, 0), None
             else:
                 to = self.random.randint(0, max(self.now.offset, 1))
                 change = self.history.set_position(GROUP, INPUT, to, incarnation=incarnation)
@@ -127,25 +127,25 @@ class SharedWorld:
                     change.refuse()
                     continue
                 for _ in range(self.random.randint(1, 2)):  # sent again after a lost response
-                    self.now = Told(incarnation, to, self.now.version + 1)
+                    self.now = GroupPosition(incarnation, to, self.now.version + 1)
                     yield
             yield
             change.ok()
 
     # ---- the server ------------------------------------------------------------------------------
 
-    def _may_name(self, told: Told) -> bool:
-        return told == self.now and self._holder is None
+    def _may_name(self, known: GroupPosition) -> bool:
+        return known == self.now and self._holder is None
 
-    def _may_end(self, transaction: RecordedTransaction, told: Told) -> bool:
-        if told.incarnation != self.now.incarnation:
+    def _may_end(self, transaction: RecordedTransaction, known: GroupPosition) -> bool:
+        if known.incarnation != self.now.incarnation:
             return not self._minds_deletes
         if self._holder not in (None, transaction.id):
             return not self._compares
-        return told.version == self.now.version or not self._compares
+        return known.version == self.now.version or not self._compares
 
     def _commit(self, transaction: RecordedTransaction) -> None:
         taken = transaction.ranges[GROUP, INPUT]
         self.log.append(transaction.id)
         if taken.incarnation == self.now.incarnation:
-            self.now = Told(taken.incarnation, taken.to, self.now.version + 1)
+            self.now = GroupPosition(taken.incarnation, taken.to, self.now.version + 1)

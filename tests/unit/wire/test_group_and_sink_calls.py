@@ -50,7 +50,7 @@ def body(document: Any) -> bytes:
     return msgspec.json.encode(document)
 
 
-def told(response: Response) -> tuple[int, Any]:
+def reply(response: Response) -> tuple[int, Any]:
     return response.status, json.loads(response.body)
 
 
@@ -80,11 +80,11 @@ def test_a_group_tells_where_it_stands() -> None:
     shown = {"group": "g", "offsets": {"a": print_offset(7)}, "versions": {"a": 3}}
     view = GroupView("g", (PositionView("g", "a", 7, version=3),), ())
     every = GroupQuery()
-    assert told(positions_response(view, every, 0)) == (200, {**shown, "pending": {}})
+    assert reply(positions_response(view, every, 0)) == (200, {**shown, "pending": {}})
     nowhere = {"group": "g", "offsets": {}, "versions": {}, "pending": {}}
-    assert told(positions_response(GroupView("g", (), ()), every, 0)) == (200, nowhere)
+    assert reply(positions_response(GroupView("g", (), ()), every, 0)) == (200, nowhere)
     command = SetPositions(5, (PositionMove("g", "a", 7),))
-    assert told(moved_response(PositionsSet((3,)), command, "g")) == (200, shown)
+    assert reply(moved_response(PositionsSet((3,)), command, "g")) == (200, shown)
     assert moved_response(PositionConflict("g", "a", 1), command, "g").status == 409
 
 
@@ -112,17 +112,17 @@ def test_a_group_shows_what_is_pending() -> None:
             "remaining_ms": None,
         },
     }
-    status, shown = told(positions_response(view, GroupQuery(), 2_000))
+    status, shown = reply(positions_response(view, GroupQuery(), 2_000))
     assert (status, shown["pending"]) == (200, pending)
     stable = positions_response(view, GroupQuery(is_stable=True), 2_000)
-    status, problem = told(stable)
+    status, problem = reply(stable)
     assert (status, problem["code"]) == (409, "unstable_offsets")
     assert (problem["group"], problem["pending"]) == ("g", pending)
     assert ("Retry-After", "1") in stable.headers
     nothing = GroupView("g", (), ())
     assert positions_response(nothing, GroupQuery(is_stable=True), 2_000).status == 200
     assert (
-        told(positions_response(view, GroupQuery(), 9_000))[1]["pending"]["a"]["remaining_ms"] == 0
+        reply(positions_response(view, GroupQuery(), 9_000))[1]["pending"]["a"]["remaining_ms"] == 0
     )
 
 
@@ -151,12 +151,12 @@ def test_a_step_names_what_it_reads() -> None:
 
 def test_a_pin_is_201_the_first_time_and_then_200() -> None:
     ranges = (SnapshotRange("s", "i", 1, 2),)
-    status, first = told(pinned_response(Pinned(4, ranges, "h", True), "g"))
+    status, first = reply(pinned_response(Pinned(4, ranges, "h", True), "g"))
     assert status == 201
-    assert told(pinned_response(Pinned(4, ranges, "h", False), "g")) == (200, first)
-    assert told(snapshot_response(SnapshotView("g", 4, ranges, "h"))) == (200, first)
+    assert reply(pinned_response(Pinned(4, ranges, "h", False), "g")) == (200, first)
+    assert reply(snapshot_response(SnapshotView("g", 4, ranges, "h"))) == (200, first)
     assert pinned_response(SnapshotConflict(5), "g").status == 409
-    status, none = told(snapshot_response(None))
+    status, none = reply(snapshot_response(None))
     assert (status, none["code"]) == (404, "snapshot_not_found")
 
 
@@ -167,7 +167,7 @@ def test_a_sink_is_given_to_another_query() -> None:
     document = {"query_id": "R", "last_version": 3}
     command = parse_rebind("A", {}, body(document), now_ms=5)
     assert command == RebindSink(5, "A", "R", 3)
-    assert told(rebound_response(SinkChanged(), command)) == (200, {"app": "A", **document})
+    assert reply(rebound_response(SinkChanged(), command)) == (200, {"app": "A", **document})
     assert rebound_response(UnknownSink(), command).status == 404
     for wrong in ({}, {"query_id": "R"}, {**document, "more": 1}, {**document, "query_id": 1}):
         assert refused(parse_rebind("A", {}, body(wrong), now_ms=5)) == (400, "bad_body")
@@ -176,7 +176,7 @@ def test_a_sink_is_given_to_another_query() -> None:
 def test_sinks_are_listed_and_shown() -> None:
     view = SinkView("A", "Q", 3, (), 0)
     short = {"app": "A", "query_id": "Q", "last_version": 3, "open_transactions": 0}
-    assert told(sinks_response([view])) == (200, {"sinks": [short]})
-    assert told(sink_response(view)) == (200, {**short, "versions": []})
-    status, none = told(sink_response(None))
+    assert reply(sinks_response([view])) == (200, {"sinks": [short]})
+    assert reply(sink_response(view)) == (200, {**short, "versions": []})
+    status, none = reply(sink_response(None))
     assert (status, none["code"]) == (404, "unknown_sink")
