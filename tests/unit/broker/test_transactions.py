@@ -194,7 +194,7 @@ def test_an_id_out_of_bounds_is_refused(txn: str) -> None:
     assert bed.outcome(txn, None) is None
 
 
-# ---- what readers see ----------------------------------------------------------------------------
+# ---- visibility for readers ----------------------------------------------------------------------
 
 
 def test_the_log_of_the_seed_reads_as_it_says() -> None:
@@ -349,7 +349,7 @@ def test_a_fork_that_divides_an_append_waits_for_its_decision_to_be_durable() ->
     assert isinstance(created[0], Created)
 
 
-# ---- waiting -------------------------------------------------------------------------------------
+# ---- waiting readers -----------------------------------------------------------------------------
 
 
 def test_a_waiter_is_woken_by_what_it_may_read() -> None:
@@ -623,7 +623,7 @@ def test_what_a_forgotten_sink_let_go_stays_gone_when_a_checkpoint_finds_no_room
     assert bed.outcome("b2") is not None
 
 
-# ---- time ----------------------------------------------------------------------------------------
+# ---- deadlines -----------------------------------------------------------------------------------
 
 
 def test_a_call_that_meets_a_transaction_after_its_time_finds_it_aborted() -> None:
@@ -679,7 +679,7 @@ def test_prepared_ones_wait_and_a_sinks_are_reaped() -> None:
     assert isinstance(bed.commit(), CommitDone)
 
 
-# ---- the rest ------------------------------------------------------------------------------------
+# ---- other cases ---------------------------------------------------------------------------------
 
 
 @RESTARTS

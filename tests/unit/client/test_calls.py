@@ -76,7 +76,7 @@ def test_another_configuration_is_a_conflict_on_every_server(refusal: Any) -> No
     assert isinstance(played.error, errors.ConfigConflict)
 
 
-# ---- the stream as a whole -----------------------------------------------------------------------
+# ---- head, delete and trim -----------------------------------------------------------------------
 
 
 def test_a_stream_is_described() -> None:

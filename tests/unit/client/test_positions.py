@@ -58,7 +58,7 @@ def commit(positions: KnownPositions, to: Any) -> None:
     moving.done()
 
 
-# ---- what was read -------------------------------------------------------------------------------
+# ---- offsets of readers --------------------------------------------------------------------------
 
 
 def test_an_offset_knows_what_its_reader_was_told() -> None:

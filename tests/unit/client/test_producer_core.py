@@ -66,7 +66,7 @@ def busy() -> Answer:
     return refusal(503, "overloaded", {"retry-after": "1"})
 
 
-# ---- numbers and batches ---------------------------------------------------------------------
+# ---- sequences and batches -------------------------------------------------------------------
 
 
 def test_messages_gather_while_the_first_batch_is_out() -> None:
@@ -508,7 +508,7 @@ def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
     assert [batch.seq for batch in network.failed] == [1, 2, 3]
     assert not network.core.pending_count
     assert network.core.pending_count == 0
-    assert {batch.applied for batch in network.failed} == {"no"}  # none of them was stored
+    assert {batch.applied for batch in network.failed} == {"no"}  # 2 and 3 cannot follow without 1
     assert not network.send()
     assert network.core.wake_at() is None
 

@@ -264,7 +264,7 @@ def test_a_busy_server_is_waited_for() -> None:
     assert stub.model.log == numbers(10)
 
 
-# ---- what the server knows -------------------------------------------------------------------
+# ---- the state on the server -----------------------------------------------------------------
 
 
 def known(**changes: Any) -> dict[str, Any]:

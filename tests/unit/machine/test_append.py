@@ -209,7 +209,7 @@ def test_a_stream_holds_so_many_producers_and_tombstones() -> None:
     ],
 )
 def test_a_refused_append_does_not_advance_its_producer(refused: Append) -> None:
-    """The same sequence is accepted after the refusal."""
+    """Sequence 1 is still accepted after the refusal."""
     machine = machine_of(create(), append(b"a", by=dense(0, epoch=1), stream_seq="b"))
     assert isinstance(unchanged(machine, refused), out.Refusal)
     assert machine.execute(append(by=dense(1, epoch=1))) == out.Appended(1, 2, False, 1, 1)

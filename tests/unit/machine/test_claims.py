@@ -37,7 +37,7 @@ def written(*, epoch: int | None = None, session: str | None = "old") -> Machine
     return machine_of(create(), append(b"a", by=tags[0]), append(b"b", by=tags[1]))
 
 
-# ---- the hole ------------------------------------------------------------------------------------
+# ---- late appends of the older instance ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_closed_stream_tells_what_it_holds() -> None:
     assert machine.execute(claim("x")) == Claimed("p", 2, 1, 2, b"c1")
 
 
-# ---- what is reported ----------------------------------------------------------------------------
+# ---- the reported state --------------------------------------------------------------------------
 
 
 def test_one_claim_behind_another_still_tells_of_the_last_append() -> None:

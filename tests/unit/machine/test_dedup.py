@@ -81,7 +81,7 @@ def test_a_row_of_a_checkpoint_without_the_switch_recognises_from_the_beginning(
     assert msgspec.msgpack.decode(old, type=TailRow) == TailRow(0, 5, False, False, None, 9, 0)
 
 
-# ---- while it is off -----------------------------------------------------------------------------
+# ---- deduplication off ---------------------------------------------------------------------------
 
 
 # rows: P19

@@ -49,7 +49,7 @@ def test_a_row_of_the_table(story: Story) -> None:
             assert machine.execute(step.command) == step.outcome, step
 
 
-# ---- what is stored ------------------------------------------------------------------------------
+# ---- stored positions ----------------------------------------------------------------------------
 
 
 def row_of(machine: TxnMachine, path: str = "s", group: str = "g") -> PositionRow:

@@ -211,7 +211,7 @@ def test_a_fence_of_a_sink_only_aborts_and_an_epoch_has_an_end() -> None:
     assert unchanged(machine, fence("u")) == EpochExhausted(NUMBER_MAX)
 
 
-# ---- time ----------------------------------------------------------------------------------------
+# ---- timeout -------------------------------------------------------------------------------------
 
 
 def test_a_transaction_times_out_at_its_deadline() -> None:
@@ -255,7 +255,7 @@ def test_an_inline_transaction_is_prepared_without_counts() -> None:
     assert isinstance(machine.execute(commit()), CommitDone)
 
 
-# ---- memory --------------------------------------------------------------------------------------
+# ---- remembered outcomes -------------------------------------------------------------------------
 
 
 def test_an_outcome_is_kept_for_a_week_and_among_ten_thousand() -> None:

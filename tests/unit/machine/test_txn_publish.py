@@ -136,7 +136,7 @@ def test_a_prepared_transaction_takes_nothing_more() -> None:
     assert unchanged(machine, publish(0)) == InvalidTxnState("prepared")
 
 
-# ---- inline: offsets, what is stable, sequences --------------------------------------------------
+# ---- inline: offsets, the stable offset, sequences -----------------------------------------------
 
 
 def test_what_an_open_transaction_wrote_is_not_stable() -> None:
@@ -294,7 +294,7 @@ def test_producers_are_counted_and_limited_inside_too() -> None:
     assert machine.state.live_producers == 2
 
 
-# ---- what an open transaction does to its streams ------------------------------------------------
+# ---- streams with an open transaction ------------------------------------------------------------
 
 
 def test_a_stream_with_an_open_inline_transaction_is_not_closed() -> None:

@@ -55,7 +55,7 @@ def test_several_streams_without_names_are_called_by_their_own() -> None:
     assert one.outputs == {"z": "z", "w": "w"}
 
 
-# ---- as data -------------------------------------------------------------------------------------
+# ---- graphs as data ------------------------------------------------------------------------------
 
 
 def test_a_graph_survives_being_data() -> None:
@@ -133,7 +133,7 @@ def test_data_that_makes_no_sense_is_named(described: Any, complaint: str) -> No
     assert complaint in str(caught.value)
 
 
-# ---- pictures ------------------------------------------------------------------------------------
+# ---- drawings ------------------------------------------------------------------------------------
 
 
 def test_a_graph_is_drawn_in_the_order_messages_pass() -> None:

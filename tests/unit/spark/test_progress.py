@@ -1,4 +1,4 @@
-"""How far a batch goes."""
+"""The end offsets of a batch."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Registering the format, with stand-ins for sessions."""
+"""Registering the format, with fake sessions."""
 
 from types import SimpleNamespace
 from typing import Any

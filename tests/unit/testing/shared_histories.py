@@ -24,8 +24,8 @@ class GroupPosition(Struct, frozen=True):
 class SharedWorld:
     """Workers and an operator whose requests are interleaved at random.
 
-    The server checks the position when a transaction names it and when the transaction commits. It
-    holds the position for a prepared transaction, and refuses it if the stream was deleted.
+    The server checks the position when a transaction names it and when the transaction commits,
+    holds it for a prepared transaction, and refuses it after a delete. Flags disable these rules.
     """
 
     def __init__(

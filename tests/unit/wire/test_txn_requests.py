@@ -101,7 +101,7 @@ def test_a_compressed_body_is_refused() -> None:
     assert refused(answer) == (415, "unsupported_encoding")
 
 
-# ---- what follows --------------------------------------------------------------------------------
+# ---- calls on an open transaction ----------------------------------------------------------------
 
 
 # rows: R16, R19, R20
