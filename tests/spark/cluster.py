@@ -1,4 +1,4 @@
-"""A real cluster on loopback: a master and workers, each with an address of its own."""
+"""A Spark cluster on loopback: a master and workers, each with its own address."""
 
 import os
 import re
@@ -18,7 +18,7 @@ DEPLOY: Final = "org.apache.spark.deploy"
 
 
 class Daemon:
-    """One master or worker; what it starts is in its process group and dies with it."""
+    """One master or worker. Its child processes are in its process group and are killed with it."""
 
     def __init__(self, home: Path, address: str, *command: str) -> None:
         self.log = home / f"{address}.{command[0].rpartition('.')[2]}.log"
@@ -38,7 +38,7 @@ class Daemon:
             )
 
     def wait_for(self, pattern: str) -> str:
-        """Wait until the log says so; the first group."""
+        """Wait until the log matches the pattern; return the first group of the match."""
         deadline = time.monotonic() + SECONDS_MAX
         while time.monotonic() < deadline and self.process.poll() is None:
             if found := re.search(pattern, self.log.read_text(errors="replace")):
@@ -47,7 +47,7 @@ class Daemon:
         raise AssertionError(f"nothing like {pattern} in:\n{self.log.read_text(errors='replace')}")
 
     def kill(self) -> None:
-        """Kill -9 all of it at once, as a host that loses power."""
+        """Send SIGKILL to the whole process group at once, like a power failure of the host."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -75,14 +75,14 @@ class Cluster:
         return Daemon(home, address, f"{DEPLOY}.worker.Worker", self.url, *size, *place)
 
     def kill(self) -> None:
-        """Kill every process of it that is left."""
+        """Kill every remaining process of the cluster."""
         for daemon in [*self.workers.values(), self.master]:
             daemon.kill()
 
 
 @contextmanager
 def cluster(home: Path, *addresses: str) -> Iterator[Cluster]:
-    """Run a cluster for a while."""
+    """Run a cluster until the end of the block."""
     it = Cluster(home, addresses)
     try:
         yield it

@@ -1,6 +1,6 @@
 """One Spark session and one server for all tests that need a JVM.
 
-They run in one process, one after another: `make test` gives them a step of their own.
+They run in one process, one after another; `make test` runs them in a separate step.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from tests.spec.process import Server, Stream, sound_server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A JVM and its helpers take their time on a busy machine."""
+    """Raise the timeout: a JVM and its helpers are slow on a busy machine."""
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java() -> str:
-    """Where Java is; on a machine without any the test is skipped, and says so."""
+    """Return the path of Java; skip the test if the machine has none."""
     try:
         return str(ensure_java())
     except JavaMissing as error:
@@ -39,7 +39,7 @@ def java() -> str:
 
 @pytest.fixture(scope="session")
 def spark(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two cores, four attempts of a task, small shuffles, a JVM that starts quickly."""
+    """A session with two cores, four attempts for each task, small shuffles and a fast start."""
     del java
     it = session(
         "tests",
@@ -60,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def stream(server: Server) -> Stream:
-    """A path nobody has used."""
+    """A stream with an unused path."""
     return server.stream()
 
 
@@ -72,13 +72,13 @@ def client(server: Server) -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def database() -> Iterator[str | None]:
-    """A PostgreSQL for all tests, as a connection string; None where there is none, and said so."""
+    """The connection string of a PostgreSQL for all tests; None, with a warning, without one."""
     if binaries() is None:
         print("PostgreSQL is not installed, what needs it is left out: apt-get install postgresql")
         yield None
         return
     names = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "user", "PGDATABASE": "dbname"}
     with TemporaryDirectory() as home:
-        Path(home).chmod(0o711)  # as root the server runs as another user
+        Path(home).chmod(0o711)  # PostgreSQL runs as another user than root
         with postgres(Path(home)) as variables:
             yield " ".join(f"{names[name]}={value}" for name, value in variables.items())

@@ -1,6 +1,6 @@
-"""A driver that runs a graph on Spark, and dies at a boundary of a step or lets the server die.
+"""A driver that runs a graph on Spark, and kills itself or asks for a kill of the server.
 
-It takes one JSON object as its argument, and says lines of JSON.
+The kills are at boundaries of steps. The argument is one JSON object; the output is JSON lines.
 """
 
 import json
@@ -24,7 +24,7 @@ _lock: Final = threading.Lock()
 
 
 class SmallSteps(SparkEngine):
-    """Takes little at a time, so that there are many boundaries, and several tasks in each step."""
+    """Takes few messages in each step, so that there are many boundaries, and several tasks."""
 
     step_messages_max = 20
     task_messages_min = 5
@@ -39,7 +39,7 @@ def low_of(pairs: DataFrame) -> DataFrame:
 
 
 def graph_of(job: dict[str, Any]) -> Graph:
-    """Numbers up to a limit: forked, joined again, marked, and put into two databases."""
+    """Return a graph that forks numbers, joins and marks them, and writes them to two databases."""
     graph = Graph("crash", url=job["url"], errors="errors")
     legs = {"low": "low", "high": "high"}
 
@@ -76,7 +76,7 @@ def graph_of(job: dict[str, Any]) -> Graph:
 
 
 def at_boundary(kills: list[list[str]]) -> Callable[[str, str], None]:
-    """Each of `kills` is [processor, boundary, what]: `driver` or `server`. In any order, once."""
+    """Return a hook that performs each kill once: [processor, boundary, `driver` or `server`]."""
     left = [list(one) for one in kills]
 
     def at(processor: str, boundary: str) -> None:
@@ -88,7 +88,7 @@ def at_boundary(kills: list[list[str]]) -> Callable[[str, str], None]:
             if found[2] == "driver":
                 os.kill(os.getpid(), signal.SIGKILL)
             say({"kill": "server"})
-            sys.stdin.readline()  # it is dead
+            sys.stdin.readline()  # sent after the kill
 
     return at
 

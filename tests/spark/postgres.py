@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own: a private directory and port, and never as root."""
+"""A PostgreSQL for the tests, with a private directory and port, never run as root."""
 
 import os
 import pwd
@@ -15,7 +15,7 @@ SECONDS_MAX: Final = 120
 
 
 def binaries() -> Path | None:
-    """Where initdb and pg_ctl are, the newest ones; None if there are none."""
+    """Return the directory of the newest initdb and pg_ctl; None if there is none."""
     found = [path.parent for path in DEBIAN.glob("*/bin/initdb")]
     found.sort(key=lambda path: int(path.parent.name))
     on_path = shutil.which("initdb")
@@ -24,7 +24,7 @@ def binaries() -> Path | None:
 
 @contextmanager
 def postgres(home: Path) -> Iterator[dict[str, str]]:
-    """A server below `home`, which any user must be able to reach; the variables that name it."""
+    """Run a server in `home`, which all users must be able to enter; yield its variables."""
     where = binaries()
     assert where is not None
     data, port = home / "data", free_port()
@@ -47,7 +47,7 @@ def postgres(home: Path) -> Iterator[dict[str, str]]:
 
 
 def run(where: Path, data: Path, name: str, *arguments: str) -> None:
-    """Run one of its programs as its own user: it refuses to be root."""
+    """Run a PostgreSQL program, as user postgres if this is root: PostgreSQL refuses root."""
     user = "postgres" if os.geteuid() == 0 else None
     program = subprocess.run(
         [str(where / name), f"--pgdata={data}", *arguments],
@@ -55,7 +55,7 @@ def run(where: Path, data: Path, name: str, *arguments: str) -> None:
         user=user,
         group=user,
         extra_groups=[] if user else None,
-        # Not a pipe, which the server would keep open.
+        # Not a pipe: the server would keep it open.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         timeout=SECONDS_MAX,

@@ -1,4 +1,4 @@
-"""Programs that start a Spark of their own: what they say is told by lines of JSON."""
+"""Runs programs that start their own Spark session and return values as JSON lines."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 SECONDS_MAX: Final = 240
-# A JVM that starts quickly, for programs that are over soon.
+# Options for a JVM that starts quickly, because the programs are short.
 QUICK: Final = "-XX:TieredStopAtLevel=1"
 
 OPENING: Final = """
@@ -21,9 +21,9 @@ def tell(value):
 
 
 def run_program(text: str, *arguments: str, **environment: str | None) -> list[Any]:
-    """Run Python text to its end, alone with its JVM; the values it told.
+    """Run Python text in its own process and JVM; return the values it passed to `tell`.
 
-    `tell(value)` is there for it to call. A variable of the environment that is None is removed.
+    An environment variable that is None is removed.
     """
     merged = {**os.environ, "QUICK": QUICK, **environment}
     known = {name: value for name, value in merged.items() if value is not None}
@@ -36,10 +36,10 @@ def run_program(text: str, *arguments: str, **environment: str | None) -> list[A
         start_new_session=True,
     ) as program:
         try:
-            said, complaints = program.communicate(timeout=SECONDS_MAX)
+            output, errors = program.communicate(timeout=SECONDS_MAX)
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)  # whatever of it is left
-    assert program.returncode == 0, complaints
-    lines = [line for line in said.splitlines() if line.startswith("told ")]
+                os.killpg(program.pid, signal.SIGKILL)  # remaining processes
+    assert program.returncode == 0, errors
+    lines = [line for line in output.splitlines() if line.startswith("told ")]
     return [msgspec.json.decode(line.removeprefix("told ")) for line in lines]

@@ -1,4 +1,4 @@
-"""Queries over streams of a server, run to their end, crashed by hand and run again."""
+"""Queries over streams of a server that are run, crashed on purpose and run again."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ def same(frame: DataFrame) -> DataFrame:
 
 
 class Copy:
-    """A query that copies one stream to another, a few messages in each batch."""
+    """A query that copies one stream to another, with a few messages in each batch."""
 
     def __init__(
         self, spark: SparkSession, url: str, source: str, target: str, checkpoint: Path
@@ -47,15 +47,15 @@ class Copy:
         )
 
     def run(self) -> None:
-        """Run until the source is read as it is now."""
+        """Run until all current messages of the source are read."""
         finish(self.writer())
 
     def fail(self) -> str:
-        """Run it, and give what it ends with."""
+        """Run the query, which must fail; return the text of its error."""
         return failure(self.run)
 
     def forget_commit(self, batch_id: int) -> None:
-        """Stage a crash between the sink's commit and Spark's own."""
+        """Simulate a crash after the commit of the sink and before the commit of Spark."""
         forget_commit(self.checkpoint, batch_id)
 
 
@@ -81,7 +81,7 @@ def forget_commit(checkpoint: Path, batch_id: int) -> None:
 
 
 def fill(client: Client, path: str, start: int, end: int) -> None:
-    """Append numbers to a stream, which is made if it is not there."""
+    """Append numbers to a stream, which is created if it does not exist."""
     stream = client.stream(path).create("application/json", exist_ok=True)
     stream.append_many(list(range(start, end)))
 

@@ -1,7 +1,7 @@
-"""What a user sees of a query that cannot run: one line with what is wrong and what to do.
+"""The error of a query that cannot run: one line with the cause and what to do.
 
-The rest of the list is elsewhere: a missing Java in tests/unit/spark/test_java.py, the wrong Python
-in test_session.py, batch reads and streams made anew in test_source.py.
+Other cases are tested elsewhere: a missing Java in tests/unit/spark/test_java.py, the wrong Python
+in test_session.py, batch reads and recreated streams in test_source.py.
 """
 
 from pathlib import Path
@@ -22,18 +22,18 @@ NOWHERE = "http://127.0.0.1:9"
 
 @pytest.fixture
 def query(spark: SparkSession, server: Server, client: Client, tmp_path: Path) -> Copy:
-    """A query from a stream of ten numbers to one that is not there yet."""
+    """A query from a stream of ten numbers to a stream that does not exist yet."""
     name = uuid4().hex
     fill(client, f"in-{name}", 0, 10)
     return Copy(spark, server.url, f"in-{name}", f"out-{name}", tmp_path / "checkpoint")
 
 
 def failure(query: Copy) -> str:
-    """Run it; the text of what it ends with, which is short."""
+    """Run the query; return the text of its error, which must be short."""
     with pytest.raises(PySparkException) as caught:
         query.run()
     said = str(caught.value)
-    assert "\tat " not in said  # no trace of the JVM
+    assert "\tat " not in said  # no stack trace of the JVM
     ours = [line for line in said.splitlines() if 'File "' in line and "semel/spark" in line]
     assert len(ours) <= 2, said
     assert "During handling of the above exception" not in said
@@ -41,12 +41,12 @@ def failure(query: Copy) -> str:
 
 
 def assert_line(said: str, *words: str) -> None:
-    """One line has all of the words."""
+    """Check that one line contains all the words."""
     assert any(all(word in line for word in words) for line in said.splitlines()), said
 
 
 class Reading(Copy):
-    """A query whose read has other options, or a schema."""
+    """A query with other read options or a schema."""
 
     def __init__(self, query: Copy, schema: str | None = None, **options: str) -> None:
         super().__init__(query.spark, query.url, query.source, query.target, query.checkpoint)

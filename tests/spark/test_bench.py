@@ -1,4 +1,4 @@
-"""The parts of `semel bench` that start Spark run and report."""
+"""The benchmarks of `semel bench` that start Spark run and write a report."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Real executors: two hosts, tasks run twice by speculation, and one host lost in the middle."""
+"""Executors on two hosts: tasks run twice by speculation, and one host is killed."""
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,11 +15,11 @@ from tests.spec.process import sound_server
 QUICK: Final = "127.0.0.2"
 SLOW: Final = "127.0.0.3"
 BATCHES: Final = 7
-ROWS_PER_BATCH: Final = 4 * 12  # 12 rows for each task, which are more than one chunk
+ROWS_PER_BATCH: Final = 4 * 12  # 12 rows for each task: more than one chunk
 ROW_BYTES: Final = 400_000
 
-# A task notes where it runs. On the slow host it hands on its rows, more than one chunk of them,
-# and does not come to an end.
+# A task records its host. On the slow host it returns its rows, more than one chunk of them, and
+# then does not end.
 DRIVER = """
 import time
 from semel.spark import session
@@ -61,7 +61,7 @@ tell(query.lastProgress.batchId)
 
 
 class Note(NamedTuple):
-    """Where a task ran."""
+    """The record of where a task ran."""
 
     batch: int
     partition: int
@@ -75,13 +75,13 @@ def notes_of(home: Path) -> list[Note]:
 
 
 def ran_twice(notes: list[Note]) -> set[tuple[int, int]]:
-    """The tasks that both hosts ran."""
+    """Return the tasks that both hosts ran."""
     hosts = [{note[:2] for note in notes if note.host == host} for host in (QUICK, SLOW)]
     return hosts[0] & hosts[1]
 
 
 def wait_for_speculation(home: Path, run: Future[list[Any]]) -> None:
-    """Wait until tasks of two batches ran twice and the quick host is at work on a later one."""
+    """Wait until tasks of two batches ran twice and the fast host works on a later batch."""
     deadline = time.monotonic() + SECONDS_MAX
     while time.monotonic() < deadline and not run.done():
         notes = notes_of(home)
@@ -118,7 +118,7 @@ def test_two_hosts_with_speculation_and_one_of_them_killed_copy_every_row_once(
             finally:
                 (tmp_path / "slow").unlink()
             (last,) = run.result()
-        assert killed_at < last == BATCHES - 1, "it must be killed in the middle"
+        assert killed_at < last == BATCHES - 1, "the host must be killed in the middle"
         copied = [message.value for message in client.stream("out").read()]
         assert [number_of(value) for value in copied] == list(range(len(values)))
         assert copied == values

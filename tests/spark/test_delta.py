@@ -1,4 +1,4 @@
-"""The sink to Delta Lake by itself: a real table, and a frame that needs no JVM."""
+"""The Delta Lake sink alone, with a real table and a frame that needs no JVM."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from semel.pipeline.values import EngineFailed, delivery_hash
 
 
 class Frame:
-    """As much of a DataFrame as the sink uses."""
+    """The part of a DataFrame that the sink uses."""
 
     def __init__(self, *numbers: int) -> None:
         self._numbers = numbers

@@ -1,4 +1,4 @@
-"""`semel demo` with all it has: producers, a server and a Spark driver that get killed."""
+"""The complete `semel demo`: producers, a server and a Spark driver that are killed."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def test_the_demo_is_exactly_once_from_producer_to_spark_to_stream(
     for name in ("lost", "duplicated", "wrong"):
         found = rows(output, name)
         assert [exact for exact, _ in found] == [0, 0, 0], name
-    # What the naive path does to the same orders, under the same kills.
+    # The losses and duplicates of the naive path, for the same orders and kills.
     assert [naive > 0 for _, naive in rows(output, "duplicated")][:2] == [True, True]
     assert f"semel serve --data {path / DATA}" in output.replace("'", "")
     assert "semel sinks ls" in output

@@ -1,6 +1,6 @@
-"""The blocks of the pages that use Spark: run in the session of the tests, which spares a JVM each.
+"""Runs the blocks of the pages that use Spark, in the session of the tests to save JVM starts.
 
-`session()` in a block returns the session that runs. What a block changes in it is put back.
+`session()` in a block returns this session. Settings that a block changes are restored.
 """
 
 import io
@@ -17,7 +17,7 @@ from semel.client.local import LocalServer
 from tests.docs.test_docs import ALL, Example, name_of, uses_spark
 
 EXAMPLES: Final = [one for one in ALL if uses_spark(one)]
-# What blocks may set.
+# The settings that blocks may change.
 SETTINGS: Final = ("spark.sql.shuffle.partitions", "spark.sql.session.timeZone")
 
 
@@ -48,7 +48,7 @@ def test_every_block_that_uses_spark_runs(
         assert said.getvalue() == example.expected
     for query in kept.streams.active:
         query.stop()
-    for value in names.values():  # a cell of a notebook leaves its server to the next one
+    for value in names.values():  # notebook cells leave their server running
         if isinstance(value, LocalServer):
             value.stop()
 

@@ -1,4 +1,4 @@
-"""The programs of examples/, each run as a user runs it: alone, with a server of its own."""
+"""The programs of examples/, each run as a user runs it: alone, with its own server."""
 
 import os
 import re
@@ -17,14 +17,14 @@ from tests.spark.postgres import binaries, postgres
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 LINES_MAX = 80
-# A JVM that starts quickly; how it is told is the JVM's own business, and no example's.
+# Options for a JVM that starts quickly, set outside the examples.
 QUICK = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 
 pytestmark = pytest.mark.timeout(600)
 
 
 def run(name: str, java: str, **environment: str) -> str:
-    """Run an example to its end; what it printed last."""
+    """Run an example to its end; return its output."""
     with subprocess.Popen(
         [sys.executable, str(EXAMPLES / name)],
         env={**os.environ, **QUICK, "JAVA_HOME": java, **environment},
@@ -34,12 +34,12 @@ def run(name: str, java: str, **environment: str) -> str:
         start_new_session=True,
     ) as program:
         try:
-            said, complaints = program.communicate(timeout=500)
+            output, errors = program.communicate(timeout=500)
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)  # whatever of it is left
-    assert program.returncode == 0, complaints[-5_000:]
-    return said
+                os.killpg(program.pid, signal.SIGKILL)  # remaining processes
+    assert program.returncode == 0, errors[-5_000:]
+    return output
 
 
 def test_quickstart(java: str) -> None:
@@ -67,7 +67,7 @@ def database() -> Iterator[dict[str, str]]:
         print(reason)
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as home:
-        Path(home).chmod(0o711)  # as root the server runs as another user
+        Path(home).chmod(0o711)  # PostgreSQL runs as another user than root
         with postgres(Path(home)) as variables:
             yield variables
 
@@ -82,7 +82,7 @@ def test_declarative(java: str) -> None:
     assert said.endswith("100 orders in, 50 large ones out, each once\n")
 
 
-# ---- what they are -------------------------------------------------------------------------------
+# ---- all examples --------------------------------------------------------------------------------
 
 
 def programs() -> list[Path]:

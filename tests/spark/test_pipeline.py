@@ -1,4 +1,4 @@
-"""Graphs on Spark: what only real jobs show."""
+"""Graphs on Spark, for behavior that only real jobs show."""
 
 import os
 import random
@@ -29,18 +29,18 @@ from tests.spec.process import PATIENCE_SECONDS, Server
 
 
 class SmallSteps(SparkEngine):
-    """Two tasks in each step."""
+    """Runs two tasks in each step."""
 
     step_messages_max = 1_000
     task_messages_min = 10
 
 
 class Killed(BaseException):
-    """A thread dies here, as if its process did."""
+    """Ends a thread as if its process had been killed."""
 
 
 class Place:
-    """A server, a session, and names nobody else uses."""
+    """A server, a session, and names that no other test uses."""
 
     def __init__(self, server: Server, client: Client, spark: SparkSession) -> None:
         self.url = server.url
@@ -64,7 +64,7 @@ class Place:
         return values(self.client, self.path(name))
 
     def run(self, graph: Graph, executor: Executor | None = None, **options: Any) -> dict[str, str]:
-        """Run to the end; the processors that stopped, and why."""
+        """Run to the end; return the processors that stopped with their errors."""
         engine = executor or SmallSteps()
         with Runner(graph, available_now=True, executor=engine, **options) as runner:
             assert runner.wait(4 * PATIENCE_SECONDS)
@@ -76,11 +76,11 @@ def place(server: Server, client: Client, spark: SparkSession) -> Place:
     return Place(server, client, spark)
 
 
-# ---- the same as in one process ------------------------------------------------------------------
+# ---- same results as the local engine ------------------------------------------------------------
 
 
 def zigzag(graph: Graph, path: Callable[[str], str]) -> None:
-    """A fork with errors, a join of streams that have holes, a batch, and alternatives."""
+    """Add a fork with errors, a join of streams with gaps, a batch and alternatives."""
 
     @graph.stream("fork", in_=path("in"), out={"a": path("a"), "b": path("b")}, types=["x", "y"])
     def fork(message: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_both_engines_make_the_same(place: Place) -> None:
     for name, engine in engines.items():
         place.id = f"{other}-{name}"
         place.fill("in", *[{"n": n, "type": "xyz"[n % 3]} for n in range(60)])
-        for n in range(0, 60, 4):  # aborted transactions leave holes
+        for n in range(0, 60, 4):  # aborted transactions leave gaps
             place.fill("gaps", *range(n, n + 4))
             with place.client.transaction(producer_id=place.path("holes")) as txn:
                 txn.append(place.path("gaps"), "never seen")
@@ -163,7 +163,7 @@ def test_a_worker_that_dies_stops_the_processor_and_names_the_range(place: Place
     mended = place.graph()
     mended.stream("p", in_=path, out=place.path("out"))(lambda n: n)
     place.fill("in", 20)
-    assert place.run(mended, LocalEngine()) == {}  # the engines take steps over from each other
+    assert place.run(mended, LocalEngine()) == {}  # one engine continues a step of the other
     assert place.read("out") == list(range(21))
     assert place.read("errors") == []
 
@@ -306,7 +306,7 @@ def test_a_sink_of_several_inputs_is_given_them_by_binding(place: Place) -> None
 
 
 class FailOnce:
-    """Fails the first attempt of each task behind its rows."""
+    """Fails the first attempt of each task after its rows."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -341,7 +341,7 @@ def test_postgres_has_every_row_once_whatever_is_tried_again(
             stored.append(done)
 
         for _ in range(2):
-            place.client.group(f"{place.id}/rows").set({path: 0})  # as if it was not committed
+            place.client.group(f"{place.id}/rows").set({path: 0})  # as if not committed
             assert place.run(graph) == {}
         found = connection.execute("SELECT n, who, at, tags FROM shop.orders ORDER BY serial")
         assert found.fetchall() == [(n, {"a": n}, None, ["x"]) for n in range(30)]

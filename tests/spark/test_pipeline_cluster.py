@@ -1,4 +1,4 @@
-"""A graph by its command, on a cluster: nothing in the file knows where it runs."""
+"""`semel run` on a cluster, with a file that does not name the cluster."""
 
 import os
 import subprocess

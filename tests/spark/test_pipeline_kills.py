@@ -1,4 +1,4 @@
-"""A graph in three stages on Spark, with two sinks, whose driver and server are killed."""
+"""A graph with three stages and two sinks on Spark, whose driver and server are killed."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from semel.client.local import LocalServer
 from semel.pipeline.local.step import COMMITTED, PINNED, RAN
 from tests.spark.pipeline_child import is_bad
 
-MESSAGES_PER_LIFE: Final = 30
+MESSAGES_PER_RUN: Final = 30
 ROOT: Final = Path(__file__).parents[2]
-# One life each: at which boundaries of which processors what is killed.
-LIVES: Final = [
+# The kills of each run: processor, boundary, and the process to kill.
+RUNS: Final = [
     [["fork", RAN, "server"], ["pair", COMMITTED, "server"], ["rows", RAN, "driver"]],
     [["pair", PINNED, "server"], ["rows", PINNED, "server"], ["lake", RAN, "driver"]],
     [["mark", RAN, "server"], ["lake", PINNED, "server"], ["pair", RAN, "driver"]],
@@ -29,17 +29,17 @@ LIVES: Final = [
 ]
 
 
-def live(server: LocalServer, job: dict[str, Any], log: Path) -> tuple[int, int]:
-    """Run a driver until it ends; how it ended, and how many servers were killed."""
+def run_driver(server: LocalServer, job: dict[str, Any], log: Path) -> tuple[int, int]:
+    """Run a driver until it ends; return its exit code and the number of server kills."""
     killed = 0
     with (
-        log.open("ab") as complaints,
+        log.open("ab") as stderr,
         subprocess.Popen(
             [sys.executable, "-m", "tests.spark.pipeline_child", json.dumps(job)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=stderr,
             start_new_session=True,
         ) as program,
     ):
@@ -47,19 +47,19 @@ def live(server: LocalServer, job: dict[str, Any], log: Path) -> tuple[int, int]
         assert program.stdout is not None
         try:
             for line in program.stdout:
-                words = json.loads(line)
-                if "kill" in words:
+                event = json.loads(line)
+                if "kill" in event:
                     killed += 1
                     server.kill()
                     program.stdin.write(b"\n")
                     program.stdin.flush()
                     server.restart()
                 else:
-                    assert words == {"stopped": {}}, log.read_text()[-5_000:]
+                    assert event == {"stopped": {}}, log.read_text()[-5_000:]
             return program.wait(), killed
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)  # its JVM dies with it
+                os.killpg(program.pid, signal.SIGKILL)  # also kills its JVM
 
 
 def values(server: LocalServer, path: str) -> list[Any]:
@@ -78,10 +78,10 @@ def test_every_message_is_once_on_every_leg_and_in_every_sink_whatever_is_killed
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute("CREATE TABLE numbers (n bigint NOT NULL)")
     with local() as server:
-        for number, kills in enumerate(LIVES, start=1):
-            count = number * MESSAGES_PER_LIFE
+        for number, kills in enumerate(RUNS, start=1):
+            count = number * MESSAGES_PER_RUN
             wanted = [one for one in kills if database is not None or one[0] != "rows"]
-            code, killed = live(
+            code, killed = run_driver(
                 server,
                 {
                     "url": server.url,

@@ -1,4 +1,4 @@
-"""What is left of a trimmed stream, read as Spark's tasks do; no JVM is needed for that."""
+"""Reads of a trimmed stream as in a task of Spark, without a JVM."""
 
 import pytest
 
@@ -28,4 +28,4 @@ def test_every_task_of_a_step_from_the_beginning_takes_what_is_left() -> None:
 
         assert read(0) == list(range(11, 20))
         with pytest.raises(DataLossError):
-            read(5)  # somebody was there before: what is trimmed is missing
+            read(5)  # a group with a position lost the trimmed messages

@@ -1,4 +1,4 @@
-"""The sink to PostgreSQL by itself: a real database, and a frame that needs no JVM."""
+"""The PostgreSQL sink alone, with a real database and a frame that needs no JVM."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Self
@@ -12,7 +12,7 @@ from semel.pipeline import Delivery, postgres
 
 
 class Frame:
-    """As much of a DataFrame as the sink uses: one partition, one attempt."""
+    """The part of a DataFrame that the sink uses, with one partition and one attempt."""
 
     def __init__(self, **columns: list[Any]) -> None:
         self.columns = list(columns)
@@ -37,7 +37,7 @@ class Told:
 
 
 class Context:
-    """A task's context without a task."""
+    """The context of a task, without a task."""
 
     @classmethod
     def get(cls) -> Self:

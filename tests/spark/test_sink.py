@@ -1,4 +1,4 @@
-"""The streaming sink in Spark itself: what only a real query shows."""
+"""The streaming sink in Spark, for behavior that only a real query shows."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ Make = Callable[..., Copy]
 
 @pytest.fixture
 def make(spark: SparkSession, server: Server, client: Client, tmp_path: Path) -> Make:
-    """A query from a stream of ten numbers to one that is not there yet."""
+    """Make queries from a stream of ten numbers to a stream that does not exist yet."""
 
     def made(checkpoint: str = "checkpoint") -> Copy:
         name = uuid4().hex
@@ -73,7 +73,7 @@ def test_a_batch_whose_commit_spark_has_forgotten_is_not_written_again(
     assert values(client, query.target) == list(range(12))
 
 
-# HEAD and PUT of the target, begin, one chunk, prepare: then comes the commit.
+# The requests before the commit: HEAD and PUT of the target, begin, one chunk, prepare.
 UP_TO_COMMIT = ["pass"] * 5
 
 
@@ -254,5 +254,5 @@ def test_what_is_wrong_is_said_in_one_line_with_its_cure(
     query.change = lambda frame: frame.selectExpr(column)
     said = query.fail()
     assert words in said
-    assert said.count('File "') <= 5  # of our own way to it there is little or nothing
+    assert said.count('File "') <= 5  # few or no frames of semel itself
     assert values(client, query.target) == []

@@ -1,4 +1,4 @@
-"""Batch writes and foreachBatch in Spark itself."""
+"""Batch writes and foreachBatch in Spark."""
 
 import json
 from collections.abc import Callable
@@ -153,7 +153,7 @@ def test_foreach_batch_is_told_what_it_needs(
 
     def plain(frame: DataFrame, batch_id: int) -> None:
         runs.append(batch_id)
-        if len(runs) == 1:  # four attempts of a task take their time
+        if len(runs) == 1:  # four attempts of a task are slow
             with pytest.raises(PythonException, match=r"semel\.spark\.commit_batch"):
                 write(frame.select("value").coalesce(1)).save()
         write(frame.select("value"), txnAppId=name, txnVersion=batch_id).save()

@@ -1,4 +1,4 @@
-"""The source under Spark itself. What needs no JVM is in tests/unit/spark."""
+"""The source in Spark. Tests that need no JVM are in tests/unit/spark."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ TYPED = "id long, total double, at timestamp, _offset long, _corrupt_record stri
 
 @pytest.fixture
 def orders(client: Client) -> Stream:
-    """A JSON stream nobody has used."""
+    """An unused JSON stream."""
     return client.stream(f"orders-{uuid4().hex}").create("application/json")
 
 
@@ -37,7 +37,7 @@ def stream_of(spark: SparkSession, orders: Stream, **options: Any) -> DataStream
 
 
 class Seen:
-    """Runs a query and keeps what each of its batches brought."""
+    """Runs a query and keeps the rows of each batch."""
 
     def __init__(self, frame: DataFrame, checkpoint: Path) -> None:
         self._frame = frame
@@ -45,7 +45,7 @@ class Seen:
         self.batches: list[list[Any]] = []
 
     def run(self) -> StreamingQuery:
-        """Run until all is read that is there now."""
+        """Run until all current messages are read."""
         writer = self._frame.writeStream.foreachBatch(self._keep)
         query = writer.option("checkpointLocation", str(self._checkpoint)).trigger(
             availableNow=True
@@ -82,7 +82,7 @@ def test_latest_does_not_move_when_the_first_batch_is_run_again(
     fill(orders, 0, 5)
     frame = stream_of(spark, orders, startingOffsets="latest").load().selectExpr("offset")
     Seen(frame, tmp_path).run()
-    # As after a crash between the offset log and the commit of batch 0.
+    # The state after a crash between the offset log and the commit of batch 0.
     shutil.rmtree(tmp_path / "commits")
     fill(orders, 5, 2)
     seen = Seen(frame, tmp_path)
@@ -149,11 +149,11 @@ def test_a_batch_reads_every_column_and_every_type(spark: SparkSession, orders: 
     assert json.loads(found.j) == record
 
 
-# ---- bad input: what the user sees, in one line --------------------------------------------------
+# ---- bad input: one line for the user ------------------------------------------------------------
 
 
 def failure(frame_of: Any) -> str:
-    """Read a batch that must fail; the text of the exception."""
+    """Read a batch, which must fail; return the text of the exception."""
     with pytest.raises(PySparkException) as caught:
         frame_of().collect()
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""A taste of the torture for every test run; `make spark-torture KILLS=20` is the whole meal."""
+"""A short torture test for every test run; `make spark-torture KILLS=20` is the long one."""
 
 import time
 from pathlib import Path

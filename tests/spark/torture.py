@@ -1,13 +1,13 @@
-"""Torture Spark: `python -m tests.spark.torture [--kills N] [--seed N] [--naive]`.
+"""Torture test of Spark: `python -m tests.spark.torture [--kills N] [--seed N] [--naive]`.
 
-A query goes from stream to streams while rows come in, tasks fail, answers to commits are lost,
-every driver cuts its batches differently from the one before, and drivers and the server are
-killed again and again. In the end each row stands once in each of its two streams. In `ordered/*`,
-which no shuffle leads to, rows also stand in the order of the source: a sink writes batch after
-batch, in a batch partition after partition, and each partition's rows in their order.
+A query copies one stream to several streams while rows are appended, tasks fail, responses to
+commits are lost, and drivers and the server are killed. Every driver uses another number of
+partitions. At the end each row must be once in each of its two streams. The rows of `ordered/*`,
+which are not shuffled, must also be in the order of the source: the sink writes batches in order,
+the partitions of a batch in order, and the rows of a partition in order.
 
-Prints one line of figures, and fails if a row is lost or doubled, or if something that was to
-happen never did. With --naive a plain append stands in for the sink, and must be found out.
+Prints one line of figures. Fails if a row is lost or duplicated, or if an expected fault did not
+happen. With --naive a plain append replaces the sink, and the check must fail.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tests.spark.torture_driver import TARGETS, Life
+from tests.spark.torture_driver import TARGETS, Job
 from tests.spark.torture_world import Driver, Failed, World, row
 
 KILLS_DEFAULT: Final = 6
@@ -31,7 +31,7 @@ MOMENTS: Final = ("after commit", "in write", "any")
 
 
 class Figures(Struct):
-    """What happened, and what is wrong."""
+    """The faults that happened, and the errors that were found."""
 
     driver_kills: int = 0
     server_kills: int = 0
@@ -48,11 +48,11 @@ class Figures(Struct):
     seconds: float = 0.0
 
     def is_exact(self) -> bool:
-        """Whether each row is where it must be, once."""
+        """Whether each row is once in its streams, with the right value and order."""
         return not (self.lost or self.duplicates or self.disordered or self.wrong)
 
     def missing(self, kills: int) -> list[str]:
-        """Name what was to happen and did not."""
+        """Return the names of the events that happened too rarely."""
         floors = {
             "driver_kills": kills,
             "server_kills": kills // 2,
@@ -64,7 +64,7 @@ class Figures(Struct):
         return [name for name, floor in floors.items() if getattr(self, name) < floor]
 
     def line(self) -> str:
-        """Tell all of it."""
+        """Return all figures as one line."""
         return (
             f"spark torture: {self.driver_kills} driver kills, {self.server_kills} server kills,"
             f" {self.task_failures} task failures, {self.answers_lost} commit answers lost,"
@@ -76,7 +76,7 @@ class Figures(Struct):
 
 
 class Torture:
-    """One run."""
+    """One run of the torture test."""
 
     def __init__(self, world: World, random: Random, *, is_naive: bool) -> None:
         self._world = world
@@ -85,20 +85,20 @@ class Torture:
         self._figures = Figures()
 
     def run(self, kills: int) -> Figures:
-        """Kill that often, let the last driver finish, and look."""
+        """Kill `kills` drivers, let the last driver finish, and check the streams."""
         for number in range(kills):
-            driver = self._world.start(self._life())
-            # The first may be the one that the last driver did not finish.
+            driver = self._world.start(self._job())
+            # The first batch may be a batch that the previous driver did not finish.
             self._world.wait_for_batches(self._random.randint(2, 3), driver)
             if number % 2 and not self._is_naive:
                 self._kill_server(driver)
             self._kill_driver(driver, MOMENTS[number % len(MOMENTS)])
         self._world.stop_feeding()
-        self._world.start(self._life(is_last=True)).finish()
+        self._world.start(self._job(is_last=True)).finish()
         return self._judge()
 
-    def _life(self, *, is_last: bool = False) -> Life:
-        return Life(
+    def _job(self, *, is_last: bool = False) -> Job:
+        return Job(
             url=self._world.proxy.url,
             home=str(self._world.home),
             rows_per_batch=self._world.rows_per_batch,
@@ -157,7 +157,7 @@ class Torture:
 
 
 def run(home: Path, kills: int, seed: int, *, is_naive: bool = False) -> Figures:
-    """Torture in a directory; raises Failed if something ended that must not."""
+    """Run in a directory; raise Failed if a driver or the server failed by itself."""
     started = time.monotonic()
     with World(home, ROWS_PER_BATCH, seed) as world:
         figures = Torture(world, Random(seed), is_naive=is_naive).run(kills)
@@ -171,7 +171,7 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """Run, check and report."""
+    """Run, check and print the result."""
     parser = argparse.ArgumentParser(prog="python -m tests.spark.torture", description=__doc__)
     parser.add_argument("--kills", type=int, default=KILLS_DEFAULT)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000_000)

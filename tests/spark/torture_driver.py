@@ -1,8 +1,8 @@
-"""The driver that is tortured, a program of its own: a `Life` on its input tells it what to do.
+"""The Spark driver of the torture test, a separate program that reads a `Job` from its input.
 
 One query reads the stream `in` and writes every row twice, in one batch: to `ordered/*` by a plan
-without a shuffle, and to `mixed/*` behind one that deals the rows out anew with each attempt. Tasks
-fail by chance when half of their rows are handed on.
+without a shuffle, and to `mixed/*` after a shuffle that distributes the rows differently in each
+attempt. Tasks fail at random after half of their rows.
 """
 
 import sys
@@ -32,17 +32,17 @@ from semel.spark.sink.commit import commit_staged
 from semel.spark.sink.staging import Chunker
 
 TARGETS: Final = 3
-CHUNK_BYTES: Final = 2_048  # so that a task has several
-FAILURES_MAX: Final = 2  # of a task: the query gives up at the fourth
-# A JVM that starts quickly; it never lives long.
+CHUNK_BYTES: Final = 2_048  # small, so that a task has several chunks
+FAILURES_MAX: Final = 2  # of a task; the fourth failure would end the query
+# Options for a JVM that starts quickly, because it runs only for a short time.
 QUICK: Final = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 
 
-class Life(Struct, frozen=True):
-    """What one driver does. `fail` is how likely an attempt of a task fails."""
+class Job(Struct, frozen=True):
+    """The settings of one driver. `fail` is the probability that an attempt of a task fails."""
 
     url: str
     home: str
@@ -55,29 +55,28 @@ class Life(Struct, frozen=True):
 
 
 def note(home: str, name: str) -> None:
-    """Count something, in a way that survives whatever comes next."""
+    """Count an event in a file, so that the count survives a kill."""
     with Path(home, name).open("a") as notes:
         notes.write(".")
 
 
 class TorturedSource(SemelDataSource):
-    """The format as it is, but for small chunks, and its replays counted."""
+    """The format of semel with the sink of this test."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "TorturedWriter":
-        """Give the sink."""
         return TorturedWriter(parse_sink(self.options), schema, overwrite)
 
 
 class TorturedWriter(writers.StreamWriter):
-    """The sink as it is, but for small chunks, and its replays counted."""
+    """The sink of semel with small chunks, which also counts replays."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> writers.StagedTask:
-        """Stage in many chunks."""
+        """Stage the rows in many chunks."""
         vars(staging)["Chunker"] = partial(Chunker, CHUNK_BYTES)
         return super().write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Count the answers that say it was done before."""
+        """Commit, and count the responses that report a duplicate."""
         home = str(Path(str(self.options.checkpoint).removeprefix("file:")).parent)
         vars(writers)["commit_staged"] = partial(_commit, home)
         super().commit(messages, batchId)
@@ -90,59 +89,56 @@ def _commit(home: str, *arguments: Any) -> CommitResult:
     return result
 
 
-def fragile(life: Life, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Hand on all rows, or half of them and an error."""
+def fragile(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield all batches, or yield half of them and raise an error."""
     context = TaskContext.get()
     assert context is not None
-    if context.attemptNumber() >= FAILURES_MAX or Random().random() >= life.fail:
+    if context.attemptNumber() >= FAILURES_MAX or Random().random() >= job.fail:
         yield from batches
         return
     whole = list(batches)
     yield from whole[: len(whole) // 2]
-    note(life.home, "failures")
+    note(job.home, "failures")
     raise RuntimeError("this attempt was to fail")
 
 
-def rows_of(spark: SparkSession, life: Life) -> DataFrame:
-    """Read, and send every row both ways."""
-    source = spark.readStream.format("semel").option("url", life.url).option("stream", "in")
-    limits = {"maxOffsetsPerTrigger": life.rows_per_batch, "minPartitions": life.slices}
+def rows_of(spark: SparkSession, job: Job) -> DataFrame:
+    """Return every row of the source twice, with both target streams."""
+    source = spark.readStream.format("semel").option("url", job.url).option("stream", "in")
+    limits = {"maxOffsetsPerTrigger": job.rows_per_batch, "minPartitions": job.slices}
     rows = source.options(**limits).load().selectExpr("cast(value as string) value")
     target = expr(f"cast(get_json_object(value, '$.n') % {TARGETS} as int)")
-    mixed = rows.withColumn("place", rand()).repartition(life.shuffled, "place").drop("place")
+    mixed = rows.withColumn("place", rand()).repartition(job.shuffled, "place").drop("place")
     ways = [
         way.select(concat(lit(f"{name}/"), target).alias("stream"), "value")
         for name, way in (("ordered", rows), ("mixed", mixed))
     ]
     return (
-        ways[0].unionAll(ways[1]).mapInArrow(partial(fragile, life), "stream string, value string")
+        ways[0].unionAll(ways[1]).mapInArrow(partial(fragile, job), "stream string, value string")
     )
 
 
-def append_plainly(life: Life, rows: DataFrame, _batch_id: int) -> None:
-    """Do as one would without a sink: the mutant, which writes a batch again with each replay."""
+def append_plainly(job: Job, rows: DataFrame, _batch_id: int) -> None:
+    """Append without a sink. This mutant writes a batch again with each replay."""
     found: dict[str, list[Any]] = {}
     for row in rows.collect():
         found.setdefault(row.stream, []).append(msgspec.json.decode(row.value))
-    with Client(life.url) as client:
+    with Client(job.url) as client:
         for path, values in sorted(found.items()):
             client.stream(path).create("application/json", exist_ok=True).append_many(values)
 
 
-def start(spark: SparkSession, life: Life) -> StreamingQuery:
-    """Start the query."""
-    writer = rows_of(spark, life).writeStream.option(
-        "checkpointLocation", f"{life.home}/checkpoint"
-    )
-    if life.is_last:
+def start(spark: SparkSession, job: Job) -> StreamingQuery:
+    writer = rows_of(spark, job).writeStream.option("checkpointLocation", f"{job.home}/checkpoint")
+    if job.is_last:
         writer = writer.trigger(availableNow=True)
-    if life.is_naive:
-        return writer.foreachBatch(partial(append_plainly, life)).start()
-    return writer.format("semel").option("url", life.url).start()
+    if job.is_naive:
+        return writer.foreachBatch(partial(append_plainly, job)).start()
+    return writer.format("semel").option("url", job.url).start()
 
 
 def main() -> None:
-    """Get ready, be told what to do, and run until the end of what is there, or until killed."""
+    """Start Spark, read a `Job`, and run the query until it ends or the process is killed."""
     spark = session(
         "torture",
         "local[2,4]",
@@ -150,6 +146,6 @@ def main() -> None:
         sql_execution_arrow_maxRecordsPerBatch=8,
     )
     spark.dataSource.register(TorturedSource)
-    life = msgspec.json.decode(sys.stdin.readline(), type=Life)
-    start(spark, life).awaitTermination()
+    job = msgspec.json.decode(sys.stdin.readline(), type=Job)
+    start(spark, job).awaitTermination()
     spark.stop()

@@ -1,4 +1,4 @@
-"""What is tortured, and what it is tortured with: drivers, the server, who writes meanwhile."""
+"""The environment of the torture test: drivers, the server, the proxy and the producer."""
 
 import os
 import signal
@@ -15,17 +15,17 @@ import msgspec
 
 from semel import Client
 from semel.testing import FaultPlan, FaultProxy
-from tests.spark.torture_driver import Life
+from tests.spark.torture_driver import Job
 from tests.spec.process import Server
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECONDS_MAX: Final = 240.0  # for a start of Spark on a busy machine
-AHEAD_BATCHES: Final = 4  # how far the source is ahead, so that the end is not far away
+AHEAD_BATCHES: Final = 4  # how far the source is ahead; the last driver reads the rest
 STALL_SECONDS: Final = 60.0
 COMMITS: Final = "POST /v1/commits"
 _TAIL_BYTES: Final = 4_000
 _PROGRAM: Final = "from tests.spark.torture_driver import main; main()"
-# A driver starts a dozen Python processes, each of which would compile pyspark from a zip.
+# Each of the dozen Python processes of a driver would compile pyspark from a zip.
 _SITE: Final = """
 import sys
 sys.path[:] = [path for path in sys.path if not path.endswith(".zip")]
@@ -33,50 +33,50 @@ sys.path[:] = [path for path in sys.path if not path.endswith(".zip")]
 
 
 class Failed(Exception):
-    """What must not happen."""
+    """Something happened that must not happen."""
 
 
 class Driver:
-    """A driver, which waits for its life; its JVM and its Python are in its session."""
+    """A driver, which waits for its job. Its JVM and its Python workers are in its session."""
 
     def __init__(self, home: Path, number: int) -> None:
         self._log = home / f"driver-{number}.log"
         paths = [str(home), str(ROOT), os.environ.get("PYTHONPATH", "")]
-        with self._log.open("wb") as words:
+        with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 stdin=subprocess.PIPE,
-                stdout=words,
-                stderr=words,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
             )
 
-    def begin(self, life: Life) -> None:
-        """Let it run."""
+    def begin(self, job: Job) -> None:
+        """Send the job to the driver."""
         assert self._process.stdin is not None
         with self._process.stdin as line:
-            line.write(msgspec.json.encode(life) + b"\n")
+            line.write(msgspec.json.encode(job) + b"\n")
 
     def kill(self) -> None:
-        """Kill -9 the program and its JVM. Workers it leaves find out, later, by themselves."""
+        """Send SIGKILL to the program and its JVM. Remaining workers end later by themselves."""
         self.require_alive()
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def require_alive(self) -> None:
-        """Fail if it ended by itself: nothing that is done to it may be seen by the query."""
+        """Fail if the driver ended by itself: no fault of the test may end the query."""
         if self._process.poll() is not None:
             raise Failed(f"the driver ended by itself:\n{self._last_words()}")
 
     def finish(self) -> None:
-        """Wait for its end."""
+        """Wait for the end of the driver, which must succeed."""
         if self._process.wait(SECONDS_MAX) != 0:
             raise Failed(f"the last driver failed:\n{self._last_words()}")
 
     def sweep(self) -> None:
-        """Leave no process behind."""
+        """Kill all remaining processes of the driver."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         for process in Path("/proc").glob("[0-9]*"):
@@ -92,7 +92,7 @@ class Driver:
 
 
 class World:
-    """A server that can be killed, a proxy before it, and a checkpoint."""
+    """A server that can be killed, a proxy in front of the server, and a checkpoint."""
 
     def __init__(self, home: Path, rows_per_batch: int, seed: int) -> None:
         self.home = home
@@ -130,21 +130,21 @@ class World:
 
     # ---- drivers ---------------------------------------------------------------------------------
 
-    def start(self, life: Life) -> Driver:
-        """Let the driver run that waits, and make the next one ready meanwhile."""
+    def start(self, job: Job) -> Driver:
+        """Start the job on the waiting driver, and start the process of the next driver."""
         driver = self._drivers[-1]
-        driver.begin(life)
-        if not life.is_last:
+        driver.begin(job)
+        if not job.is_last:
             self._drivers.append(Driver(self.home, len(self._drivers)))
         return driver
 
     def batches(self) -> int:
-        """How many batches Spark has noted as done."""
+        """Return the number of batches that Spark has recorded as committed."""
         done = (self.home / "checkpoint" / "commits").glob("[0-9]*")
         return max((int(path.name) + 1 for path in done), default=0)
 
     def wait_for(self, is_true: Callable[[], bool], driver: Driver, what: str) -> None:
-        """Wait while the driver works."""
+        """Wait for a condition while the driver runs."""
         deadline = time.monotonic() + SECONDS_MAX
         while not is_true():
             driver.require_alive()
@@ -153,17 +153,17 @@ class World:
             time.sleep(0.01)
 
     def wait_for_batches(self, count: int, driver: Driver) -> None:
-        """Wait for that many more."""
+        """Wait for `count` more batches."""
         until = self.batches() + count
         self.wait_for(lambda: self.batches() >= until, driver, "batch")
 
     def hold_append(self, driver: Driver) -> None:
-        """Keep the answer to a task that is in the middle of its rows."""
+        """Hold back the response to an append of a task."""
         with self._held("POST /v1/stream/", driver):
             pass
 
     def hold_commit(self, driver: Driver, seconds: float = STALL_SECONDS) -> None:
-        """Let the server commit a batch, and keep its answer, for a while."""
+        """Let the server commit a batch, and hold back the response for some seconds."""
         with self._held(COMMITS, driver, seconds):
             self.wait_for(self._is_committed, driver, "commit")
         self.commits_held += 1
@@ -182,19 +182,19 @@ class World:
         return self.proxy.counts["half_open_after"]
 
     def _is_committed(self) -> bool:
-        """Tell whether the server has the batch that Spark is about to note."""
+        """Return whether the server has the batch that Spark will record next."""
         metadata = msgspec.json.decode((self.home / "checkpoint" / "metadata").read_bytes())
         return self.client.sink(metadata["id"]).info().last_version >= self.batches()
 
     def noted(self, name: str) -> int:
-        """How often drivers noted something."""
+        """Return how often drivers counted an event."""
         path = self.home / name
         return path.stat().st_size if path.exists() else 0
 
     # ---- the server ------------------------------------------------------------------------------
 
     def kill_server(self) -> None:
-        """Kill -9 it, and start it again where it was."""
+        """Kill the server with SIGKILL, and restart it on the same port."""
         self._require_sound()
         self.server.kill()
         self.server = Server(self.home / "data", port=self.server.port)
@@ -206,10 +206,10 @@ class World:
         if not self.server.is_sound():
             raise Failed(f"the server complains:\n{self.server.stderr}")
 
-    # ---- who writes meanwhile --------------------------------------------------------------------
+    # ---- the producer ----------------------------------------------------------------------------
 
     def stop_feeding(self) -> None:
-        """Let the source end."""
+        """Stop the producer of the source; raise its error if it failed."""
         self._is_over.set()
         self._feeder.join()
         if self._feeder_error is not None:
@@ -224,10 +224,9 @@ class World:
                     while self.rows < until:
                         producer.append(row(self.rows))
                         self.rows += 1
-        except Exception as error:  # noqa: BLE001 - told when it is asked for
+        except Exception as error:  # noqa: BLE001 - raised by stop_feeding
             self._feeder_error = error
 
 
 def row(number: int) -> dict[str, object]:
-    """Make a row."""
     return {"n": number, "pad": "x" * (number % 100)}

@@ -1,1 +1,1 @@
-"""Concurrent transactions, kills and a bad network, and a judge: `python -m tests.transactions`."""
+"""Concurrent transactions under kills and network faults: `python -m tests.transactions`."""

@@ -1,8 +1,9 @@
-"""Run it: `python -m tests.transactions [--committed N] [--kills N] [--client-kills N] [--seed N]`.
+"""Usage: `python -m tests.transactions [--committed N] [--kills N] [--client-kills N] [--seed N]`.
 
-Clients commit transactions of every kind over several streams while the server and some of them are
-killed and half of them have a bad network; others read. Some are workers that share groups, which
-an operator sets back, and whose inputs it deletes. In the end the transaction checker judges.
+Clients commit transactions of every kind over several streams. The server and some clients are
+killed, and half of the clients use a faulty network. Other clients read. Some clients are workers
+that share groups; an operator rewinds these groups and deletes their inputs. At the end the
+transaction checker checks the recorded history.
 """
 
 import argparse
@@ -24,7 +25,7 @@ CLIENT_KILLS_DEFAULT: Final = 4
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, check and report."""
+    """Run, check and print the result."""
     parser = argparse.ArgumentParser(prog="python -m tests.transactions", description=__doc__)
     parser.add_argument("--committed", type=int, default=COMMITTED_DEFAULT)
     parser.add_argument("--taken", type=int, default=TAKEN_DEFAULT)

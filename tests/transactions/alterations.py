@@ -1,4 +1,4 @@
-"""A good run that is told wrongly, in every way the checker has a name for."""
+"""Alterations of the evidence of a correct run, one for each anomaly the checker can report."""
 
 from collections.abc import Callable, Hashable
 from random import Random
@@ -96,9 +96,9 @@ def read_what_was_aborted(evidence: Evidence, random: Random) -> None:
 
 
 def end_a_read_early(evidence: Evidence, random: Random) -> None:
-    """Take the last value, known to be committed for long, from reads that had everything.
+    """Remove the last value from every complete read that began after the value was committed.
 
-    From all of them: here and there an older transaction may have held it up, for all we know.
+    One such read is not enough: an open older transaction may have hidden the value from that read.
     """
     ends = {
         value: each.returned_at or _LATE
@@ -113,7 +113,7 @@ def end_a_read_early(evidence: Evidence, random: Random) -> None:
 
 
 def read_in_a_circle(evidence: Evidence, random: Random) -> None:
-    """Let two transactions have read each other."""
+    """Record that two transactions read values of each other."""
     one, two = _drawn(evidence, random, _is_wide), _drawn(evidence, random, _is_wide)
     while set(_streams(one)) & set(_streams(two)):
         two = _drawn(evidence, random, _is_wide)
@@ -128,7 +128,7 @@ def _streams(transaction: RecordedTransaction) -> list[str]:
 
 
 def place_in_two_orders(evidence: Evidence, random: Random) -> None:
-    """Swap two one-shot commits in one of two streams they share; no clock tells them apart."""
+    """Swap two one-shot commits in one of the streams they share, and drop all reads."""
     shots = [
         each for each in evidence.history.transactions if _is_wide(each) and each.kind == "one-shot"
     ]
@@ -158,12 +158,12 @@ def put_a_group_back(evidence: Evidence, random: Random) -> None:
 
 
 def go_back(evidence: Evidence, random: Random) -> None:
-    """Let a reader see everything gone after it has seen something."""
+    """Record an empty read by a reader that has read values before."""
     read = _read(evidence, random, 1)
     evidence.history.read(read.stream, [], start=0, invoked_at=0, reader=read.reader)
 
 
-# What is done to the evidence, and the anomalies of which one must be found.
+# Each alteration, and the anomalies of which at least one must be reported.
 ALTERATIONS: Final[tuple[tuple[Alteration, str], ...]] = (
     (lose_a_stream, "torn"),
     (lose_a_transaction, "lost"),

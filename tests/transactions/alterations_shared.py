@@ -1,4 +1,4 @@
-"""A good run of workers that share groups, told wrongly: what was taken, set, held and deleted."""
+"""Alterations of the evidence of a correct run, for workers that share groups."""
 
 from collections.abc import Iterator
 from random import Random
@@ -14,7 +14,7 @@ _Move = tuple[_Name, TransactionRange, RecordedTransaction]
 
 
 def _moves(evidence: Evidence) -> list[_Move]:
-    """Return what committed transactions took, in the order of their answers."""
+    """Return the ranges that committed transactions consumed, in the order of their responses."""
     found = [
         (name, taken, each)
         for each in evidence.history.transactions
@@ -25,7 +25,7 @@ def _moves(evidence: Evidence) -> list[_Move]:
 
 
 def _joined(evidence: Evidence) -> Iterator[tuple[_Move, _Move]]:
-    """Return pairs of which the second certainly came after the first, and after no set."""
+    """Yield adjacent ranges whose commits cannot overlap, with no set of the group in between."""
     last: dict[tuple[_Name, str], _Move] = {}
     for move in _moves(evidence):
         name, taken, later = move
@@ -51,7 +51,7 @@ def take_messages_twice(evidence: Evidence, random: Random) -> None:
 
 def skip_messages(evidence: Evidence, random: Random) -> None:
     _, (name, taken, later) = random.choice(list(_joined(evidence)))
-    # Further than any range reaches: a transaction of unknown outcome explains a small gap.
+    # A transaction of unknown outcome could explain a small gap, so the gap must be large.
     start, to = taken.start + _FAR, taken.to + _FAR
     later.ranges[name] = TransactionRange(start, to, taken.incarnation)
 
@@ -91,7 +91,7 @@ def put_a_shared_group_elsewhere(evidence: Evidence, random: Random) -> None:
     evidence.positions[name] = evidence.positions.get(name, 0) + 1
 
 
-# What is done to the evidence, and the anomaly that must be found.
+# Each alteration, and the anomaly that must be reported.
 SHARED_ALTERATIONS: Final[tuple[tuple[Alteration, str], ...]] = (
     (take_messages_twice, "double"),
     (skip_messages, "position"),

@@ -1,4 +1,4 @@
-"""Shares of the run: several clients on threads, and a fault proxy for some of them."""
+"""Crews: several clients on threads, some of them connected through a fault proxy."""
 
 import threading
 from collections.abc import Callable, MutableSequence
@@ -23,7 +23,7 @@ _LOOK_SECONDS: Final = 0.05
 
 
 class Job(NamedTuple):
-    """What all crews of a run have to know."""
+    """The settings that all crews of a run share."""
 
     url: str
     folder: Path
@@ -32,13 +32,13 @@ class Job(NamedTuple):
 
 
 class Over(Protocol):
-    """An event of threads, or of processes."""
+    """An event that is set by another thread or by another process."""
 
     def wait(self, timeout: float) -> bool: ...
 
 
 class Crew:
-    """Threads; what they raise is raised by `join`."""
+    """A set of threads. `join` raises the first error that one of them raised."""
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
@@ -58,7 +58,7 @@ class Crew:
     def _guard(self, work: Callable[..., None], arguments: tuple[object, ...]) -> None:
         try:
             work(*arguments)
-        except BaseException as error:  # noqa: BLE001 - raised in the end
+        except BaseException as error:  # noqa: BLE001 - raised by join
             self.errors.append(error)
 
 
@@ -81,10 +81,11 @@ def run_writers(
     progress: MutableSequence[int],
     slot: int,
 ) -> None:
-    """Commit until it is over; `progress[2 * slot]` counts them, the next one those of workers.
+    """Commit until `over` is set.
 
-    Every second client has a bad network. The workers share one client, and have the names that the
-    workers of this slot had before they were killed.
+    `progress[2 * slot]` counts the commits of writers, `progress[2 * slot + 1]` those of workers.
+    Every second client uses the fault proxy. The workers share one client. After a kill the workers
+    of a slot have the same producer ids as before.
     """
     random = Random(f"{job.seed}-{name}")
     notes = Notes(job.folder / f"{name}.notes")
@@ -123,7 +124,7 @@ def run_writers(
 
 
 def run_readers(job: Job, over: Over) -> None:
-    """Read until it is over, and tail until the streams are closed."""
+    """Read until `over` is set, and tail until the streams are closed."""
     random = Random(f"{job.seed}-readers")
     notes = Notes(job.folder / "readers.notes")
     told = threading.Event()

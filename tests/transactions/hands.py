@@ -1,4 +1,4 @@
-"""Who does the work: crews in processes that can be killed, or on threads of this one."""
+"""Two ways to run the crews: in processes that can be killed, or on threads of this process."""
 
 import multiprocessing
 import os
@@ -35,9 +35,9 @@ class Hands(Protocol):
 
 
 class _Flag:
-    """An event between processes that does not mind if one that waits for it is killed.
+    """An event between processes that still works after a waiting process was killed.
 
-    One that waits ends with the process that has started it, however that ends.
+    A waiting process exits when its parent process has ended.
     """
 
     def __init__(self, shared: "Synchronized[int]") -> None:
@@ -56,15 +56,15 @@ class _Flag:
 
 
 class InProcesses:
-    """A process for each crew of writers, and one for the readers."""
+    """Runs each crew of writers in its own process, and all readers in one more process."""
 
     def __init__(self, job: Job, crews: int) -> None:
         self.job: Final = job
-        self._context = multiprocessing.get_context("spawn")  # a fork would hold the server's pipes
+        self._context = multiprocessing.get_context("spawn")  # a fork inherits pipes
         self._over = _Flag(self._context.Value("b", 0, lock=False))
         self._count = crews
         self._progress = self._context.Array("q", 2 * crews, lock=False)
-        self._lives = 0
+        self._started = 0
         self._crews: list[BaseProcess] = []
         self._readers: BaseProcess = self._context.Process(
             target=run_readers, args=(job, self._over), daemon=True
@@ -75,8 +75,8 @@ class InProcesses:
         self._crews = [self._start_crew(slot) for slot in range(self._count)]
 
     def _start_crew(self, slot: int) -> BaseProcess:
-        name = f"crew{self._lives}"
-        self._lives += 1
+        name = f"crew{self._started}"
+        self._started += 1
         process = self._context.Process(
             target=run_writers,
             args=(self.job, name, self._over, self._progress, slot),
@@ -92,7 +92,7 @@ class InProcesses:
         return sum(self._progress[1::2])
 
     def kill_a_crew(self, random: Random) -> None:
-        """Kill the clients of a crew in the middle of their work; others take their place."""
+        """Kill the process of a crew while it works, and start a new crew in the same slot."""
         slot = random.randrange(len(self._crews))
         self._crews[slot].kill()
         self._crews[slot].join()
@@ -118,7 +118,7 @@ def _join(processes: list[BaseProcess]) -> None:
 
 
 class InThreads:
-    """Threads of this process: nobody can kill them."""
+    """Runs the crews on threads of this process, which cannot be killed."""
 
     def __init__(self, job: Job, crews: int) -> None:
         self.job: Final = job

@@ -1,4 +1,4 @@
-"""The end of a run: what all were told, against what the streams and the groups hold."""
+"""The check after a run: the recorded responses against the final streams and groups."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -17,11 +17,11 @@ _SHOWN_MAX: Final = 10
 
 
 class Failed(Exception):
-    """A promise was not kept; the message says which."""
+    """A guarantee was violated; the message says which one."""
 
 
 class Evidence(NamedTuple):
-    """What clients were told, and what is there in the end."""
+    """The recorded history, and the final content of the streams and groups."""
 
     history: TransactionHistory
     committed: dict[str, list[Hashable]]
@@ -30,7 +30,7 @@ class Evidence(NamedTuple):
     incarnations: dict[str, str]
 
     def check(self) -> TransactionReport:
-        """Ask the checker."""
+        """Run the transaction checker."""
         return check_transactions(
             self.history,
             self.committed,
@@ -41,7 +41,7 @@ class Evidence(NamedTuple):
 
 
 def gather(client: Client, folder: Path) -> Evidence:
-    """Load all notes, and read everything."""
+    """Load all notes, and read all streams and positions."""
     history = load(folder.glob("*.notes"))
     committed = {stream: _values(client, stream, READ_COMMITTED) for stream in STREAMS}
     uncommitted = {stream: _values(client, stream, READ_UNCOMMITTED) for stream in STREAMS}
@@ -50,7 +50,7 @@ def gather(client: Client, folder: Path) -> Evidence:
 
 
 def judge(evidence: Evidence) -> TransactionReport:
-    """Check everything; Failed if anything is wrong."""
+    """Return the checker's report; raise Failed on anomalies or an incomplete tail."""
     report = evidence.check()
     if report.anomalies:
         shown = "\n".join(str(anomaly) for anomaly in report.anomalies[:_SHOWN_MAX])
@@ -69,14 +69,14 @@ def _positions(client: Client, history: TransactionHistory) -> dict[tuple[str, s
     found = {}
     for group in sorted(groups | set(GROUPS)):
         for stream, offset in client.group(group).offsets().items():
-            place = parse_offset(offset)
-            assert place is not None
-            found[group, stream] = place
+            position = parse_offset(offset)
+            assert position is not None
+            found[group, stream] = position
     return found
 
 
 def _incarnations(client: Client) -> dict[str, str]:
-    """Return which ones of the shared inputs are there in the end, as their messages say."""
+    """Return the final incarnation of each shared input, which its messages contain."""
     return {path: parse_input(_first(client, path)).incarnation for path in SHARED}
 
 

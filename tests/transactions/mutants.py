@@ -1,4 +1,4 @@
-"""Bugs a server might have, each of which the run must find; and what they are called then."""
+"""Server bugs that a run must detect, each with the anomalies that the checker reports for it."""
 
 import importlib
 from collections.abc import Callable, Collection, Iterator
@@ -26,7 +26,7 @@ _SELDOM: Final = 10
 
 
 def readers_do_not_wait_for_decisions(patch: pytest.MonkeyPatch) -> None:
-    """Read to the tail, whatever is open."""
+    """Let readers read up to the tail, even if transactions are open."""
 
     def end_of(tail: TailRow, is_committed: bool) -> int:
         return tail.tail
@@ -36,7 +36,7 @@ def readers_do_not_wait_for_decisions(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_are_given_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
-    """Skip nothing."""
+    """Let readers read aborted messages."""
 
     def visible(
         self: BrokerReader, number: int, offset: int, end: int, *, is_committed: bool
@@ -47,7 +47,7 @@ def readers_are_given_what_was_aborted(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_commit_skips_a_stream(patch: pytest.MonkeyPatch) -> None:
-    """Leave the third append of a one-shot commit out."""
+    """Leave out the third append of a one-shot commit."""
     append = Draft.append
 
     def skipping(self: Draft, stream: Stream, batch: Batch) -> None:
@@ -58,7 +58,7 @@ def a_commit_skips_a_stream(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_commit_is_written_as_an_abort(patch: pytest.MonkeyPatch) -> None:
-    """Tell a client that its transaction is committed, and abort it."""
+    """Abort every tenth transaction whose commit is confirmed to the client."""
     end, number = Draft.end, count()
 
     def aborting(self: Draft, txn: Txn, *, is_committed: bool, reason: str = "") -> None:
@@ -68,7 +68,7 @@ def a_commit_is_written_as_an_abort(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_abort_after_the_commit_counts(patch: pytest.MonkeyPatch) -> None:
-    """Hide what a transaction has committed when an abort of it comes late."""
+    """Hide messages of a committed transaction after a late abort request."""
     hidden: dict[int, set[int]] = {}
     visible = BrokerReader._visible
 
@@ -88,22 +88,22 @@ def an_abort_after_the_commit_counts(patch: pytest.MonkeyPatch) -> None:
                 if is_committed and first <= gap < last:
                     if first < gap:
                         yield first, gap
-                    first = gap + 1  # noqa: PLW2901 - behind the gap
+                    first = gap + 1  # noqa: PLW2901 - after the gap
             if first < last:
                 yield first, last
 
-    deciders = importlib.import_module("semel.machine.decide")  # not its function
+    deciders = importlib.import_module("semel.machine.decide")  # not the function
     patch.setitem(deciders._DECIDERS, AbortTxn, deciding)
     patch.setattr(BrokerReader, "_visible", hiding)
 
 
 def a_repeated_commit_is_done_again(patch: pytest.MonkeyPatch) -> None:
-    """Do not look at the number of a one-shot commit."""
+    """Do not check the sequence of a one-shot commit."""
     patch.setattr(commits, "_check_producer", lambda state, command: None)
 
 
 def positions_stay(patch: pytest.MonkeyPatch) -> None:
-    """Forget the positions of groups when a transaction is committed, nearly always."""
+    """Move the positions of groups with only one of ten commits."""
     number = count()
 
     def forgetting(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
@@ -114,7 +114,7 @@ def positions_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def messages_are_seen_stream_by_stream(patch: pytest.MonkeyPatch) -> None:
-    """Hold a stream up after a decision, until the next one."""
+    """Make the messages of every second stream visible one decision too late."""
 
     def late(state: State, stream: Stream, tail: int, time_ms: int) -> None:
         held = max(stream.tail.stable, stream.tail.tail)
@@ -126,7 +126,7 @@ def messages_are_seen_stream_by_stream(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_compare_no_guards(patch: pytest.MonkeyPatch) -> None:
-    """Commit whatever has become of the positions since the transaction named them."""
+    """Commit even if positions have moved since the transaction named them."""
     for module in (decide_end, commits):
         patch.setattr(module, "refuse_guards", lambda *_: None)
 
@@ -137,7 +137,7 @@ def what_is_prepared_holds_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_prepared_is_compared_again(patch: pytest.MonkeyPatch) -> None:
-    """Hold nothing, and refuse the commit of a prepared transaction whose positions were moved."""
+    """Let others move the positions of a prepared transaction, and then refuse its commit."""
     refuse_closed, refuse_guards = decide_end.refuse_closed, positions.refuse_guards
 
     def refuse(state: State, txn: Txn) -> Outcome | None:
@@ -149,7 +149,7 @@ def what_is_prepared_is_compared_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_position_is_dropped_with_its_stream(patch: pytest.MonkeyPatch) -> None:
-    """Commit a transaction without the positions of streams that were deleted meanwhile."""
+    """Commit a transaction without its positions in streams that were deleted meanwhile."""
     refuse_guards = positions.refuse_guards
 
     def refuse(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
@@ -160,7 +160,7 @@ def a_position_is_dropped_with_its_stream(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "refuse_guards", refuse)
 
 
-# The bug, and the anomalies of which one must be found.
+# Each bug, and the anomalies of which at least one must be reported.
 MUTANTS: Final[tuple[tuple[Mutant, str], ...]] = (
     (readers_do_not_wait_for_decisions, "G1a|G1b"),
     (readers_are_given_what_was_aborted, "G1a"),
@@ -172,7 +172,7 @@ MUTANTS: Final[tuple[tuple[Mutant, str], ...]] = (
     (messages_are_seen_stream_by_stream, "torn|stale"),
 )
 
-# The same, of positions of groups that workers share: it takes more of their transactions.
+# Bugs in the positions of shared groups. A run needs more worker transactions to detect them.
 SHARED_MUTANTS: Final[tuple[tuple[Mutant, str], ...]] = (
     (commits_compare_no_guards, "double"),
     (what_is_prepared_holds_nothing, "double|position"),

@@ -1,4 +1,4 @@
-"""What every client writes down, in a file that outlives it; and all of it as one history."""
+"""Files in which clients record what happened, and the loader that merges them into a history."""
 
 import os
 from collections.abc import Hashable, Iterable, Sequence
@@ -22,9 +22,9 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Notes:
-    """A file of what happened and when, one line each. Threads may share it.
+    """A file with one line for each event and its time. Threads may share one instance.
 
-    A line is written in one call, so a client that is killed leaves whole lines.
+    Each line is written in one call, so the file of a killed client has only complete lines.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class Notes:
 
 
 class Noted:
-    """One transaction in the notes; the calls of `RecordedTransaction`."""
+    """Records one transaction in the notes, with the methods of `RecordedTransaction`."""
 
     def __init__(self, notes: Notes, id: str) -> None:
         self.id: Final = id
@@ -68,7 +68,7 @@ class Noted:
         self._notes.write(self.id, "append", stream, [value])
 
     def ok(self) -> None:
-        """The last append was answered."""
+        """Record that the last append was confirmed."""
         self._notes.write(self.id, "ok")
 
     def read(
@@ -111,7 +111,7 @@ class Noted:
 
 
 class _Loader:
-    """Writes into a history what the files say, at the times they say."""
+    """Adds the recorded events to a history, with their recorded times."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -181,7 +181,7 @@ class _Loader:
 
 
 def load(files: Iterable[Path]) -> TransactionHistory:
-    """Make one history of all notes: of one transaction several processes may know something."""
+    """Merge all notes into one history. Several processes may have notes of one transaction."""
     lines = [_decode(line) for file in sorted(files) for line in file.read_bytes().splitlines()]
     loader = _Loader()
     for line in sorted(lines, key=itemgetter(0)):

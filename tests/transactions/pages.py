@@ -1,4 +1,4 @@
-"""Reads of one request each: an answer is one moment of its stream."""
+"""Reads of one request each. A response shows the stream at one moment."""
 
 import http.client
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class Page(NamedTuple):
-    """What an answer had, and where the next one goes on; None: there was no answer."""
+    """The values of one response, and the offset for the next request."""
 
     values: list[str]
     next_offset: str
@@ -21,14 +21,14 @@ class Page(NamedTuple):
 
 
 class Line:
-    """One connection, made when it is needed."""
+    """One connection, which is opened when it is needed."""
 
     def __init__(self, url: str) -> None:
         self._address = urlsplit(url).netloc
         self._connection: http.client.HTTPConnection | None = None
 
     def read(self, stream: str, offset: str, isolation: str) -> Page | None:
-        """Ask once; None if no whole answer came."""
+        """Send one request; return None without a complete response, or after a 502 or 503."""
         connection = self._connection or http.client.HTTPConnection(
             self._address, timeout=_TIMEOUT_SECONDS
         )
@@ -55,13 +55,13 @@ def _page(headers: http.client.HTTPMessage, body: bytes, isolation: str) -> Page
     next_offset = headers["Stream-Next-Offset"]
     is_up_to_date = headers["Stream-Up-To-Date"] == "true"
     if isolation == "read_committed":
-        # A reader that is blocked by a transaction has all there is for it.
+        # A committed reader that reached the stable offset has read all that it may see.
         is_up_to_date = is_up_to_date or next_offset >= headers["Stream-Stable-Offset"]
     return Page(_decode(body) if body else [], next_offset, is_up_to_date)
 
 
 class Cursor:
-    """A place in a stream at one isolation: an offset, and how many values stand before it."""
+    """An offset in a stream at one isolation level, and the number of values before the offset."""
 
     def __init__(self, stream: str, isolation: str) -> None:
         self.stream: Final = stream
@@ -70,7 +70,7 @@ class Cursor:
         self.count = 0
 
     def read(self, line: Line) -> Page | None:
-        """Read on; the count is still that of before, until `move`."""
+        """Read the next page. The cursor stays where it is until `move`."""
         return line.read(self.stream, self.offset, self.isolation)
 
     def move(self, page: Page) -> None:

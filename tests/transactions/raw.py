@@ -1,4 +1,4 @@
-"""What a worker of a group does over plain HTTP, with nothing of semel's client."""
+"""The calls of a worker of a group over plain HTTP, without the client of semel."""
 
 import http.client
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ import msgspec
 from semel.model.offsets import parse_offset, print_offset
 
 _TIMEOUT_SECONDS: Final = 5.0
-_PROXY_STATUSES: Final = (502, 503)  # no server answered, or it could not
+_PROXY_STATUSES: Final = (502, 503)  # the server is down or unavailable
 _JSON: Final = {"Content-Type": "application/json"}
 
 
 class Lost(Exception):
-    """No whole answer came: nobody knows whether the request was carried out."""
+    """No complete response was received, so it is unknown whether the request was applied."""
 
 
 class RefusedCall(Exception):
-    """The server refused; `code` is its word for why."""
+    """The server refused the request; `code` is the error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -27,24 +27,24 @@ class RefusedCall(Exception):
 
     @property
     def is_conflict(self) -> bool:
-        """Whether another worker is in the way."""
+        """Whether the request conflicts with another worker."""
         return self.code in ("position_conflict", "unstable_offsets")
 
     @property
     def is_abort(self) -> bool:
-        """Whether the transaction is aborted, by whomever."""
+        """Whether the transaction was aborted, by any client or by its timeout."""
         return self.code in ("txn_aborted", "TRANSACTION_TIMED_OUT")
 
 
 class Position(NamedTuple):
-    """Where a group is in a stream, and how often it was moved there."""
+    """The offset of a group in a stream, and its version: the number of moves so far."""
 
     offset: int
     version: int
 
 
 class Page(NamedTuple):
-    """Messages of a stream from an offset on, and which stream of its path they are of."""
+    """Messages of a stream from an offset on, and the incarnation of the stream."""
 
     values: list[Any]
     incarnation: str
@@ -52,7 +52,7 @@ class Page(NamedTuple):
 
 
 class Line:
-    """One connection, made when it is needed. A call that got no answer is repeated."""
+    """One connection, opened when needed. A request without a response is repeated."""
 
     def __init__(self, url: str, tries: int = 3) -> None:
         self._address = urlsplit(url).netloc
@@ -67,7 +67,7 @@ class Line:
     def ask(
         self, method: str, target: str, document: Any = None, **fields: Any
     ) -> tuple[Mapping[str, str], bytes]:
-        """Return headers and body of an answer; Lost if none came, RefusedCall if it says no."""
+        """Return the headers and body of the response; raise Lost or RefusedCall on failure."""
         body = None if document is None else msgspec.json.encode(document)
         headers = {name.replace("_", "-"): str(value) for name, value in fields.items()}
         for _ in range(self._tries):
@@ -104,7 +104,7 @@ class Line:
 
 
 def positions_of(line: Line, group: str, *, is_stable: bool) -> dict[str, Position]:
-    """Return where a group is, by stream. If only a stable answer will do, it may be refused."""
+    """Return the position of a group by stream. A stable read may be refused."""
     query = "?stable=true" if is_stable else ""
     _, body = line.ask("GET", f"/v1/groups/{group}/offsets{query}")
     found = msgspec.json.decode(body)
@@ -126,7 +126,7 @@ def read_page(line: Line, stream: str, start: int) -> Page:
 
 
 class RawTransaction:
-    """A transaction of a producer whose id nobody else has."""
+    """A transaction of a producer whose id is not used elsewhere."""
 
     def __init__(self, line: Line, id: str, producer_id: str, kind: str, seconds: float) -> None:
         self._line = line
@@ -138,7 +138,7 @@ class RawTransaction:
         self._next: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Open it; it may write to any stream."""
+        """Begin the transaction, which may write to any stream."""
         document = {
             **self._owner,
             "transaction_id": self._id,
@@ -151,7 +151,7 @@ class RawTransaction:
         self._epoch = msgspec.json.decode(body)["transaction_epoch"]
 
     def append(self, stream: str, values: list[Any]) -> None:
-        """Append messages, under the next number of the stream or of the transaction."""
+        """Append messages with the next sequence of the stream or of the staged transaction."""
         mine: dict[str, Any] = {"transaction_id": self._id, "transaction_epoch": self._epoch}
         name = "" if self._kind == "staged" else stream
         seq = self._next.get(name, 0)
@@ -163,7 +163,7 @@ class RawTransaction:
         self._next[name] = seq + 1
 
     def move(self, group: str, stream: str, position: Position, to: int, incarnation: str) -> None:
-        """Let the commit move a group, from the position that was read."""
+        """Add a move of a group, from the position that was read, to the transaction."""
         move = {
             "from": print_offset(position.offset),
             "to": print_offset(to),
@@ -173,15 +173,12 @@ class RawTransaction:
         self._call("offsets", {"group": group, "offsets": {stream: move}})
 
     def prepare(self) -> None:
-        """Seal it: it is decided by `commit` or `abort`, of anybody."""
         self._call("prepare", {})
 
     def commit(self) -> None:
-        """Make it seen."""
         self._call("commit", {})
 
     def abort(self) -> None:
-        """Drop it."""
         self._call("abort", {})
 
     def _call(self, action: str, document: dict[str, Any]) -> None:

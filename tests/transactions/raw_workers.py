@@ -1,4 +1,4 @@
-"""Workers of the shared groups over plain HTTP: each knows only the names of groups and streams."""
+"""Workers of the shared groups over plain HTTP. They keep no state between transactions."""
 
 import threading
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _NEVER_MOVED: Final = Position(0, 0)
 
 
 class RawWorker:
-    """One worker. It asks where a group is before every transaction, and remembers nothing."""
+    """One worker, which reads the position of a group before every transaction."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class RawWorker:
 
     def run(self) -> None:
         while not self._over.wait(self._random.uniform(0, REST_SECONDS_MAX)):
-            with suppress(Lost, RefusedCall):  # an input is gone, or not decided; begin again
+            with suppress(Lost, RefusedCall):  # input deleted or undecided; try again
                 self._one()
         self._line.close()
 

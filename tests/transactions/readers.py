@@ -1,4 +1,4 @@
-"""Readers at read_committed, by every way to read; and one that looks at what is not decided."""
+"""Readers by page, long poll and SSE. A share of the page reads is read_uncommitted."""
 
 import threading
 from random import Random
@@ -17,7 +17,7 @@ _UNCOMMITTED_SHARE: Final = 0.1
 
 
 def catch_up(url: str, notes: Notes, name: str, random: Random, over: threading.Event) -> None:
-    """Read on in one stream after another, an answer at a time."""
+    """Read the next page of a random stream, again and again."""
     line = Line(url)
     isolations = (READ_COMMITTED, READ_UNCOMMITTED)
     cursors = {(s, each): Cursor(s, each) for s in STREAMS for each in isolations}
@@ -42,7 +42,7 @@ def catch_up(url: str, notes: Notes, name: str, random: Random, over: threading.
 
 
 def follow(url: str, notes: Notes, stream: str, live: str) -> None:
-    """Tail a stream from its start until it is closed; what came at once is one read."""
+    """Tail a stream from its start until it is closed; record each page as one read."""
     reader = f"{live} of {stream}"
     piece: list[str] = []
     count, offset = 0, ""

@@ -1,4 +1,4 @@
-"""The whole run: a server and clients that are killed while they work, and the judgement."""
+"""The whole run: a server and clients that are killed while they work, and the final check."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,12 +26,12 @@ _JSON: Final = "application/json"
 
 
 class Size(NamedTuple):
-    """How large a run is: it goes on until there is so much of everything.
+    """The size of a run, which ends when all of these numbers are reached.
 
-    `committed`: commits, of which `taken` are of workers that share groups. `sets` and `deletes`:
-    how often an operator sets a group, and deletes an input. `client_kills`: how many processes of
-    clients are killed. `fault_rate`: the share of requests that meet each kind of fault, of the
-    clients that have a bad network.
+    `committed`: commits, of which `taken` are by workers that share groups. `sets` and `deletes`:
+    how often an operator sets a group and deletes an input. `client_kills`: how many client
+    processes are killed. `fault_rate`: the share of requests through the fault proxy that meet each
+    kind of fault.
     """
 
     committed: int
@@ -46,14 +46,14 @@ class Size(NamedTuple):
 
 
 class Server(Protocol):
-    """Where the clients go; without kills it may be in this process."""
+    """The server of the clients. Without kills it may run in this process."""
 
     @property
     def url(self) -> str: ...
 
 
 class KillableServer(Server, Protocol):
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     def kill(self) -> None: ...
 
@@ -61,7 +61,7 @@ class KillableServer(Server, Protocol):
 
 
 def run_in_processes(size: Size, folder: Path) -> TransactionReport:
-    """Run with a process for every crew, some of which are killed."""
+    """Run each crew in its own process, kill some of them, and check the result."""
     with local(folder / "data", long_poll_timeout=2) as server:
         hands = InProcesses(_job(size, server, folder), size.crews)
         report = judge(_run(size, server, hands, server))
@@ -73,7 +73,7 @@ def run_in_processes(size: Size, folder: Path) -> TransactionReport:
 def run_in_threads(
     size: Size, folder: Path, server: Server, killable: KillableServer | None = None
 ) -> Evidence:
-    """Run in this process; no client is killed, and nothing is judged."""
+    """Run in this process, without killing clients and without checking the result."""
     return _run(size, server, InThreads(_job(size, server, folder), size.crews), killable)
 
 
@@ -101,7 +101,7 @@ def _run(size: Size, server: Server, hands: Hands, killable: KillableServer | No
                 _close_all(client, operator)
                 hands.end_readers()
         if killable is not None:
-            killable.kill()  # whatever was still on its way is gone
+            killable.kill()  # drop requests that are still in flight
             killable.restart()
         notes.close()
         return gather(client, hands.job.folder)
@@ -109,7 +109,7 @@ def _run(size: Size, server: Server, hands: Hands, killable: KillableServer | No
 
 @contextmanager
 def _at_work(operator: Operator) -> Iterator[Crew]:
-    """Let the operator work on a thread until the block is left."""
+    """Run the operator on a thread until the end of the block."""
     over, crew = Event(), Crew()
     crew.start(operator.run, over)
     try:
@@ -127,7 +127,7 @@ def _disturb(
     crew: Crew,
     killable: KillableServer | None,
 ) -> None:
-    """Kill at moments spread over the run, until there are enough commits."""
+    """Kill and delete at random moments until the run has reached its size."""
     random = Random(size.seed)
     server_moments = _moments(random, size.committed, size.kills)
     client_moments = _moments(random, size.committed, size.client_kills)
@@ -174,7 +174,7 @@ def _moments(random: Random, committed: int, count: int) -> list[float]:
 
 
 def _close_all(client: Client, operator: Operator) -> None:
-    """Close the streams, which ends the tails, once the last transaction in each is decided."""
+    """Close each stream, which ends its tails, as soon as it has no open transaction."""
     streams: Sequence[str] = STREAMS
     give_up_at = monotonic() + _GIVE_UP_SECONDS
     while streams and monotonic() < give_up_at:

@@ -1,7 +1,7 @@
-"""What workers share: two inputs that are deleted and made anew, and two groups that read them.
+"""The state that workers share: two inputs that are deleted and recreated, and two groups.
 
-An input has the same length every time it is made, and is closed. Each of its messages says which
-one of its path it is in, and its own offset, so a worker knows exactly what it has read.
+Every incarnation of an input has the same length and is closed. Each message contains its
+incarnation and its offset, so a worker knows exactly what it has read.
 """
 
 from collections.abc import Mapping
@@ -25,16 +25,16 @@ SHARED_COUNT: Final = 80
 
 _PACE_SECONDS: Final = 0.04
 _AGAIN_SECONDS: Final = 0.05
-_START_SHARE: Final = 0.1  # of sets: to the beginning
-_SKIP_SHARE: Final = 0.1  # of sets: on, not back
+_START_SHARE: Final = 0.1  # share of sets that rewind to the start
+_SKIP_SHARE: Final = 0.1  # share of sets that skip forward
 _FAR_MAX: Final = 20
-_COMMIT_SHARE: Final = 0.5  # of what was prepared and left
+_COMMIT_SHARE: Final = 0.5  # share of abandoned prepared transactions
 _CALL_SECONDS: Final = 20.0
 _TRIES_MAX: Final = 200
 
 
 class Input(NamedTuple):
-    """A message of a shared input: its offset in the stream of that incarnation."""
+    """A message of a shared input: its incarnation and its offset."""
 
     incarnation: str
     number: int
@@ -50,7 +50,7 @@ def parse_input(value: str) -> Input:
 
 
 def require_joined(values: list[str]) -> Input:
-    """Return the first of some messages that must stand side by side in one stream."""
+    """Return the first message; fail unless all messages are adjacent in one incarnation."""
     found = [parse_input(value) for value in values]
     for one, other in pairwise(found):
         assert other == (one.incarnation, one.number + 1), values
@@ -58,10 +58,10 @@ def require_joined(values: list[str]) -> Input:
 
 
 class Operator:
-    """Sets groups back, deletes inputs and makes them anew, and decides what was left prepared.
+    """Sets groups, deletes and recreates inputs, and decides abandoned prepared transactions.
 
-    It goes to the server by itself: a request that a bad network delivers again, later, would set a
-    group when nobody knows of it.
+    It does not use the fault proxy, which could deliver a copy of a request later: that would set a
+    group without a record in the notes.
     """
 
     def __init__(self, url: str, notes: Notes, random: Random) -> None:
@@ -75,7 +75,7 @@ class Operator:
         self.deletes = 0
 
     def run(self, over: Event) -> None:
-        """Disturb the workers until it is over."""
+        """Set groups and delete inputs until `over` is set."""
         with Client(self._url, timeout=_CALL_SECONDS) as client:
             while not over.wait(_PACE_SECONDS):
                 if self._due.acquire(blocking=False):
@@ -84,11 +84,11 @@ class Operator:
                     self._set(client)
 
     def delete_one(self) -> None:
-        """Let an input be deleted and made anew, by the thread that runs."""
+        """Make the thread of `run` delete and recreate an input."""
         self._due.release()
 
     def make(self, client: Client, path: str) -> None:
-        """Make an input, with all its messages."""
+        """Create an input with all its messages."""
         self._made[path] += 1
         numbers = range(SHARED_COUNT)
         values = [print_input(Input(self._incarnation(path), number)) for number in numbers]
@@ -104,17 +104,17 @@ class Operator:
         raise AssertionError(f"{path} cannot be made")
 
     def decide_prepared(self, client: Client, *, is_over: bool = False) -> None:
-        """End what was prepared and left, or is about to be committed: it waits for ever otherwise.
+        """Commit or abort every prepared transaction, because it would block readers forever.
 
-        When all is over nothing is committed any more.
+        With `is_over` all of them are aborted.
         """
         try:
             every = client.run(list_transactions(client.site, "prepared", None))
         except ClientError:
-            return  # at the next turn
+            return  # try again at the next call
         for found in every:
             is_commit = not is_over and self._random.random() < _COMMIT_SHARE
-            with suppress(ClientError):  # it was decided in between; or at the next turn
+            with suppress(ClientError):  # already decided, or try again later
                 self._decide(client, found, is_commit=is_commit)
 
     def _decide(self, client: Client, found: Mapping[str, Any], *, is_commit: bool) -> None:
@@ -157,7 +157,7 @@ class Operator:
         except Refused:
             self._notes.write(id, "refuse")
         except ClientError:
-            pass  # nobody knows
+            pass  # the outcome is unknown
         else:
             self._notes.write(id, "ok")
             self.sets += 1

@@ -1,4 +1,4 @@
-"""A taste of the run for every test run; `python -m tests.transactions` is the whole meal."""
+"""A short version of the run for every test run; `python -m tests.transactions` is the full run."""
 
 import copy
 import re
@@ -20,7 +20,7 @@ from tests.transactions.run import Size, run_in_threads
 SEED = time.time_ns() % 1_000_000_000
 pytestmark = pytest.mark.crash
 TRIES_MAX = 6
-# Faults of each kind are frequent, since there is little time.
+# Each kind of fault is frequent, because the run is short.
 SHORT: Any = {"kills": 0, "client_kills": 0, "crews": 1, "fault_rate": 0.02, "seed": SEED}
 
 
@@ -81,7 +81,7 @@ def test_a_server_with_a_bug_in_positions_is_found_out(
 
 
 def require_found(names: str, size: Size, tmp_path: Path) -> None:
-    """The bug must be met first, by a fault or a race; one short run may miss it."""
+    """Run several times, because a bug shows only after a fault or a race, which a run may miss."""
     found: set[str] = set()
     for seed in range(SEED, SEED + TRIES_MAX):
         folder = tmp_path / str(seed)

@@ -1,4 +1,4 @@
-"""Workers that share groups: they read inputs, write outputs, and move a group, all at once."""
+"""Workers that share groups. One transaction writes the outputs and moves the group."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -33,12 +33,12 @@ PREPARE_SHARE: Final = 0.3
 LEFT_SHARE: Final = 0.01  # left open or prepared, as by a worker that died
 ABORT_SHARE: Final = 0.05
 TAKEN_MAX: Final = 4
-PAUSE_SHARE: Final = 0.4  # waits for a while in the middle, so that others come in between
+PAUSE_SHARE: Final = 0.4  # pauses, so that other workers can interfere
 PAUSE_SECONDS_MAX: Final = 0.02
-REST_SECONDS_MAX: Final = 0.03  # between two tries, so that other clients have their share
-_BOTH_SHARE: Final = 0.15  # takes from both inputs at once
-_DEFAULT_SHARE: Final = 0.5  # under an id that the server gives
-_TAIL_SECONDS: Final = (0.1, 0.5, 5.0)  # half of it is how long others are waited for
+REST_SECONDS_MAX: Final = 0.03  # between transactions, for other clients
+_BOTH_SHARE: Final = 0.15  # reads from both inputs
+_DEFAULT_SHARE: Final = 0.5  # without a producer id of its own
+_TAIL_SECONDS: Final = (0.1, 0.5, 5.0)  # a tail waits half of it for other workers
 _TURNS_MAX: Final = 3
 _CALL_SECONDS: Final = (0.1, 10.0, 10.0, 10.0)
 _TRIES_MAX: Final = 3
@@ -47,7 +47,7 @@ Taken = Mapping[str, list[Message]]  # by input
 
 
 class Worker:
-    """One thread of a client that others may share. Other workers have the same groups."""
+    """One worker on its own thread. Workers may share a client, and they share the groups."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Worker:
 
     def run(self) -> None:
         while not self._over.wait(self._random.uniform(0, REST_SECONDS_MAX)):
-            with suppress(ClientError):  # an input is gone, or the server; begin again
+            with suppress(ClientError):  # input deleted or server down; try again
                 self._read_on()
 
     def _read_on(self) -> None:
-        """Read on where the group is; until a commit fails, or for some turns."""
+        """Process some batches from the position of a group; stop when a commit fails."""
         group = self._random.choice(GROUPS)
         inputs = self._random.sample(SHARED, 2 if self._random.random() < _BOTH_SHARE else 1)
         producer_id = None if self._random.random() < _DEFAULT_SHARE else self._producer_id
@@ -95,7 +95,7 @@ class Worker:
                     return
 
     def _use(self, group: str, taken: Taken, producer_id: str | None) -> bool:
-        """Make a transaction of messages; whether it is committed for certain."""
+        """Process messages in a transaction; return whether it is known to be committed."""
         self._count += 1
         kind = self._random.choice(KINDS)
         noted = self._notes.begin(f"{self._name}-{self._count}", kind)
@@ -117,7 +117,7 @@ class Worker:
         return {stream: f"{noted.id}.{stream}" for stream in streams}
 
     def _pause(self) -> None:
-        """Let others come in between."""
+        """Pause sometimes, so that other workers can interfere."""
         if self._random.random() < PAUSE_SHARE:
             sleep(self._random.uniform(0, PAUSE_SECONDS_MAX))
 
@@ -154,7 +154,7 @@ class Worker:
             else:
                 self._seq += 1
                 return True
-        self._identity, self._seq = self._identity + 1, 0  # nobody knows; begin anew
+        self._identity, self._seq = self._identity + 1, 0  # outcome unknown; use a new producer
         return False
 
     # ---- transactions ----------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Worker:
 
     def _fill(self, transaction: Transaction, group: str, taken: Taken, noted: Noted) -> None:
         outputs = list(self._outputs(noted).items())
-        at = self._random.randint(0, len(outputs))  # the groups are named after so many
+        at = self._random.randint(0, len(outputs))  # the number of appends before the groups
         for stream, value in outputs[:at]:
             self._append(transaction, noted, stream, value)
         self._name_groups(transaction, group, taken)

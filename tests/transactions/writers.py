@@ -1,4 +1,4 @@
-"""Clients that commit transactions of every kind, and write down what they were told."""
+"""Clients that commit transactions of every kind and record the results."""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tests.transactions.notes import Noted, Notes
 from tests.transactions.pages import Cursor, Line
 
 STREAMS: Final = ("a", "b", "c", "d", "e", "f")
-INPUTS: Final = "inputs"  # where groups move; nobody writes there
+INPUTS: Final = "inputs"  # groups move here; nothing is appended during the run
 INPUTS_COUNT: Final = 10_000
 
 _KINDS: Final[tuple[TransactionKind, ...]] = (
@@ -41,9 +41,9 @@ _READ_SHARE: Final = 0.15
 _MOVE_SHARE: Final = 0.3
 _ABORT_SHARE: Final = 0.06
 _LEFT_SHARE: Final = 0.005  # left open, as by a client that died
-_LATE_SHARE: Final = 0.1  # of those committed: an abort comes after it
+_LATE_SHARE: Final = 0.1  # committed transactions that get a late abort
 _PREPARE_SHARE: Final = 0.1
-_SHORT_SHARE: Final = 0.01  # of transactions whose deadline is too short
+_SHORT_SHARE: Final = 0.01  # transactions whose deadline is too short
 _SHORT_SECONDS: Final = 0.02
 _DEADLINE_SECONDS: Final = 2.0
 _CALL_SECONDS: Final = (0.1, 10.0, 10.0, 10.0)
@@ -51,7 +51,7 @@ _TRIES_MAX: Final = 3
 
 
 class Writer:
-    """One client, which makes one transaction after another until it is over."""
+    """One client, which makes one transaction after another until `over` is set."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Writer:
         return {stream: [f"{noted.id}.{stream}"] for stream in streams}
 
     def _move(self, noted: Noted) -> dict[str, Moves]:
-        """Return moves by group: of a group nobody else has, and from where it was found, if so."""
+        """Return a move of the client's own group, with the last position read, if any."""
         if self._random.random() > _MOVE_SHARE or self._moves == INPUTS_COUNT:
             return {}
         self._moves += 1
@@ -154,10 +154,10 @@ class Writer:
                 self._on_commit()
                 self._seq += 1
                 return
-        self._identity, self._seq = self._identity + 1, 0  # nobody knows; begin anew
+        self._identity, self._seq = self._identity + 1, 0  # outcome unknown; use a new producer
 
     def _ask_position(self, client: Client) -> None:
-        """Ask where the group is: a move of it that got no answer may have been done."""
+        """Read the position of the group: a move without a response may have been applied."""
         with suppress(ClientError):
             offsets = client.group(self._name).offsets()
             self._found = parse_offset(offsets.get(INPUTS, "")) or 0
@@ -220,7 +220,7 @@ class Writer:
         return False
 
     def _abort_late(self, transaction: Transaction) -> None:
-        """Abort what is committed, as a message that was on its way for long would."""
+        """Send an abort after the commit, like a delayed request."""
         with suppress(TransactionCommitted, Unavailable, Indeterminate):
             transaction.abort()
 
