@@ -1,8 +1,8 @@
-"""docs/contributing/architecture.md and renames.md against the source.
+"""Checks docs/contributing/architecture.md and renames.md against the source.
 
 Both pages name files, functions and classes. A citation is a path in backticks, and the names in
 backticks that follow it; a name alone must be defined somewhere. Every checker takes text and
-returns complaints, so each is also tried on text that is wrong.
+returns a list of errors, so each is also tested with wrong text.
 """
 
 import ast
@@ -23,7 +23,7 @@ RENAMES = ROOT / "docs/contributing/renames.md"
 
 CITATION = re.compile(r"`([\w/]+\.py)`((?:(?:,| or)? `[A-Za-z_][\w.]*`(?!/))*)")
 NAME = re.compile(r"`([A-Za-z_][\w.]*)`")
-# Code of the page that is no name of the source: folders, a value, a pattern of names.
+# Code of the page that is not a name of the source: directories, a value, a pattern.
 OTHER_CODE = frozenset({"src", "tests", "docs", "pyproject.toml", "read_committed", "measure_NAME"})
 
 
@@ -31,12 +31,12 @@ def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
-# ---------------------------------------------------------------- what the source defines
+# ---------------------------------------------------------------- names of the source
 
 
 @cache
 def definitions(file: Path) -> frozenset[str]:
-    """The names that a module defines; those of members are `Class.member`."""
+    """Return the names that a module defines; members are `Class.member`."""
     return frozenset(_defined(ast.parse(text_of(file)).body))
 
 
@@ -74,13 +74,13 @@ def _attributes(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
 
 
 def packages() -> list[str]:
-    """All packages below semel, such as `machine.txn`."""
+    """Return all packages of semel, such as `machine.txn`."""
     folders = sorted(path.parent.relative_to(CODE) for path in CODE.rglob("*/__init__.py"))
     return [".".join(folder.parts) for folder in folders]
 
 
 def module_file(dotted: str) -> Path | None:
-    """The file of a module or package; those of semel are named without `semel`."""
+    """Return the file of a module or package. Names in semel have no `semel.` prefix."""
     base = SOURCE if dotted.partition(".")[0] == "semel_bench" else CODE
     path = base.joinpath(*dotted.split("."))
     found = [path / "__init__.py", path.with_name(f"{path.name}.py")]
@@ -88,7 +88,7 @@ def module_file(dotted: str) -> Path | None:
 
 
 def is_defined(dotted: str) -> bool:
-    """Whether `module.name` or `module.Class.member` exists."""
+    """Return whether `module.name` or `module.Class.member` exists."""
     parts = dotted.split(".")
     for end in range(len(parts) - 1, 0, -1):
         file = module_file(".".join(parts[:end]))
@@ -106,7 +106,7 @@ def cited_file(path: str) -> Path:
 
 
 def wrong_citations(text: str) -> list[str]:
-    """Files that do not exist, and names that are not defined in the file before them."""
+    """Return files that do not exist, and names that the preceding file does not define."""
     complaints = []
     for path, following in CITATION.findall(prose(text)):
         file = cited_file(path)
@@ -125,14 +125,14 @@ def all_names() -> frozenset[str]:
 
 
 def undefined_names(text: str) -> list[str]:
-    """Names without a file next to them that nothing defines."""
+    """Return names without a file that are not defined anywhere."""
     rest = CITATION.sub("", prose(text))
     known = {*all_names(), *packages(), *OTHER_CODE}
     return [name for name in NAME.findall(rest) if name not in known]
 
 
 def missing_packages(text: str) -> list[str]:
-    """Packages without a paragraph: it begins with the name, or has it, in bold."""
+    """Return the packages without a paragraph that has their name in bold."""
     return [name for name in packages() if f"**`{name}`**" not in text]
 
 
@@ -184,13 +184,13 @@ def section(text: str, title: str) -> str:
 
 
 def rename_rows(text: str) -> list[tuple[str, str]]:
-    """The rows of a section: what was, and the cell that says what is."""
+    """Return the rows of a section: the old name, and the cell with the new name."""
     rows = [(code_of(row[0]), row[1]) for row in table_rows(text) if len(row) == 2]
     return [(was, now) for was, now in rows if was]
 
 
 def wrong_modules(text: str) -> list[str]:
-    """Modules that are not there now, and rows about modules that have not moved."""
+    """Return new modules that do not exist, and old modules that still exist."""
     complaints = []
     for was, now in rename_rows(text):
         modules = NAME.findall(now)
@@ -202,7 +202,7 @@ def wrong_modules(text: str) -> list[str]:
 
 
 def wrong_names(text: str) -> list[str]:
-    """Names that are not there now, and rows about names that still are."""
+    """Return new names that do not exist, and old names that still exist."""
     complaints = []
     for was, now in rename_rows(text):
         names = NAME.findall(now)
@@ -256,7 +256,7 @@ def test_a_wrong_row_of_the_renames_is_reported() -> None:
     assert doubled("| `a.b` | x |\n| `a.b` | y |\n| `a.c` | z |\n") == ["a.b"]
 
 
-# ---------------------------------------------------------------- both
+# ---------------------------------------------------------------- both pages
 
 
 @pytest.mark.parametrize("page", [ARCHITECTURE, RENAMES], ids=lambda page: page.name)

@@ -1,11 +1,11 @@
-"""The pages are executed and compared with the source, so that they cannot grow old unnoticed.
+"""Runs the examples of the pages and compares the pages with the source.
 
 A fence has one of these info strings: `python` is run, `output` is what the Python block before it
-prints, `text` is only looked at. A Python block that begins with `# name.py` can be imported by the
-later ones of its page; one that uses Spark is run by tests/spark/test_docs.py. Of `sh` and
-`console` the commands of semel are run; of `make` and `python -m`, which would run for minutes,
-everything they name must exist. Every checker takes text and returns complaints, so each is also
-tried on text that is bad.
+prints, `text` is not run. A Python block that begins with `# name.py` can be imported by later
+blocks of its page; a block that uses Spark is run by tests/spark/test_docs.py. In `sh` and
+`console` the commands of semel are run. `make` and `python -m` would run for minutes, so only the
+names in these commands are checked. Every checker takes text and returns errors, so each is also
+tested with bad text.
 """
 
 import importlib
@@ -84,31 +84,31 @@ def fences(text: str) -> list[Fence]:
 
 
 def prose(text: str) -> str:
-    """A page without its fences."""
+    """Return a page without its fences."""
     return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def table_rows(text: str) -> Iterator[list[str]]:
-    """The cells of every table row of a page, heads and rulers included."""
+    """Yield the cells of every table row of a page, including headers and separators."""
     for line in prose(text).splitlines():
         if line.startswith("|") and line.endswith("|"):
             yield [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
 def code_of(cell: str) -> str:
-    """What a cell has between its backticks; empty if it is not all code."""
+    """Return the code of a cell; empty if the cell has other text than code."""
     found = re.fullmatch(r"`([^`]*)`", cell)
     return found[1] if found else ""
 
 
-# ---------------------------------------------------------------- running it
+# ---------------------------------------------------------------- running a page
 
 
 class Example(NamedTuple):
     page: Path
     fence: Fence
     expected: str | None
-    modules: dict[str, str] = {}  # noqa: RUF012 - never changed; those before it, by file name
+    modules: dict[str, str] = {}  # noqa: RUF012 - never changed; earlier blocks by file name
 
 
 def examples(page: Path, text: str) -> Iterator[Example]:
@@ -124,16 +124,16 @@ def examples(page: Path, text: str) -> Iterator[Example]:
                 modules[name[1]] = fence.body
 
 
-def python_complaint(example: Example, place: Path) -> str | None:
-    script = place / "example.py"
+def python_complaint(example: Example, directory: Path) -> str | None:
+    script = directory / "example.py"
     for name, body in {**example.modules, script.name: example.fence.body}.items():
-        (place / name).write_text(body, encoding="utf-8")
+        (directory / name).write_text(body, encoding="utf-8")
     run = subprocess.run(
         [sys.executable, "-W", "error", script.name],
-        cwd=place,
+        cwd=directory,
         env={
             **os.environ,
-            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:{place}",
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:{directory}",
             "PYTHONSAFEPATH": "1",
         },
         capture_output=True,
@@ -149,7 +149,7 @@ def python_complaint(example: Example, place: Path) -> str | None:
 
 
 def commands(text: str) -> Iterator[tuple[int, str]]:
-    """The command lines of a page's shell blocks; in a console block those behind a `$`."""
+    """Yield the command lines of shell blocks; in a console block the lines after a `$`."""
     for fence in fences(text):
         for number, line in enumerate(fence.body.splitlines(), start=fence.line + 1):
             if fence.info == "sh" and line.strip():
@@ -158,15 +158,15 @@ def commands(text: str) -> Iterator[tuple[int, str]]:
                 yield number, line[2:].strip()
 
 
-def command_complaint(line: str, place: Path) -> str | None:
-    """Run a command of semel; of others check that what they name exists."""
+def command_complaint(line: str, directory: Path) -> str | None:
+    """Run a command of semel; for others check that the names in the command exist."""
     words = shlex.split(line)
     while words and re.fullmatch(r"SEMEL_\w+=\d+", words[0]):
         variable = words.pop(0).partition("=")[0]
         if not mentions(ROOT / "tests", variable):
             return f"nothing reads {variable}"
     if words[0] == "semel":
-        return semel_complaint(words[1:], place)
+        return semel_complaint(words[1:], directory)
     if words[0] == "make":
         return make_complaint(words[1:])
     if words[:2] == [".venv/bin/python", "-m"]:
@@ -174,10 +174,10 @@ def command_complaint(line: str, place: Path) -> str | None:
     return "only semel, make and python -m may stand in a shell block"
 
 
-def semel_complaint(words: list[str], place: Path) -> str | None:
+def semel_complaint(words: list[str], directory: Path) -> str | None:
     run = subprocess.run(
         [sys.executable, "-c", "from semel.cli.main import main; main()", *words],
-        cwd=place,
+        cwd=directory,
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS_MAX,
@@ -221,7 +221,7 @@ def mentions(folder: Path, word: str) -> bool:
 
 
 def uses_spark(example: Example) -> bool:
-    """Such a block is run by tests/spark, in a session that runs already."""
+    """Return whether a block uses Spark; tests/spark runs such blocks in its session."""
     return re.search(r"\b(pyspark|semel\.spark)\b", example.fence.body) is not None
 
 
@@ -272,9 +272,9 @@ def test_the_pages_have_examples_at_all() -> None:
     assert any(line.startswith("semel demo") for line in lines)
 
 
-# ---------------------------------------------------------------- its words
+# ---------------------------------------------------------------- words of a page
 
-# Pages that are written in the words of docs/contributing/glossary.md; none may leave this list.
+# Pages that use the words of docs/contributing/glossary.md. Do not remove a page from this list.
 PLAIN = [
     README,
     ROOT / "CHANGELOG.md",
@@ -307,7 +307,7 @@ AVOIDED = re.compile(
 
 
 def avoided_words(text: str) -> list[str]:
-    """The words in a page's own sentences that the glossary replaces; code and links may differ."""
+    """Return the words to avoid of the glossary that a page uses outside of code and links."""
     own = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", prose(text))
     return AVOIDED.findall(own)
 
@@ -328,11 +328,11 @@ def test_a_word_to_avoid_is_noticed() -> None:
     ]
 
 
-# ---------------------------------------------------------------- what it points to
+# ---------------------------------------------------------------- links and citations
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors GitHub makes of a page's headings."""
+    """Return the anchors that GitHub makes from the headings of a page."""
     headings = re.findall(r"^#+ +(.*)$", prose(text), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -354,7 +354,7 @@ def broken_links(page: Path, text: str) -> list[str]:
 
 
 def known_names() -> set[str]:
-    """Every function of the tests, seeded bugs among them."""
+    """Return the names of all functions of the tests, including seeded bugs."""
     return {
         name
         for path in sorted((ROOT / "tests").rglob("*.py"))
@@ -363,7 +363,7 @@ def known_names() -> set[str]:
 
 
 def stale_citations(text: str, known: set[str]) -> list[str]:
-    """Paths and tests named in backticks that are not there."""
+    """Return paths and tests in backticks that do not exist."""
     complaints = []
     for cited in re.findall(r"`([^`\n]+)`", prose(text)):
         if re.fullmatch(r"(src|tests|docs|bench|examples)/[\w./-]+", cited):
@@ -411,7 +411,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 def outcome_types(root: type[Outcome] = Outcome) -> Iterator[type[Outcome]]:
-    """Every outcome there is, but the two that only group others."""
+    """Yield all outcomes except the two that only group others."""
     for kind in root.__subclasses__():
         if kind is not outcomes.Refusal and kind.__module__.startswith("semel."):
             yield kind
@@ -480,7 +480,7 @@ UNITS = {
 
 
 def value_of(cell: str) -> int | None:
-    """Read a printed limit: a number with a unit, or a power of two less one."""
+    """Parse a printed limit: a number with a unit, or a power of two minus one."""
     if power := re.fullmatch(r"2\^(\d+) - 1", cell):
         return int(2 ** int(power[1])) - 1
     if number := re.fullmatch(r"([\d,]+)(?: (\w+))?", cell):
@@ -504,7 +504,7 @@ def test_the_page_of_limits_has_every_limit_as_it_is() -> None:
 
 
 def printed_http_limits(text: str) -> dict[str, int | None]:
-    """Read the table of HTTP, whose names are fields; times are in milliseconds."""
+    """Parse the table of HTTP limits by field name; times are in milliseconds."""
     section = text.partition("\n## HTTP\n")[2].partition("\n## ")[0]
     rows = [row for row in table_rows(section) if len(row) == 4 and row[0].startswith("`")]
     return {code_of(row[0]): value_of(row[1]) for row in rows}
@@ -561,7 +561,7 @@ def test_the_format_has_every_table_of_the_checkpoint() -> None:
 
 
 def example_bytes() -> bytes:
-    """The journal of the worked example, made by the engine's own codec."""
+    """Return the journal of the worked example, written by the codec of the engine."""
     time_ms = 1_700_000_000_000
     mark = ProducerStamp("p", "dense", 0, None, 0, 0, digest_of(b"hello"), None)
     row = StreamRow(1, "a", "i", "text/plain", time_ms)

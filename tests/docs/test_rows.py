@@ -1,4 +1,4 @@
-"""Every promise of the seeds has a test, a replacement or a plan; and a gap would be noticed."""
+"""Every row of the seeds has a test, a replacement or a plan, and a missing one is reported."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/reference/spark.md against the source: options, columns, errors, limits."""
+"""Checks docs/reference/spark.md against the source: options, columns, errors, limits."""
 
 import re
 from pathlib import Path
@@ -48,16 +48,16 @@ def test_every_column_stands_in_the_page_with_its_type() -> None:
 
 
 def phrases(cell: str) -> list[str]:
-    """The words of an error as printed, without what is filled in."""
+    """Return the fixed parts of the text of an error."""
     return [part.strip(" ,.:") for part in re.split(r"\.\.\.|\d+", cell) if part.strip(" ,.:")]
 
 
 def test_every_error_of_the_page_is_said_by_the_source() -> None:
-    said = re.sub(r'"\s*\n\s*f?"|\{[^}]*\}', " ", SOURCES)  # texts over many lines, and their gaps
-    said = re.sub(r"\s+", " ", said)
+    messages = re.sub(r'"\s*\n\s*f?"|\{[^}]*\}', " ", SOURCES)  # join split literals, drop fields
+    messages = re.sub(r"\s+", " ", messages)
     shown = [cell for cell in first_cells(section("Errors")) if cell not in SPARKS_OWN]
     assert len(shown) > 15
-    missing = [part for cell in shown for part in phrases(cell) if part not in said]
+    missing = [part for cell in shown for part in phrases(cell) if part not in messages]
     assert missing == []
 
 

@@ -1,4 +1,4 @@
-"""The page about testing lists every action of the proxy and all that the checkers find."""
+"""The page about testing lists all actions of the proxy and all findings of the checkers."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/test-your-application.
 
 
 def first_cells(heading: str) -> set[str]:
-    """The code in the first column of the table that has this heading."""
+    """Return the code in the first column of the table with this heading."""
     table = PAGE.read_text(encoding="utf-8").partition(f"| {heading} |")[2].partition("\n\n")[0]
     cells = [row.split(" | ")[0] for row in table.splitlines()[2:]]
     return {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)}

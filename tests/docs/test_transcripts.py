@@ -1,8 +1,8 @@
-"""What the pages show of a terminal happens: each command is typed in, and its answer compared.
+"""Runs the terminal transcripts of the pages, and compares the output of each command.
 
-A transcript is a `text` fence with lines that begin with `$ `. Those of a page share one server, in
-place of the `semel serve` that they show. Of curl's answers, which tell much, only the lines shown
-must be there, in that order.
+A transcript is a `text` fence with lines that begin with `$ `. All transcripts of a page share one
+server, which replaces the `semel serve` that they show. The output of curl may have more lines than
+the transcript, but must have the lines of the transcript in the same order.
 """
 
 import os
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 
 def transcript(text: str) -> list[Line]:
-    """The commands of a page's transcripts, and what is shown after each."""
+    """Return the commands of the transcripts of a page, each with the output shown."""
     found: list[Line] = []
     for fence in fences(text):
         if fence.info == "text" and fence.body.startswith("$ "):
@@ -43,11 +43,11 @@ def transcript(text: str) -> list[Line]:
     return found
 
 
-def complaints(lines: list[Line], place: Path) -> Iterator[str]:
-    server = Server(place / "data")
+def complaints(lines: list[Line], directory: Path) -> Iterator[str]:
+    server = Server(directory / "data")
     try:
         for line in lines:
-            told = answer_to(line.command, server, place).replace(str(server.port), SHOWN_PORT)
+            told = answer_to(line.command, server, directory).replace(str(server.port), SHOWN_PORT)
             rest = iter(told.splitlines())
             is_right = (
                 all(shown in rest for shown in line.shown)
@@ -60,12 +60,12 @@ def complaints(lines: list[Line], place: Path) -> Iterator[str]:
         server.kill()
 
 
-def answer_to(command: str, server: Server, place: Path) -> str:
+def answer_to(command: str, server: Server, directory: Path) -> str:
     if command.startswith("semel serve"):
         return server.greeting
     run = subprocess.run(
         ["bash", "-c", command.replace(f"localhost:{SHOWN_PORT}", f"127.0.0.1:{server.port}")],
-        cwd=place,
+        cwd=directory,
         env={
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -1,4 +1,4 @@
-"""Client and AsyncClient as one: a test is written once and run with each."""
+"""One synchronous interface for Client and AsyncClient, so that a test can run with both."""
 
 import asyncio
 import inspect
@@ -15,12 +15,12 @@ KINDS = ("sync", "async")
 
 
 def client_of(kind: str, url: str, **options: Any) -> Any:
-    """Make a client whose calls wait, of either kind."""
+    """Make a client of either kind with synchronous calls."""
     return Client(url, **options) if kind == "sync" else Waiting(url, **options)
 
 
 class Waiting:
-    """An AsyncClient on a loop of its own."""
+    """An AsyncClient on its own loop, with synchronous calls."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self._runner = asyncio.Runner()
@@ -30,7 +30,7 @@ class Waiting:
         return _waiting(self._runner, getattr(self._client, name))
 
     def waiting(self, call: Any) -> Any:
-        """Let a call of something this client has made wait."""
+        """Make a call of an object of this client synchronous."""
         return _waiting(self._runner, call)
 
     def owns(self, client: AsyncClient) -> bool:
@@ -81,7 +81,7 @@ class _BlockProxy(_Proxy):
 
 
 def _waiting(runner: asyncio.Runner, found: Any) -> Any:
-    """Turn what is awaited into what waits."""
+    """Turn an asynchronous object into a synchronous one."""
     if isinstance(found, AsyncTail):
         return _TailProxy(runner, found)
     if isinstance(found, AsyncTransaction | AsyncSinkTask | AsyncProducer):

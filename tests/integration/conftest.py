@@ -1,4 +1,4 @@
-"""A server for the tests of a file, and a client of either kind: a test with it runs twice."""
+"""A server for the tests of a file, and a client: a test with the client runs once per kind."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A server that does as a test says, one connection at a time."""
+"""A server whose behavior a test defines, with one connection at a time."""
 
 import socket
 import threading
@@ -12,9 +12,9 @@ Behaviour = Callable[["Listener", socket.socket], None]
 
 
 class Listener:
-    """Listens until the end of a `with`; `behave` is called for each connection.
+    """Listens until the end of a `with` block, and calls `behave` for each connection.
 
-    `requests` are those that came whole, `connections` how many were made.
+    `requests` has the complete requests, `connections` is the number of connections.
     """
 
     def __init__(self, behave: Behaviour) -> None:
@@ -40,7 +40,7 @@ class Listener:
         self._door.close()
 
     def take(self, line: socket.socket) -> bool:
-        """Read one request; False if the client has hung up."""
+        """Read one request; return False if the client has closed the connection."""
         data = b""
         while b"\r\n\r\n" not in data or len(data.partition(b"\r\n\r\n")[2]) < _length(data):
             received = line.recv(65536)
@@ -71,23 +71,23 @@ def _length(data: bytes) -> int:
 
 
 def silent(listener: Listener, line: socket.socket) -> None:
-    """Take a request and say nothing."""
+    """Read a request and send no response."""
     if listener.take(line):
         listener.is_over.wait(PATIENCE_SECONDS)
 
 
 def deaf(listener: Listener, line: socket.socket) -> None:
-    """Read nothing at all."""
+    """Accept the connection and read nothing."""
     listener.is_over.wait(PATIENCE_SECONDS)
 
 
 def closing(listener: Listener, line: socket.socket) -> None:
-    """Take a request and hang up."""
+    """Read a request and close the connection."""
     listener.take(line)
 
 
 def answering(*answers: bytes) -> Behaviour:
-    """Give these answers on every connection, one to each request, then hang up."""
+    """Send these responses on every connection, one for each request, then close it."""
 
     def behave(listener: Listener, line: socket.socket) -> None:
         for answer in answers:

@@ -1,4 +1,4 @@
-"""A server that keeps every byte it gets, and a client that keeps every byte it is given."""
+"""A server and a client that keep every byte they receive."""
 
 import socket
 import threading
@@ -11,7 +11,7 @@ PATIENCE_SECONDS = 20.0
 
 
 def eventually(fact: Callable[[], bool]) -> bool:
-    """Wait for something that must happen soon."""
+    """Wait until `fact` is true; return False after the timeout."""
     until = time.monotonic() + PATIENCE_SECONDS
     while not fact():
         if time.monotonic() > until:
@@ -21,7 +21,7 @@ def eventually(fact: Callable[[], bool]) -> bool:
 
 
 class Line:
-    """One connection a recorder accepted."""
+    """One connection that a recorder accepted."""
 
     def __init__(self, line: socket.socket) -> None:
         self.socket = line
@@ -30,13 +30,13 @@ class Line:
 
 
 def plain_answer(request: bytes) -> bytes:
-    """Say the body back."""
+    """Return a response with the body of the request, or with its path if it has no body."""
     body = b"said " + (request.partition(b"\r\n\r\n")[2] or request.split(b" ")[1])
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 class Recorder:
-    """Answers every whole request with `answer(request)`, in the order they are whole."""
+    """Sends `answer(request)` for every complete request of a connection, in order."""
 
     def __init__(self, answer: Callable[[bytes], bytes] = plain_answer) -> None:
         self.lines: list[Line] = []
@@ -69,11 +69,11 @@ class Recorder:
 
     @property
     def end(self) -> str:
-        """How the first connection ended; empty while it has not."""
+        """How the first connection ended; empty while it is open."""
         return self.lines[0].end if self.lines else ""
 
     def lock(self) -> None:
-        """Answer nothing until unlocked."""
+        """Send no responses until `unlock`."""
         self._gate.clear()
 
     def unlock(self) -> None:
@@ -92,14 +92,14 @@ class Recorder:
 
     def _serve(self, line: Line) -> None:
         whole: SimpleQueue[bytes | None] = SimpleQueue()
-        speaking = threading.Thread(target=self._speak, args=(line, whole))
-        speaking.start()
+        responding = threading.Thread(target=self._respond, args=(line, whole))
+        responding.start()
         with line.socket:
-            line.end = self._hear(line, whole)
+            line.end = self._receive(line, whole)
             whole.put(None)
-            speaking.join(PATIENCE_SECONDS)
+            responding.join(PATIENCE_SECONDS)
 
-    def _hear(self, line: Line, whole: "SimpleQueue[bytes | None]") -> str:
+    def _receive(self, line: Line, whole: "SimpleQueue[bytes | None]") -> str:
         start = 0
         while True:
             try:
@@ -114,7 +114,7 @@ class Recorder:
                 whole.put(line.got[start:end])
                 start = end
 
-    def _speak(self, line: Line, whole: "SimpleQueue[bytes | None]") -> None:
+    def _respond(self, line: Line, whole: "SimpleQueue[bytes | None]") -> None:
         while (request := whole.get()) is not None:
             self._gate.wait(PATIENCE_SECONDS)
             with suppress(OSError):
@@ -122,7 +122,7 @@ class Recorder:
 
 
 def request_end(data: bytes, start: int) -> int | None:
-    """Where the request that begins at `start` ends, if all of it is there."""
+    """Return the end of the request that begins at `start`; None if it is incomplete."""
     head, empty_line, _ = data[start:].partition(b"\r\n\r\n")
     if not empty_line:
         return None
@@ -139,7 +139,7 @@ def request_end(data: bytes, start: int) -> int | None:
 
 
 class Caller:
-    """One connection of a client, raw."""
+    """One raw connection of a client."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
@@ -156,7 +156,7 @@ class Caller:
         return self
 
     def until(self, ending: bytes) -> bytes:
-        """Read until what came ends so; everything so far."""
+        """Read until the received bytes end with `ending`; return all received bytes."""
         while not self.got.endswith(ending):
             piece = self.socket.recv(65536)
             assert piece, f"closed after {self.got!r}"
@@ -164,7 +164,7 @@ class Caller:
         return self.got
 
     def rest_or_answer(self, ending: bytes) -> None:
-        """Read until what came ends so, or with 502, or the connection ends."""
+        """Read until the received bytes end with `ending` or a 502, or the connection ends."""
         with suppress(ConnectionResetError):
             while not self.got.endswith((ending, b"bad gateway\n")):
                 piece = self.socket.recv(65536)
@@ -173,7 +173,7 @@ class Caller:
                 self.got += piece
 
     def rest(self) -> str:
-        """Read to the end of the connection; how it ended."""
+        """Read to the end of the connection; return how it ended."""
         try:
             while piece := self.socket.recv(65536):
                 self.got += piece
@@ -187,6 +187,6 @@ def post(body: bytes, *fields: bytes) -> bytes:
     return b"\r\n".join(lines) + body
 
 
-def said(body: bytes) -> bytes:
-    """What the recorder answers to a post."""
+def echo(body: bytes) -> bytes:
+    """Return the response of the recorder to a POST of this body."""
     return plain_answer(b"\r\n\r\n" + body)

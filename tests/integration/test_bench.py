@@ -1,4 +1,4 @@
-"""The benchmarks of the engine run and report; how fast is for people to judge."""
+"""The benchmarks of the engine run and write a report. The speed is not checked."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# What must have been more than nothing for the benchmark to have measured anything.
+# The figures of each benchmark that must be greater than zero.
 POSITIVE = {
     "engine": [
         "256 B durable",

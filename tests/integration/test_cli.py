@@ -1,4 +1,4 @@
-"""The command line on real directories."""
+"""The commands of semel on real directories."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(filled: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """A copy of the directory, which a test may damage."""
     shutil.copytree(filled, tmp_path / "data")
     return tmp_path / "data"
 

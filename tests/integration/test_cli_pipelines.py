@@ -47,8 +47,8 @@ def id(request: pytest.FixtureRequest) -> str:
     return str(request.node.name).partition("[")[0].replace("_", "-")
 
 
-def file_of(place: Path, id: str, body: str = "return 2 * n") -> str:
-    path = place / f"{id.replace('-', '_')}.py"
+def file_of(directory: Path, id: str, body: str = "return 2 * n") -> str:
+    path = directory / f"{id.replace('-', '_')}.py"
     path.write_text(FILE.format(id=id, body=body))
     return str(path)
 

@@ -16,7 +16,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def path(served: Served, request: pytest.FixtureRequest) -> str:
-    """A stream of its own to which two producers have written."""
+    """A separate stream with messages of two producers."""
     name = str(request.node.name)
     assert served.semel("create", name, "--content-type", "text/plain").exit_code == 0
     for writer in ("till-1", "till-2"):

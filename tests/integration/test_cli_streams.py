@@ -27,7 +27,7 @@ LINE = "listening on "
 
 
 class Served:
-    """A server in a process of its own; it can be ended and started again on its port."""
+    """A server in its own process, which can be stopped and restarted on the same port."""
 
     def __init__(self, data: Path, *options: str) -> None:
         self._arguments = ["serve", "--data", str(data), *SMALL, *options]
@@ -45,7 +45,7 @@ class Served:
         self._port = int(self.url.rpartition(":")[2])
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
-        """End it; the exit code and what it printed after its one line."""
+        """Stop the server; return its exit code, and its output after the first line."""
         self._process.send_signal(number)
         out, error = self._process.communicate(timeout=60)
         return self._process.returncode, out, error
@@ -59,7 +59,7 @@ class Served:
         return [json.loads(line) for line in result.stdout.splitlines()]
 
     def refused(self, code: int, *arguments: str, given: bytes | None = None) -> str:
-        """Run what is to be refused; what it says."""
+        """Run a command that must be refused; return its error output."""
         result = self.semel(*arguments, given=given)
         assert result.exit_code == code, result.output
         assert "Traceback" not in result.output
@@ -166,8 +166,8 @@ def test_the_settings_reach_the_server(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- TLS
 
 
-def certificate(place: Path) -> tuple[str, str]:
-    cert, key = str(place / "cert.pem"), str(place / "key.pem")
+def certificate(directory: Path) -> tuple[str, str]:
+    cert, key = str(directory / "cert.pem"), str(directory / "key.pem")
     words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=semel"
     arguments = [*words.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(
@@ -517,7 +517,7 @@ def test_tail_begins_now_and_ends_by_the_users_hand(served: Served) -> None:
         lines: list[str] = []
         reader = threading.Thread(target=lambda: lines.append(output_of(process).readline()))
         reader.start()
-        # When it has begun nobody can see from outside: so append until it says something.
+        # The start of the tail is not visible from outside, so append until it prints something.
         while not lines:
             served.semel("append", "now", "new")
             reader.join(0.2)
@@ -550,7 +550,7 @@ def test_tail_of_nothing_does_not_wait(served: Served) -> None:
     assert result.exit_code == 69
 
 
-# ---------------------------------------------------------------- what is no server
+# ---------------------------------------------------------------- not a semel server
 
 
 def test_no_server_is_said_with_its_address_and_how_to_start_one() -> None:
@@ -563,7 +563,7 @@ def test_no_server_is_said_with_its_address_and_how_to_start_one() -> None:
 
 @contextlib.contextmanager
 def an_impostor(answer: bytes) -> Iterator[str]:
-    """Something that answers everything with the same bytes."""
+    """A server that sends the same bytes for every request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -613,7 +613,7 @@ HTML = (
 )
 def test_what_is_not_semel_is_not_believed(answer: bytes, code: int, command: str) -> None:
     if command.startswith(("append", "trim")) and answer.startswith(b"HTTP/1.1 200"):
-        code = 70  # it is asked by HEAD first, and that answer is whole
+        code = 70  # the command sends HEAD first, whose response is complete
     with an_impostor(answer) as url:
         result = CliRunner().invoke(cli, [*command.split(), "--url", url])
     assert "Traceback" not in result.output
@@ -637,7 +637,7 @@ def test_an_append_whose_answer_is_lost_is_sent_again_under_the_same_key() -> No
         while listener.take(line):
             posts = [request for request in listener.requests if request.startswith(b"POST")]
             if len(posts) == 1 and listener.requests[-1] is posts[0]:
-                return  # taken, and not answered
+                return  # read, but without a response
             line.sendall(STORED if listener.requests[-1].startswith(b"POST") else HEAD)
 
     with Listener(behave) as listener:

@@ -40,7 +40,7 @@ def post(served: Served, target: str, **document: Any) -> int:
 
 
 def begin(served: Served, name: str) -> None:
-    """A transaction that holds one message of a stream, both of that name."""
+    """Begin a transaction with one message in a stream of the same name."""
     assert served.semel("create", name, "--content-type", "text/plain").exit_code == 0
     who = {"producer_id": name, "producer_epoch": 0}
     assert post(served, "/v1/transactions", transaction_id=name, streams=[name], **who) == 201
@@ -80,7 +80,7 @@ def test_a_transaction_is_aborted_or_fenced_by_hand(served: Served, name: str) -
     begin(served, f"{name}-2")
     assert served.json("txn", "fence", f"{name}-2")[0]["state"] == "aborted"
     (epoch,) = served.json("producers", "register", f"{name}-2")
-    assert epoch["producer_epoch"] == 2, "it was raised once before"
+    assert epoch["producer_epoch"] == 2, "the epoch was raised once before"
     assert "INVALID_TXN_ID" in served.refused(1, "txn", "fence", name, "--epoch", "9")
 
 
@@ -158,7 +158,7 @@ def test_a_terminal_gets_tables() -> None:
     rows = [transactions._txn_cells(txn) for txn in (open_one, sunk)]
     table = text_table([f"title {number}" for number in range(7)], rows)
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
-    assert cells[0] == ["t\\x1b[2J"] * 2, "nothing that could harm a terminal"
+    assert cells[0] == ["t\\x1b[2J"] * 2, "control characters are escaped"
     assert cells[3] == ["prepared, stuck", "prepared"]
     assert cells[4:] == [
         ["61 s"] * 2,

@@ -27,20 +27,20 @@ from tests.integration.both import client_of
 from tests.integration.listener import Listener, answering, closing, deaf, silent
 from tests.spec.process import PATIENCE_SECONDS, ZERO, Server, offset_of
 
-SHORT_SECONDS = 0.3  # for calls that must run out of time
+SHORT_SECONDS = 0.3  # for calls that must time out
 MESSAGE_COUNT = 20
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nStream-Next-Offset: 0\r\n\r\n"
 
 
 @pytest.fixture
 def orders(client: Any, server: Server) -> Any:
-    """A JSON stream of a path nobody has used."""
+    """A JSON stream with an unused path."""
     return client.stream(server.stream().path).create("application/json")
 
 
 @pytest.fixture
 def notes(client: Any, server: Server) -> Any:
-    """A stream of text."""
+    """A text stream with an unused path."""
     return client.stream(server.stream().path).create("text/plain")
 
 
@@ -101,7 +101,7 @@ def test_a_deleted_stream_is_gone(orders: Any) -> None:
     for call in (orders.head, orders.delete, lambda: list(orders.read()), lambda: orders.append(1)):
         with pytest.raises(errors.StreamNotFound):
             call()
-    # Made anew with another media type: what was known of the first does not count.
+    # The client must not use the media type of the deleted stream.
     orders.create("text/plain").append("text")
 
 
@@ -332,7 +332,7 @@ def test_a_tail_is_ended_by_another_thread(server: Server, live: str) -> None:
         assert waiting.result(PATIENCE_SECONDS) == []
 
 
-# ---- trouble -------------------------------------------------------------------------------------
+# ---- failures ------------------------------------------------------------------------------------
 
 
 def closed_port() -> str:
@@ -423,7 +423,7 @@ def test_a_timeout_of_none_is_no_limit_and_an_omitted_one_is_the_clients(kind: s
 
 
 def late(listener: Listener, line: socket.socket) -> None:
-    """Answer a request when a call with the short timeout has given up."""
+    """Send the response after the short timeout of the call."""
     if listener.take(line):
         listener.is_over.wait(3 * SHORT_SECONDS)
         line.sendall(HEAD)
@@ -483,7 +483,7 @@ def test_a_flow_without_a_deadline_outlives_the_timeout_and_not_its_stop(
 
 
 def counting(flow: Any, stop: Any, pauses: int) -> Any:
-    """Set the stop when the flow has paused a number of times."""
+    """Run the flow, and set `stop` after a number of pauses."""
     reply = None
     while True:
         try:
@@ -583,16 +583,16 @@ def test_many_threads_share_a_client(server: Server) -> None:
 # ---- TLS -----------------------------------------------------------------------------------------
 
 
-def certificate(place: Path) -> None:
+def certificate(directory: Path) -> None:
     """Make a certificate and its key."""
     words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=semel"
     command = ["openssl", *words.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(place / "key.pem"), "-out", str(place / "cert.pem")]
+    files = ["-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem")]
     subprocess.run([*command, *files], check=True, capture_output=True)
 
 
-def tls_options(place: Path) -> tuple[str, ...]:
-    return "--tls-cert", str(place / "cert.pem"), "--tls-key", str(place / "key.pem")
+def tls_options(directory: Path) -> tuple[str, ...]:
+    return "--tls-cert", str(directory / "cert.pem"), "--tls-key", str(directory / "key.pem")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
@@ -613,7 +613,7 @@ def test_tls_is_spoken_and_certificates_are_checked(kind: str, tmp_path: Path) -
                 producer.append(blob)
         with Client(url, tls=cert) as client:
             assert client.stream("a").read_bytes().endswith(3 * blob)
-        # No time is spent on a certificate that will not get better.
+        # A bad certificate is not retried.
         with (
             client_of(kind, url, timeout=10 * PATIENCE_SECONDS) as stranger,
             pytest.raises(errors.Unavailable, match="certificate"),
@@ -626,9 +626,9 @@ def test_tls_is_spoken_and_certificates_are_checked(kind: str, tmp_path: Path) -
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
 def test_a_producer_gives_up_on_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    for place in (first, second):
-        place.mkdir()
-        certificate(place)
+    for directory in (first, second):
+        directory.mkdir()
+        certificate(directory)
     server = Server(tmp_path / "data", *tls_options(first))
     port = server.port
     try:
@@ -649,7 +649,7 @@ def test_a_file_of_certificates_that_is_not_there_is_told_at_once(kind: str) -> 
         client_of(kind, "https://127.0.0.1:1", tls="nowhere.pem")
 
 
-# ---- a server of one's own -----------------------------------------------------------------------
+# ---- local servers -------------------------------------------------------------------------------
 
 
 def test_a_local_server_lives_as_long_as_its_block(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The examples of docs/reference/python.md, written for `Client`, with an `AsyncClient` as well.
 
-tests/docs/test_docs.py runs them as they are. Here `semel.Client` and `semel.local()` return an
-async client that is waited for.
+tests/docs/test_docs.py runs them unchanged. Here `semel.Client` and `semel.local()` return an
+AsyncClient with synchronous calls.
 """
 
 import sys
@@ -48,7 +48,7 @@ def test_an_example_for_the_client_works_with_an_async_client(
             yield waiting
 
     def begun_tail(stream: AsyncStream, *arguments: Any, **options: Any) -> AsyncTail:
-        """Begin in the call, as a `Tail` does; in a program that is done by `async with`."""
+        """Begin the tail in the call, like `Tail`; programs use `async with` instead."""
         found = tail(stream, *arguments, **options)
         (owner,) = (each for each in made if each.owns(stream.client))
         owner.waiting(found.__aenter__())

@@ -88,7 +88,7 @@ def test_a_version_moves_groups_and_appends_with_its_tasks_or_not_at_all(
         sink.commit(0, [task.token], appends={totals.path: ["beside"]}, offsets=wrong)
     assert values(totals) == [1, 2]
     right = {group.name: {totals.path: (0, 2)}}
-    for _ in range(2):  # a retry is told what was done
+    for _ in range(2):  # a retry returns the same result
         sink.commit(
             0, [task.token], input="sha256:0", appends={totals.path: ["beside"]}, offsets=right
         )

@@ -1,4 +1,4 @@
-"""Transactions, commits, groups and processing of both clients, against a real server."""
+"""Transactions, commits, groups and `process` of both clients, against a real server."""
 
 import asyncio
 import inspect
@@ -42,7 +42,7 @@ def values(stream: Any, **options: Any) -> list[Any]:
 
 
 def done(client: Any, call: Any) -> Any:
-    """Wait for what a message's commit gives, of either client."""
+    """Return the result of a commit of a message, with either client."""
     return client.waiting(call) if inspect.iscoroutine(call) else call
 
 
@@ -93,7 +93,7 @@ def test_an_exception_aborts_it(client: Any, orders: Any) -> None:
     assert caught.value.reason == "abort"
     with pytest.raises(errors.InvalidTransactionState, match="aborted"):
         txn.append(orders.path, "late")
-    # The same id serves again, and so does the producer.
+    # The transaction id and the producer can be used again.
     with client.transaction(txn.id) as txn:
         txn.append(orders.path, "then")
     assert txn.epoch == 2
@@ -218,7 +218,7 @@ def test_a_task_that_is_cancelled_while_it_waits_to_commit_ends_at_once(server: 
 
             async def work() -> None:
                 async with txn:
-                    await txn._lock.__aenter__()  # as a call of another task does
+                    await txn._lock.__aenter__()  # like a call of another task
                     is_busy.set()
 
             task = asyncio.create_task(work())
@@ -248,7 +248,7 @@ def test_many_transactions_at_once_need_no_names(server: Server) -> None:
     asyncio.run(main())
     with Client(server.url) as client:
         assert sorted(values(client.stream(path))) == list(range(16))
-        # Ids are used again: the second eight had those of the first.
+        # Ids are reused: the second eight transactions have the ids of the first eight.
         assert len(client.stream(path).producers()) <= 8
 
 
@@ -357,7 +357,7 @@ def test_a_tail_goes_on_where_its_group_stands(client: Any, orders: Any) -> None
         first, second, third = next(tail), next(tail), next(tail)
         assert client.group(group).offsets() == {}
         done(client, second.commit())
-        done(client, first.commit())  # it was, with the second
+        done(client, first.commit())  # already committed with the second
         assert third.value == 3
     assert client.group(group).offsets() == {orders.path: offset_of(2)}
     with orders.tail(group=group) as tail, orders.tail(group=group) as rival:
@@ -411,7 +411,7 @@ def test_inputs_are_processed_once_and_a_second_run_finds_nothing(
         assert run(max_messages=3) == 10
     assert (run(), run()) == (1, 0)
     assert values(bills) == [number * 2 for number in range(11)]
-    # The group stands behind the marker of the transaction, too.
+    # The position of the group is also after the control record of the transaction.
     assert client.group(group).offsets() == {orders.path: offset_of(12)}
 
 
@@ -477,7 +477,7 @@ def test_two_instances_cannot_both_make_progress(
         return {bills.path: [message.value for message in batch]}
 
     def overtaken(batch: Any) -> Any:
-        # While this one works, another instance starts, and does it all.
+        # During this call another instance starts and processes everything.
         name = None if is_same else fresh("p")
         with client_of("sync", server.url) as other:
             rivals.append(other.process(group, orders.path, copy, live=False, producer_id=name))
@@ -584,7 +584,7 @@ else:
 def test_a_worker_killed_again_and_again_does_each_input_once(
     kind: str, server: Server, tmp_path: Path
 ) -> None:
-    """Fast enough for every run; the long one kills at random, the server too."""
+    """A short test; the long one kills at random moments, and kills the server too."""
     chance = random.Random(7)
     source, target, group = fresh("in"), fresh("out"), fresh("g")
     worker = tmp_path / "worker.py"
@@ -598,7 +598,7 @@ def test_a_worker_killed_again_and_again_does_each_input_once(
         for number in range(KILL_COUNT):
             inputs.append_many(range(number * INPUT_COUNT, (number + 1) * INPUT_COUNT))
             process = subprocess.Popen(command, env=environment)
-            # Some of it is done, not all: then it is killed, wherever it is.
+            # Kill the worker after a part of its inputs, at any point.
             seen += chance.randrange(1, INPUT_COUNT)
             with outputs.tail(timeout=PATIENCE_SECONDS) as tail:
                 for _ in range(seen):

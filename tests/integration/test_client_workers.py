@@ -1,4 +1,4 @@
-"""Workers that share a group, with both clients at their defaults, against a real server."""
+"""Workers that share a group, with default settings of both clients, against a real server."""
 
 import asyncio
 import inspect
@@ -50,7 +50,7 @@ def values(client: Any, path: str) -> list[Any]:
 
 
 def done(client: Any, call: Any) -> Any:
-    """Wait for what a message's commit returns, of either client."""
+    """Return the result of a commit of a message, with either client."""
     return client.waiting(call) if inspect.iscoroutine(call) else call
 
 
@@ -150,7 +150,7 @@ def test_tasks_of_one_client_are_workers_of_their_own(server: Server) -> None:
 
     async def work(client: AsyncClient, turn: asyncio.Event, after: asyncio.Event) -> str:
         async with client.stream(inputs).tail(group=group) as tail:
-            # A wait with a limit is a task of its own.
+            # A wait with a timeout runs in its own task.
             messages = [await asyncio.wait_for(anext(tail), 30) for _ in range(10)]
         await turn.wait()
         try:
@@ -259,7 +259,7 @@ def test_a_worker_that_never_asked_is_refused_once_the_group_was_moved(
         txn.commit_offsets(group, {inputs: (at, 4)})
     with other.transaction() as txn:
         txn.append(outputs, "known")
-        txn.commit_offsets(group, {inputs: 5})  # after what this client has moved
+        txn.commit_offsets(group, {inputs: 5})  # after the last move of this client
     assert values(client, outputs) == [0, 1, 2, "told", "known"]
 
 
@@ -368,7 +368,7 @@ def test_who_reads_from_elsewhere_than_the_position_is_refused(
         late = list(client.stream(inputs).read(limit=count))
         with pytest.raises(errors.PositionConflict):
             commit(client, late, outputs, group, inputs, "offsets")
-    for _ in range(2):  # where the group is, again and again, also in a stream that is made anew
+    for _ in range(2):  # also for a stream that was recreated
         at = client.group(group).offsets().get(inputs, "-1")
         right = list(client.stream(inputs).read(at, limit=3))
         commit(client, right, outputs, group, inputs, "offsets")
@@ -402,7 +402,7 @@ def test_a_sink_that_moves_a_group_says_what_it_has_read(
         with pytest.raises(errors.PositionConflict):
             sink.commit(0, appends=appends, offsets=moves)
     assert values(client, outputs) == list(range(10))
-    with client.transaction() as txn:  # it knows of the sink's move
+    with client.transaction() as txn:  # it knows the move of the sink
         txn.append(outputs, "next")
         txn.commit_offsets(group, {inputs: 11})
 
@@ -418,7 +418,7 @@ def test_what_one_worker_moves_in_any_way_is_known_to_the_others(
         with client.transaction() as txn:
             txn.append(outputs, 1)
             txn.commit_offsets(group, {inputs: first.next_offset})
-        done(client, second.commit())  # skipped: there is nothing to make of it
+        done(client, second.commit())  # skipped: no output for this message
         with client.transaction() as txn:
             txn.append(outputs, 2)
             txn.commit_message(third)
@@ -463,7 +463,7 @@ def test_a_message_of_before_moves_nothing_back(
 
 
 def pending(client: Any, inputs: str, group: str, **options: Any) -> Any:
-    """Leave a transaction undecided that moves the group."""
+    """Make a transaction that moves the group, and leave it undecided."""
     txn = client.transaction(**options)
     txn.begin()
     txn.commit_offsets(group, {inputs: 3})

@@ -1,4 +1,4 @@
-"""`semel demo` with real processes, as far as it needs no Spark."""
+"""The parts of `semel demo` that need no Spark, with real processes."""
 
 import contextlib
 import os

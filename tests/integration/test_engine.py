@@ -1,4 +1,4 @@
-"""The engine on a real directory: threads, timers, and how it stops."""
+"""The engine on a real directory: threads, timers, and stops."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ Story = Callable[[Engine, list[BaseException]], Awaitable[None]]
 
 
 def play(path: Path, story: Story) -> list[BaseException]:
-    """Open an engine that lives on after it failed, and tell it a story."""
+    """Run a story with an open engine; return the fatal errors, which do not end the process."""
     fatal: list[BaseException] = []
 
     async def main() -> None:
@@ -88,10 +88,10 @@ def test_a_failed_write_stops_the_engine_and_answers_nobody(tmp_path: Path, coun
     assert isinstance(error, DiskFailed)
 
 
-@pytest.mark.parametrize("place", ["submit", "sweep", "next_group", "written"])
-def test_a_bug_anywhere_in_the_broker_stops_the_engine(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("method", ["submit", "sweep", "next_group", "written"])
+def test_a_bug_anywhere_in_the_broker_stops_the_engine(tmp_path: Path, method: str) -> None:
     async def story(engine: Engine, fatal: list[BaseException]) -> None:
-        with patch.object(Broker, place, side_effect=InvariantBroken("planted")):
+        with patch.object(Broker, method, side_effect=InvariantBroken("planted")):
             engine._guard(engine._sweep)
             if not fatal:
                 with pytest.raises(EngineStopped):
@@ -107,7 +107,7 @@ def test_checkpoints_follow_the_rolls_and_dead_segments_go(tmp_path: Path) -> No
         for _ in range(200):
             await engine.execute(append(engine, bytes(1000)))
         await engine.execute(Delete("s", engine.clock.now_ms()))
-        await engine.settle()  # one that began before the deletion knows nothing of it
+        await engine.settle()  # wait for a checkpoint that began before the deletion
         engine.checkpoint()
         await engine.settle()
         assert engine.checkpoint_count > 1
@@ -191,7 +191,7 @@ def test_reads_that_wait_for_their_turn_are_answered_before_the_end(
 
 
 def test_transactions_live_on_in_a_real_directory(tmp_path: Path) -> None:
-    """Two lives: chunks staged in the first are committed in the second, beside an abort."""
+    """Chunks staged in the first run are committed in the second run, which also aborts."""
 
     async def first(engine: Engine, _fatal: list[BaseException]) -> None:
         now_ms = engine.clock.now_ms()

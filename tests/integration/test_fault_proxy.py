@@ -1,4 +1,4 @@
-"""Every fault, as the client and the server see it: byte by byte, from outside."""
+"""Every fault, checked by the bytes that the client and the server receive."""
 
 import asyncio
 import socket
@@ -18,10 +18,10 @@ from tests.integration.recorder import (
     PATIENCE_SECONDS,
     Caller,
     Recorder,
+    echo,
     eventually,
     plain_answer,
     post,
-    said,
 )
 
 BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\n"
@@ -49,13 +49,13 @@ def event_stream(request: bytes) -> bytes:
     return plain_answer(request)
 
 
-# ---------------------------------------------------------------- what passes
+# ---------------------------------------------------------------- no fault
 
 
 def test_what_passes_is_the_same_byte_for_byte() -> None:
     with Recorder() as server, faults(server) as proxy, Caller(proxy.port) as client:
         request = post(b"one", b"X-Odd:  two  spaces")
-        assert client.send(request).until(b"said one") == said(b"one")
+        assert client.send(request).until(b"said one") == echo(b"one")
         assert server.requests == [request]
         assert proxy.counts == {"connections": 1, "requests": 1, "pass": 1}
 
@@ -65,10 +65,10 @@ def test_pipelined_requests_reach_the_server_together_and_are_answered_in_order(
         server.lock()
         requests = [post(b"%d" % number) for number in range(5)]
         client.send(*requests)
-        # All five are there while not one is answered.
+        # The server has all five requests before it sends a response.
         assert eventually(lambda: bool(server.lines) and server.lines[0].got == b"".join(requests))
         server.unlock()
-        assert client.until(b"said 4") == b"".join(said(b"%d" % number) for number in range(5))
+        assert client.until(b"said 4") == b"".join(echo(b"%d" % number) for number in range(5))
         assert len(server.lines) == 1
 
 
@@ -119,7 +119,7 @@ def test_a_client_that_expects_to_be_told_to_go_on_is() -> None:
     with Recorder(answer) as server, faults(server) as proxy, Caller(proxy.port) as client:
         head, body = post(b"one", b"Expect: 100-continue")[:-3], b"one"
         assert client.send(head).until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert client.send(body).until(b"said one").endswith(said(b"one"))
+        assert client.send(body).until(b"said one").endswith(echo(b"one"))
         assert client.got.count(b"100 Continue") == 1
 
 
@@ -127,7 +127,7 @@ def test_a_client_that_ends_its_side_still_gets_its_answers() -> None:
     with Recorder() as server, faults(server) as proxy, Caller(proxy.port) as client:
         client.send(post(b"one"), post(b"two")).socket.shutdown(socket.SHUT_WR)
         assert client.rest() == "eof"
-        assert client.got == said(b"one") + said(b"two")
+        assert client.got == echo(b"one") + echo(b"two")
         assert eventually(lambda: server.end == "eof")
 
 
@@ -138,7 +138,7 @@ def test_bytes_that_are_no_request_end_the_connection() -> None:
         assert server.requests == []
 
 
-# ---------------------------------------------------------------- what is lost
+# ---------------------------------------------------------------- lost messages
 
 
 def test_a_dropped_request_never_reaches_the_server_and_the_client_sees_the_end() -> None:
@@ -187,7 +187,7 @@ def test_those_before_a_dropped_one_are_answered_and_those_behind_it_are_counted
             assert eventually(lambda: server.lines[0].got == both)
             server.unlock()
             assert client.rest() == "eof"
-            assert client.got == said(b"one")
+            assert client.got == echo(b"one")
         assert eventually(lambda: proxy.dropped_after_commit == 2)
 
 
@@ -196,11 +196,11 @@ def test_a_request_behind_a_dropped_one_on_its_connection_is_never_sent() -> Non
     with Recorder() as server, faults(server, *script) as proxy, Caller(proxy.port) as client:
         client.send(post(b"one"), post(b"two"), post(b"three"))
         client.rest()
-        assert client.got == said(b"one")
+        assert client.got == echo(b"one")
         assert server.bodies == [b"one"]
 
 
-# ---------------------------------------------------------------- what comes late, twice, too early
+# ---------------------------------------------------------------- delays, copies and reordering
 
 
 def test_a_delayed_request_arrives_later_than_one_of_another_connection() -> None:
@@ -221,7 +221,7 @@ def test_a_copy_sent_before_comes_on_another_connection_and_its_answer_is_kept_b
 
     with Recorder(numbered) as server, faults(server, Action.DUPLICATE_BEFORE) as proxy:
         with Caller(proxy.port) as client:
-            client.send(post(b"one")).until(b"\r\n\r\n1")  # the second answer
+            client.send(post(b"one")).until(b"\r\n\r\n1")  # the response to the second copy
         assert server.requests == [post(b"one")] * 2
         assert [line.got for line in server.lines] == [post(b"one")] * 2
         assert proxy.counts["duplicate_before"] == 1
@@ -230,7 +230,7 @@ def test_a_copy_sent_before_comes_on_another_connection_and_its_answer_is_kept_b
 def test_a_copy_sent_after_comes_when_the_client_has_its_answer() -> None:
     with Recorder() as server, faults(server, Action.DUPLICATE_AFTER) as proxy:
         with Caller(proxy.port) as client:
-            assert client.send(post(b"one")).until(b"said one") == said(b"one")
+            assert client.send(post(b"one")).until(b"said one") == echo(b"one")
             assert eventually(lambda: len(server.requests) == 2)
             client.send(post(b"two")).until(b"said two")
         assert server.bodies == [b"one", b"one", b"two"]
@@ -241,7 +241,7 @@ def test_the_second_of_two_pipelined_requests_overtakes_the_first_but_not_its_an
     with Recorder() as server, faults(server, Action.REORDER) as proxy:
         with Caller(proxy.port) as client:
             client.send(post(b"one"), post(b"two"), post(b"three"))
-            assert client.until(b"said three") == said(b"one") + said(b"two") + said(b"three")
+            assert client.until(b"said three") == echo(b"one") + echo(b"two") + echo(b"three")
         assert server.bodies == [b"two", b"one", b"three"]
         assert proxy.counts["reorder"] == 1
         assert proxy.counts["pass"] == 1
@@ -268,7 +268,7 @@ def test_a_request_nobody_overtakes_goes_on_alone() -> None:
         assert proxy.counts["reorder_alone"] == 1
 
 
-# ---------------------------------------------------------------- what is cut
+# ---------------------------------------------------------------- truncated messages
 
 
 @pytest.mark.parametrize("body", [b"a body of some length", b""], ids=["body", "head"])
@@ -290,8 +290,8 @@ def test_a_cut_answer_reaches_the_client_in_part() -> None:
         with Caller(proxy.port) as client:
             assert client.send(post(b"one")).rest() == "eof"
             assert client.got.startswith(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n")
-            assert said(b"one").startswith(client.got)
-            assert client.got != said(b"one")
+            assert echo(b"one").startswith(client.got)
+            assert client.got != echo(b"one")
         assert proxy.dropped_after_commit == 1
 
 
@@ -318,7 +318,7 @@ def test_an_event_stream_is_cut_within_an_event(seed: int) -> None:
         assert proxy.dropped_after_commit == 0
 
 
-# ---------------------------------------------------------------- what hangs, creeps or breaks
+# ---------------------------------------------------------------- stalls, slow data and resets
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_half_open_connection_says_nothing_and_takes_nothing(
             with pytest.raises(TimeoutError):
                 client.socket.recv(1)
             client.socket.settimeout(PATIENCE_SECONDS)
-            client.rest()  # in the end it is closed
+            client.rest()  # the connection is closed at last
             assert client.got == b""
         assert server.bodies == bodies
         assert proxy.dropped_after_commit == len(bodies)
@@ -349,7 +349,7 @@ def test_a_trickle_comes_in_small_pieces_and_complete() -> None:
             client.send(post(b"one"))
             while b"said one" not in b"".join(pieces):
                 pieces.append(client.socket.recv(65536))
-        assert b"".join(pieces) == said(b"one")
+        assert b"".join(pieces) == echo(b"one")
         assert len(pieces) > 5
         assert server.requests == [post(b"one")]
 
@@ -373,7 +373,7 @@ def test_a_bad_gateway_answers_instead_and_the_connection_goes_on(
     with Recorder() as server, faults(server, action) as proxy:
         with Caller(proxy.port) as client:
             assert client.send(post(b"one")).until(b"bad gateway\n").startswith(BAD_GATEWAY)
-            client.send(post(b"two")).until(said(b"two"))
+            client.send(post(b"two")).until(echo(b"two"))
         assert server.bodies == bodies
         assert proxy.dropped_after_commit == len(bodies) - 1
 
@@ -386,7 +386,7 @@ def test_a_bad_gateway_has_no_body_for_a_head(action: Action) -> None:
 
     with Recorder(answer) as server, faults(server, action) as proxy, Caller(proxy.port) as client:
         client.send(b"HEAD /x HTTP/1.1\r\n\r\n").until(b"\r\n\r\n")
-        client.send(post(b"two")).until(said(b"two"))
+        client.send(post(b"two")).until(echo(b"two"))
         assert client.got.startswith(BAD_GATEWAY)
         assert b"bad gateway\n" not in client.got
 
@@ -395,12 +395,12 @@ def test_a_stale_connection_closes_right_after_an_answer_that_did_not_say_so() -
     with Recorder() as server, faults(server, Action.STALE) as proxy:
         with Caller(proxy.port) as client:
             assert client.send(post(b"one")).rest() == "eof"
-            assert client.got == said(b"one")
+            assert client.got == echo(b"one")
             assert b"close" not in client.got
         assert proxy.dropped_after_commit == 0
 
 
-# ---------------------------------------------------------------- the server goes
+# ---------------------------------------------------------------- server restarts
 
 
 def test_a_server_that_is_down_closes_the_connection_and_one_elsewhere_is_found() -> None:
@@ -439,7 +439,7 @@ def test_an_address_that_is_none_is_refused_at_once() -> None:
         proxy.target = "x"
 
 
-# ---------------------------------------------------------------- a long line
+# ---------------------------------------------------------------- latency
 
 
 def test_messages_on_a_long_line_do_not_wait_for_each_other() -> None:
@@ -454,9 +454,9 @@ def test_messages_on_a_long_line_do_not_wait_for_each_other() -> None:
         client.send(*requests)
         client.got = client.socket.recv(1)
         assert monotonic() - started >= seconds
-        # One after the other, four would not even have left when the first is back.
+        # If each request waited for the previous response, the server would have only one.
         assert server.requests == requests
-        assert client.until(b"said 4") == b"".join(said(b"%d" % n) for n in range(5))
+        assert client.until(b"said 4") == b"".join(echo(b"%d" % n) for n in range(5))
 
 
 def test_a_bug_of_the_proxy_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,7 +469,7 @@ def test_a_bug_of_the_proxy_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -
         assert eventually(lambda: proxy.counts["connections"] == 1 and not proxy._sessions)
 
 
-# ---------------------------------------------------------------- its life
+# ---------------------------------------------------------------- start and stop
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -479,7 +479,7 @@ def test_it_runs_on_the_loop_of_its_user(loop_factory: object) -> None:
         async with FaultProxy(server.url, plan) as proxy:
             reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
             writer.write(post(b"one"))
-            assert await reader.readexactly(len(said(b"one"))) == said(b"one")
+            assert await reader.readexactly(len(echo(b"one"))) == echo(b"one")
             writer.write(post(b"two"))
             with pytest.raises(ConnectionResetError):
                 await reader.read()
@@ -525,7 +525,7 @@ def test_leaving_while_answers_are_waited_for_closes_everything() -> None:
             client.send(post(b"one"), post(b"two"))
             assert eventually(lambda: server.bodies == [b"one", b"two"])
             accepted = server.lines[0].socket
-            accepted.sendall(said(b"one"))  # dropped; the answer to the other one never comes
+            accepted.sendall(echo(b"one"))  # dropped; the other request gets no response
             assert client.rest() == "eof"
         assert eventually(lambda: server.end != "")
 
@@ -541,7 +541,7 @@ def test_any_mix_of_faults_leaves_every_answered_request_at_the_server_once_per_
             body = b"<%d>" % number
             with Caller(proxy.port) as client:
                 client.send(post(body)).rest_or_answer(b"said " + body)
-                if client.got == said(body):
+                if client.got == echo(body):
                     answered.add(body)
         assert len(answered) > 50
         for body in answered:

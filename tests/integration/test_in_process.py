@@ -1,4 +1,4 @@
-"""The server inside the test: real engine, real sockets, and nothing left behind."""
+"""The server in the test process, with a real engine and real sockets, and its cleanup."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""`semel.local()`: a process of its own that starts, dies and comes back as it is told."""
+"""`semel.local()`: a server process that can be started, killed and restarted."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def content(server: LocalServer) -> bytes:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

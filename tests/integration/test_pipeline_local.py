@@ -1,4 +1,4 @@
-"""Graphs on a real server, run inside this process."""
+"""Graphs run by the local engine in this process, against a real server."""
 
 import itertools
 import random
@@ -33,11 +33,11 @@ SEED = 5
 
 
 class Killed(BaseException):
-    """A thread dies here, as if its process did."""
+    """Ends a thread as if its process had been killed."""
 
 
 class Place:
-    """A server, and names nobody else uses there."""
+    """A server, and names that no other test uses."""
 
     def __init__(self, server: LocalServer, number: int) -> None:
         self.server = server
@@ -79,7 +79,7 @@ def place(server: LocalServer) -> Place:
 
 
 def dies_at(processor: str, boundary: str, times: int = 1) -> Callable[[str, str], None]:
-    """Kill a processor when it comes to a boundary for the so-manyth time."""
+    """Return a hook that kills a processor when it reaches a boundary `times` times."""
     left = itertools.count(1)
 
     def at(here: str, point: str) -> None:
@@ -90,7 +90,7 @@ def dies_at(processor: str, boundary: str, times: int = 1) -> Callable[[str, str
 
 
 def run_to_death(graph: Graph, at: Callable[[str, str], None]) -> bool:
-    """Run until a processor is killed; tell whether one was."""
+    """Run the graph; return whether a processor was killed."""
     with Runner(graph, available_now=True, at=at) as runner:
         assert runner.wait(PATIENCE_SECONDS)
         assert set(runner.stopped.values()) <= {"Killed: "}
@@ -101,7 +101,7 @@ def same(message: Any) -> Any:
     return message
 
 
-# ---- legs ----------------------------------------------------------------------------------------
+# ---- outputs -------------------------------------------------------------------------------------
 
 
 # rows: C01, C24
@@ -122,7 +122,7 @@ def test_a_graph_forks_and_joins(place: Place) -> None:
     assert place.read("pairs") == [[n, n + 100] for n in range(10)]
     assert {one.state for one in figures.values()} == {RunState.ENDED}
     assert figures["pair"].read == 20
-    assert run(graph)["fork"].read == 0, "all was done before"
+    assert run(graph)["fork"].read == 0, "everything was processed before"
 
 
 # rows: C22
@@ -308,7 +308,7 @@ def test_one_stopped_processor_stops_a_run_that_would_go_on(place: Place) -> Non
         assert runner.gauges["idle"].state is RunState.ENDED
 
 
-# ---- steps that are done again -------------------------------------------------------------------
+# ---- repeated steps ------------------------------------------------------------------------------
 
 
 # rows: C03, C08, C09, C10, C11, C12
@@ -401,7 +401,7 @@ def test_at_most_once_never_repeats_and_may_lose(place: Place) -> None:
     assert all(count == 1 for count in Counter(seen).values())
     assert all(count == 1 for count in Counter(place.read("out")).values())
     lost = set(seen) - set(place.read("out"))
-    assert lost == {1, 2, 3}, "the step that was killed between its positions and its outputs"
+    assert lost == {1, 2, 3}, "the step killed between the commit of its positions and its outputs"
 
 
 def test_at_most_once_tells_that_a_failed_step_is_lost(place: Place) -> None:
@@ -477,7 +477,7 @@ def test_a_group_moved_under_a_running_step_stops_it(place: Place) -> None:
 
 
 def pinning(place: Place, path: str, start: int, to: int) -> Callable[[str, str], None]:
-    """Let another instance pin the first step, just before this one does."""
+    """Return a hook that lets another instance pin the first step just before this one."""
     incarnation = place.server.stream(path).head().incarnation or ""
     theirs = PinnedRange(incarnation, print_offset(start), print_offset(to))
 
@@ -542,7 +542,7 @@ def test_what_is_trimmed_under_a_processor_stops_it(place: Place) -> None:
     other = place.graph()
     other.stream("fresh", in_=path, out=place.path("out"))(same)
     run(other)
-    assert place.read("out") == [3], "who was never there begins with what is left"
+    assert place.read("out") == [3], "a group without a position begins with the first message left"
 
 
 def test_a_join_that_does_not_pair_any_more_says_so(place: Place) -> None:
@@ -624,7 +624,7 @@ def test_a_source_that_raises_stops_and_keeps_what_it_gave(place: Place) -> None
     graph.stream("p", in_=place.path("out"), out=place.path("copy"))(same)
     with pytest.raises(ProcessorStopped, match="the source raised OSError: no file"):
         run(graph)
-    assert place.read("copy") == [1], "what was there was processed before the run ended"
+    assert place.read("copy") == [1], "existing messages are processed before the run ends"
 
 
 def test_an_error_that_cannot_be_printed_stops_its_processor(place: Place) -> None:
@@ -688,7 +688,7 @@ def test_a_running_graph_follows_its_inputs_until_it_is_stopped(place: Place) ->
     graph.stream("q", alts=[place.path("mid")], out=place.path("out"))(same)
     runner = Runner(graph)
     with runner:
-        assert runner.start() is runner, "once is enough"
+        assert runner.start() is runner, "a second start has no effect"
         for n in range(3):
             place.fill("in", n)
             with place.server.stream(place.path("out")).tail(timeout=PATIENCE_SECONDS) as tail:
@@ -786,11 +786,11 @@ def test_a_pin_whose_answer_never_comes_is_asked_for_again(place: Place) -> None
 
 @contextmanager
 def mute_once(url: str, request: bytes) -> Iterator[str]:
-    """A door to a server that swallows the first request of a kind, and stays open."""
+    """Run a proxy that drops the first request of a kind and keeps the connection open."""
     host, _, port = url.removeprefix("http://").partition(":")
     left = [request]
 
-    class Door(socketserver.BaseRequestHandler):
+    class Proxy(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with socket.create_connection((host, int(port))) as inner:
                 threading.Thread(target=self.answer, args=(inner,), daemon=True).start()
@@ -802,15 +802,15 @@ def mute_once(url: str, request: bytes) -> Iterator[str]:
 
         def answer(self, inner: socket.socket) -> None:
             with suppress(OSError):
-                while told := inner.recv(1 << 16):
-                    self.request.sendall(told)
+                while data := inner.recv(1 << 16):
+                    self.request.sendall(data)
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Door) as door:
-        door.daemon_threads = True
-        threading.Thread(target=door.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{door.server_address[1]}"
-        assert not left, "nothing of that kind was asked"
-        door.shutdown()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Proxy) as proxy:
+        proxy.daemon_threads = True
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{proxy.server_address[1]}"
+        assert not left, "no request of that kind was sent"
+        proxy.shutdown()
 
 
 def test_a_graph_ends_with_its_inputs(place: Place) -> None:
@@ -934,7 +934,7 @@ def test_a_trace_is_trimmed(place: Place, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Distant:
-    """An engine that reads by itself and stages what it makes, as one on other machines does."""
+    """An engine that reads its inputs and stages its outputs, like an engine on other machines."""
 
     reads_ahead = False
     step_messages_max = 3

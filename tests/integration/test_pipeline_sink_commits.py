@@ -1,4 +1,4 @@
-"""Steps committed as versions of a sink, without Spark: what engines with tasks rely on."""
+"""Steps committed as versions of a sink, as engines with tasks do, without Spark."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ STEP = step_of("g", "p", 1, [])
 
 
 class Killed(BaseException):
-    """A thread dies here, as if its process did."""
+    """Ends a thread as if its process had been killed."""
 
 
 class Staging(LocalEngine):
-    """Stages each output in a task of its own, as Spark does."""
+    """Stages each output in its own task, like Spark."""
 
     step_messages_max = 3
 
@@ -53,7 +53,7 @@ def dies_at(boundary: str) -> Callable[[str, str], None]:
     return at
 
 
-def live(graph: Graph, at: Callable[[str, str], None] | None = None) -> dict[str, str]:
+def run_graph(graph: Graph, at: Callable[[str, str], None] | None = None) -> dict[str, str]:
     more = {} if at is None else {"at": at}
     with Runner(graph, available_now=True, executor=Staging(), **more) as runner:  # type: ignore[arg-type]
         assert runner.wait(PATIENCE_SECONDS)
@@ -93,8 +93,8 @@ def values(server: LocalServer, path: str) -> list[Any]:
 def test_a_step_that_dies_anywhere_is_done_once(server: LocalServer, name: str) -> None:
     graph = copy(server, name)
     for boundary in BOUNDARIES:
-        live(graph, dies_at(boundary))
-    assert live(graph) == {}
+        run_graph(graph, dies_at(boundary))
+    assert run_graph(graph) == {}
     assert values(server, f"{name}-out") == list(range(8))
     assert server.sink(f"{name}/p").info().open_transactions == 0
 
@@ -103,9 +103,9 @@ def test_an_at_most_once_step_is_two_commits_and_never_done_twice(
     server: LocalServer, name: str
 ) -> None:
     graph = copy(server, name, strategy="at-most-once")
-    live(graph, dies_at(RAN))
-    live(graph, dies_at(COMMITTED))
-    assert live(graph) == {}
+    run_graph(graph, dies_at(RAN))
+    run_graph(graph, dies_at(COMMITTED))
+    assert run_graph(graph) == {}
     assert values(server, f"{name}-out") == list(range(3, 8))
 
 
@@ -113,10 +113,10 @@ def test_a_group_that_is_set_back_by_hand_does_its_messages_again(
     server: LocalServer, name: str
 ) -> None:
     graph = copy(server, name)
-    live(graph)
-    for place in (6, 0):  # where the last step begins, and elsewhere
-        server.group(f"{name}/p").set({f"{name}-in": place})
-        assert live(graph) == {}
+    run_graph(graph)
+    for offset in (6, 0):  # the start of the last step, and another offset
+        server.group(f"{name}/p").set({f"{name}-in": offset})
+        assert run_graph(graph) == {}
     assert values(server, f"{name}-out") == [*range(8), 6, 7, *range(8)]
 
 
@@ -168,7 +168,7 @@ def test_a_stream_that_is_made_anew_within_a_step_is_read_from_its_beginning(
             stream.delete()
             stream.create("application/json").append_many([8, 9, 10, 11])
 
-    (reason,) = live(graph, at).values()
+    (reason,) = run_graph(graph, at).values()
     assert "start the run again" in reason
-    assert live(graph) == {}
+    assert run_graph(graph) == {}
     assert values(server, f"{name}-out") == [8, 9, 10, 11]

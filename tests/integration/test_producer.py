@@ -1,4 +1,4 @@
-"""The producers against a real server: what they say is stored is stored, once and in order."""
+"""The producers against a real server: confirmed messages are stored once and in order."""
 
 import asyncio
 import os
@@ -55,12 +55,12 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def fence(stream: Stream, producer_id: str) -> None:
-    """Let a second instance take over."""
+    """Fence the producer by a second instance."""
     with stream.producer(producer_id) as rival:
         rival.append("rival")
 
 
-# ---- well ------------------------------------------------------------------------------------
+# ---- without failures ------------------------------------------------------------------------
 
 
 # rows: D22, D23
@@ -260,7 +260,7 @@ def test_a_program_that_forgets_to_close_is_told_what_is_lost(
     assert b"1000 messages are not acknowledged" in ended.stderr
 
 
-# In a program of its own: whatever goes wrong in a fork, it must not run on as a second pytest.
+# A separate program: after an error in a fork, the child must not continue as a second pytest.
 FORKING = """
 import os, sys, semel
 
@@ -308,12 +308,12 @@ def test_a_fork_refuses_its_parents_producer_and_makes_its_own_connections(
             said, _ = program.communicate(timeout=PATIENCE_SECONDS)
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)  # a fork that hangs, too
+                os.killpg(program.pid, signal.SIGKILL)  # including a fork that hangs
     assert said.splitlines() == ["refused 3 own True", "had 1 ended 0"]
     assert values(orders) == ["parent", "child", "parent again"]
 
 
-# ---- again -----------------------------------------------------------------------------------
+# ---- retries and restarts --------------------------------------------------------------------
 
 
 # rows: D01, D28, P20, X19
@@ -360,7 +360,7 @@ def test_a_restarted_producer_takes_the_next_epoch_and_fences_the_old_one(orders
     assert caught.value.current_epoch == 2
     with pytest.raises(errors.ProducerFenced):
         first.append(4)
-    first.close()  # it was raised before
+    first.close()  # the error was raised before
     second.append(5)
     second.close()
     assert values(orders) == [1, 2, 5]
@@ -475,13 +475,13 @@ def test_a_request_that_was_under_way_while_a_cursor_was_read_makes_no_copy(
         old = far.stream(orders.path).producer("import", **options)
         old.append(1, cursor="1")
         old.flush()
-        old.append(2, cursor="2")  # as good as dead: its last request hangs in the network
+        old.append(2, cursor="2")  # its last request is delayed in the network
         wait_until(lambda: proxy.counts["delay"] == 1)
         new = orders.producer("import", **options)
         assert new.cursor is not None
         rest = range(int(new.cursor) + 1, 4)
         with suppress(errors.ProducerFenced):
-            old.flush()  # now it has arrived
+            old.flush()  # now the request has arrived
         for number in rest:
             new.append(number, cursor=str(number))
         new.close()
@@ -524,7 +524,7 @@ def test_a_cursor_is_known_to_this_producer_at_least(orders: Stream) -> None:
         assert producer.cursor == "file.csv:240"
 
 
-# ---- badly -----------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------
 
 
 def test_a_missing_stream_is_named_when_the_producer_is_made(
@@ -577,7 +577,7 @@ def test_a_closed_stream_fails_every_batch_and_on_error_is_told_of_each(orders: 
                 producer.append(number)
             except errors.StreamClosed:
                 failed.append((errors.StreamClosed(""), FailedBatch(1, [b"%d" % number])))
-        producer.flush()  # on_error has been told
+        producer.flush()  # on_error has been called
         with pytest.raises(errors.StreamClosed):
             producer.append(5)
     assert all(isinstance(error, errors.StreamClosed) for error, _ in failed)

@@ -1,6 +1,6 @@
-"""A producer that ends in the middle, and one that goes on where it was: nothing twice.
+"""A producer that is killed, and its successor, which continues without duplicates.
 
-The first instance is a process of its own, killed with SIGKILL; so is the server.
+The first instance and the server are separate processes, which are killed with SIGKILL.
 """
 
 import signal
@@ -20,7 +20,7 @@ from tests.integration.both import KINDS, client_of
 from tests.spec.process import Server, offset_of
 
 LINE_COUNT = 300
-# It tells how far it is and then waits with messages under way, to be killed.
+# It prints its progress and then waits, with messages in flight, until it is killed.
 PROGRAM = """
 import sys
 from semel import Client
@@ -56,7 +56,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def killed_in_the_middle(url: str, mode: str) -> None:
-    """Run the first instance until it has stored half, and kill it."""
+    """Run the first instance until half of the lines are stored, and kill it."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, url, mode],
         stdin=subprocess.PIPE,
@@ -70,7 +70,7 @@ def killed_in_the_middle(url: str, mode: str) -> None:
 
 
 def restarted(server: Server) -> Server:
-    """Kill the server, and start another on its data and port."""
+    """Kill the server, and start a new one with the same data and port."""
     server.signal(signal.SIGKILL)
     server.wait()
     return Server(server.data, port=server.port)
@@ -184,7 +184,7 @@ def test_a_claim_begins_above_what_idleness_has_left(tmp_path: Path) -> None:
         server.kill()
 
 
-# ---- what messages carry -------------------------------------------------------------------------
+# ---- keys, headers and timestamps ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "text/plain"])
@@ -209,7 +209,7 @@ def test_a_producer_stores_keys_headers_and_times(server: Server, media_type: st
         assert keyed.key == b"k"
 
 
-# ---- the end of a client -------------------------------------------------------------------------
+# ---- closing a client ----------------------------------------------------------------------------
 
 
 def test_a_client_that_closes_drains_its_producers(kind: str, server: Server) -> None:

@@ -1,4 +1,4 @@
-"""A server that is killed, a network that loses answers, and a checker that must not be fooled."""
+"""A server that is killed, a network that loses responses, and the checker of histories."""
 
 import http.client
 import threading
@@ -34,13 +34,13 @@ def a_plan(seed: int) -> FaultPlan:
 
 
 class Asker:
-    """A connection that is made again when it broke."""
+    """A connection that is reopened after an error."""
 
     def __init__(self, url: str) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=2.0)
 
     def ask(self, method: str, target: str, body: bytes = b"", **fields: str) -> tuple[int, str]:
-        """The status and where the stream goes on."""
+        """Return the status and the next offset of the response."""
         headers = {name.replace("_", "-"): value for name, value in fields.items()}
         try:
             self._connection.request(
@@ -58,7 +58,7 @@ class Asker:
 
 
 def produce(url: str, history: History, name: str, count: int, *, is_tagged: bool) -> None:
-    """Append, each value until it is answered."""
+    """Append the values, and repeat each append until it has a response."""
     with closing(Asker(url)) as asker:
         for seq in range(count):
             value = f"{name}-{seq}"
@@ -79,20 +79,20 @@ def until_answered(asker: Asker, value: str, tag: dict[str, str]) -> int:
         next_offset = parse_offset(printed)
         if status < 300 and next_offset is not None:
             return next_offset
-        # http.client takes a head that was cut for a whole one: 2xx without an offset is no answer.
+        # http.client accepts a truncated head: a 2xx without an offset is not a response.
         assert status in (200, 204, 502), status
         asker.close()
     raise AssertionError(f"{value} was never answered")
 
 
 def run_all(*work: Callable[[], None]) -> None:
-    """Run on threads; the first error of any is raised."""
+    """Run the functions on threads; raise the first error."""
     errors: list[BaseException] = []
 
     def guarded(one: Callable[[], None]) -> None:
         try:
             one()
-        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised in the test's thread
             errors.append(error)
 
     threads = [threading.Thread(target=guarded, args=(one,)) for one in work]

@@ -1,4 +1,4 @@
-"""One server for each worker, which must have nothing to complain about in the end."""
+"""One server for each test worker. At the end it must be healthy, with an empty stderr."""
 
 from collections.abc import Iterator
 
@@ -15,5 +15,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def stream(server: Server) -> Stream:
-    """A path nobody has used."""
+    """A stream with an unused path."""
     return server.stream()

@@ -1,4 +1,4 @@
-"""A real server process, and a client that hides nothing."""
+"""A real server process, and a plain HTTP client that returns complete responses."""
 
 import http.client
 import os
@@ -17,17 +17,17 @@ import msgspec
 
 SEMEL: Final = Path(sys.executable).with_name("semel")
 LONG_POLL_SECONDS: Final = 0.5
-PATIENCE_SECONDS: Final = 60.0  # for a busy machine; nothing here should take as long
+PATIENCE_SECONDS: Final = 60.0  # for a busy machine; normally much shorter
 ZERO: Final = f"{0:016d}_{0:016d}"
 
 
 def offset_of(ordinal: int) -> str:
-    """Print an offset as the protocol does."""
+    """Return an offset in the format of the protocol."""
     return f"{0:016d}_{ordinal:016d}"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A response as it came; header names in lower case."""
+    """A response, with header names in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -39,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def code(self) -> str:
-        """The code of a refusal, whose form is checked on the way."""
+        """The code of an error response, after a check of the format of the response."""
         assert self.headers.get("content-type") == "application/problem+json", self
         problem = self.json
         assert isinstance(problem["code"], str)
@@ -59,7 +59,7 @@ def field_names(headers: dict[str, Any]) -> dict[str, str]:
 
 
 class Server:
-    """One `semel serve` on a directory; what it complains about is kept."""
+    """One `semel serve` process on a directory, with its stderr in a file."""
 
     def __init__(self, data: Path, *options: str, port: int = 0) -> None:
         self.data = data
@@ -86,11 +86,11 @@ class Server:
         os.kill(self.process.pid, number)
 
     def wait(self) -> int:
-        """Wait for the end; the exit code."""
+        """Wait for the end of the process; return the exit code."""
         return self.process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
-        """Kill -9, unless it is dead already."""
+        """Send SIGKILL, unless the process has already ended."""
         if self.process.poll() is None:
             self.signal(signal.SIGKILL)
             self.wait()
@@ -101,21 +101,21 @@ class Server:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
 
     def ask(self, method: str, target: str, body: bytes = b"", **headers: Any) -> Answer:
-        """Ask on a connection of its own."""
+        """Send a request on a new connection; return the response."""
         connection = self.connect()
         try:
             connection.request(method, target, body or None, field_names(headers))
             response = connection.getresponse()
             fields = {name.lower(): value for name, value in response.getheaders()}
-            assert fields.pop("date")  # it differs between answers that are the same
+            assert fields.pop("date")  # differs between equal responses
             return Answer(response.status, fields, response.read())
         finally:
             connection.close()
 
     def raw(self, data: bytes) -> "Answer | None":
-        """Send bytes; the first answer, or None if the server hung up without a word."""
+        """Send bytes; return the first response, or None if the server closed the connection."""
         with self.dial() as line:
-            # It may be refused before all of it is sent; then the answer is still to be read.
+            # The server may refuse the request before all of it is sent; read the response then too.
             with suppress(BrokenPipeError, ConnectionResetError):
                 line.sendall(data)
             return read_answer(line)
@@ -124,18 +124,18 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), PATIENCE_SECONDS)
 
     def stream(self, path: str = "") -> "Stream":
-        """A stream of that path, or of one nobody has used."""
+        """Return the stream with this path, or with an unused path."""
         return Stream(self, path or f"s-{uuid4().hex}")
 
     def is_sound(self) -> bool:
-        """Whether it serves, and had nothing to complain about."""
+        """Return whether the server is healthy and has written nothing to stderr."""
         health = self.ask("GET", "/health")
         return health.status == 200 and health.json["status"] == "ok" and not self.stderr
 
 
 @contextmanager
 def sound_server(data: Path) -> Iterator[Server]:
-    """A server that must have nothing to complain about in the end."""
+    """Run a server that must be healthy, with an empty stderr, at the end."""
     it = Server(data)
     try:
         yield it
@@ -145,7 +145,7 @@ def sound_server(data: Path) -> Iterator[Server]:
 
 
 def read_answer(line: socket.socket) -> Answer | None:
-    """Read one answer from a connection; None if there is none."""
+    """Read one response from a connection; return None if there is none."""
     response = http.client.HTTPResponse(line)
     try:
         response.begin()
@@ -158,7 +158,7 @@ def read_answer(line: socket.socket) -> Answer | None:
 
 
 class Stream:
-    """One stream of a server, by its path."""
+    """One stream of a server."""
 
     def __init__(self, server: Server, path: str) -> None:
         self.server = server
@@ -169,7 +169,7 @@ class Stream:
         return self.server.ask("PUT", self.target, body, **headers)
 
     def post(self, body: bytes = b"", **headers: Any) -> Answer:
-        """Append text, unless told otherwise; `content_type=None` sends none."""
+        """Append to the stream, as text by default; `content_type=None` omits the header."""
         headers.setdefault("content_type", "text/plain")
         given = {name: value for name, value in headers.items() if value is not None}
         return self.server.ask("POST", self.target, body, **given)
@@ -184,13 +184,13 @@ class Stream:
         return self.server.ask("DELETE", f"{self.target}?{query}")
 
     def create(self, body: bytes = b"", content_type: str = "text/plain", **headers: Any) -> str:
-        """Make it; where it ends."""
+        """Create the stream; return its next offset."""
         answer = self.put(body, content_type=content_type, **headers)
         assert answer.status == 201, answer
         return answer.next_offset
 
     def pages(self) -> list[bytes]:
-        """Read to the end, as many answers as it takes."""
+        """Read to the end; return the bodies of all responses."""
         found, offset = [], "-1"
         while True:
             answer = self.get(f"offset={offset}")
@@ -202,7 +202,7 @@ class Stream:
 
     @property
     def text(self) -> str:
-        """All of it, if it fits one answer."""
+        """The content of the stream, which must fit into one response."""
         (page,) = self.pages()
         return page.decode()
 
@@ -222,7 +222,7 @@ class Stream:
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One server-sent event, as a reader understands it."""
+    """One parsed server-sent event."""
 
     kind: str
     data: str
@@ -233,7 +233,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Events:
-    """An event stream being read."""
+    """A reader of an event stream."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self.status = response.status
@@ -241,7 +241,7 @@ class Events:
         self._response = response
 
     def next(self) -> Event | None:
-        """The next event; None at the end of the response."""
+        """Return the next event; None at the end of the response."""
         kind, data = "message", []
         while line := self._response.readline():
             field, _, value = line.decode().rstrip("\n").partition(":")
@@ -254,12 +254,12 @@ class Events:
         return None
 
     def rest(self) -> list[Event]:
-        """All events up to the end of the response."""
+        """Return all events up to the end of the response."""
         return list(iter(self.next, None))
 
 
 class Later:
-    """A read made by a thread of its own."""
+    """A read on its own thread."""
 
     def __init__(self, stream: Stream, query: str) -> None:
         self._found: list[Answer] = []

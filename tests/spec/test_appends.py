@@ -1,4 +1,4 @@
-"""POST: what is checked, in which order, and how a stream is closed."""
+"""POST: the checks, their order, and closing a stream."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -15,7 +15,7 @@ JSON: Final = "application/json"
 
 Fault = tuple[str, dict[str, Any], tuple[int, str | None]]
 
-# In the order in which they speak. What each changes about a good append, and the answer to it.
+# The faults in the order of their checks: the change to a valid append, and the response.
 FAULTS: Final[list[Fault]] = [
     ("1 syntax", {"producer_session": ""}, (400, "invalid_header")),
     ("2 empty", {"body": b""}, (400, "empty_body")),
@@ -39,7 +39,7 @@ PAIRS: Final = [
 
 @pytest.fixture(scope="module")
 def table(server: Server) -> Iterator[dict[str, Stream]]:
-    """Two streams with a producer at epoch 5, sequence 1; no test may change them."""
+    """Two streams with a producer at epoch 5 and sequence 1, which no test may change."""
     streams = {name: server.stream() for name in ("missing", "open", "closed")}
     for name in ("open", "closed"):
         streams[name].create(b"", JSON)

@@ -1,6 +1,6 @@
-"""Nonsense, malice and excess: refused with a code, stored nowhere, survived.
+"""Invalid, malicious and excessive requests: they are refused with a code and store nothing.
 
-Every test ends by looking whether the server still serves and had nothing to complain about.
+After every test the server must be healthy, with an empty stderr.
 """
 
 import gzip
@@ -33,7 +33,7 @@ def _survived(server: Server) -> Iterator[None]:
 
 
 def request(method: str, target: str, *lines: str, body: bytes = b"") -> bytes:
-    """Any bytes as a request: text is sent as Latin-1, a length only if there is a body."""
+    """Return the bytes of a request in Latin-1, with a Content-Length only if it has a body."""
     length = [f"Content-Length: {len(body)}"] if body else []
     head = "\r\n".join([f"{method} {target} HTTP/1.1", "Host: x", *lines, *length, "", ""])
     return head.encode("latin-1") + body
@@ -114,7 +114,7 @@ def test_a_strange_but_good_path_is_a_stream_of_its_own(server: Server, path: st
     stream.create(path.encode())
     assert stream.text == path
     assert stream.put(content_type="text/plain").status == 200
-    assert path not in {file.name for file in server.data.rglob("*")} - files, "no file of its own"
+    assert path not in {file.name for file in server.data.rglob("*")} - files, "the path is not used as a file name"
     assert stream.delete().status == 204
 
 
@@ -123,7 +123,7 @@ def test_names_that_only_look_alike_are_other_names(server: Server) -> None:
     for path in paths:
         server.stream(path).create(path.encode())
     assert [server.stream(path).text for path in paths] == paths
-    assert server.stream("twin/c%61fe").text == "twin/cafe", "encoding a letter changes nothing"
+    assert server.stream("twin/c%61fe").text == "twin/cafe", "a percent-encoded letter is the same path"
 
 
 # ---- headers -------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ BAD_NUMBERS: Final = {
 
 
 def refuse_post(stream: Stream, *lines: str, status: int = 400) -> str:
-    """Send an append that must be refused and leave nothing behind; the code."""
+    """Send an append that must be refused and store nothing; return the code."""
     answer = ask(
         stream.server, "POST", stream.target, "Content-Type: text/plain", *lines, body=b"x"
     )
@@ -616,9 +616,9 @@ def test_json_that_is_strange_but_good_is_kept_as_it_came(
 
 
 def exchange(server: Server, requests: bytes, count: int) -> bytes:
-    """Send many requests on one connection and read at the same time; all that came.
+    """Send many requests on one connection while reading; return all received bytes.
 
-    The answers must have no bodies.
+    The responses must have no bodies.
     """
     received = bytearray()
     with server.dial() as line:
@@ -627,7 +627,7 @@ def exchange(server: Server, requests: bytes, count: int) -> bytes:
         seen = 0
         while seen < count:
             piece = line.recv(1 << 20)
-            assert piece, f"hung up after {seen} answers"
+            assert piece, f"connection closed after {seen} responses"
             start = max(0, len(received) - 3)
             received += piece
             seen += received.count(b"\r\n\r\n", start)
@@ -734,7 +734,7 @@ def test_a_hundred_readers_at_the_tail_all_get_the_same(stream: Stream) -> None:
 
 
 def remake(stream: Stream) -> None:
-    """Delete a stream and make it again, so quickly that nobody sees it missing."""
+    """Delete and recreate a stream, so quickly that no reader sees it missing."""
     lines = ("Content-Type: application/json", "Stream-Closed: true")
     new = request("PUT", stream.target, *lines, body=b"[7,8,9]")
     received = exchange(stream.server, request("DELETE", stream.target) + new, 2)
@@ -750,7 +750,7 @@ def test_an_event_stream_ends_when_its_stream_is_made_again(stream: Stream) -> N
             assert reader.next() is not None
         remake(stream)
         for reader in readers:
-            assert reader.rest() == [], "the new stream is not the one this reader follows"
+            assert reader.rest() == [], "the reader must not follow the new stream"
     assert stream.text == "[7,8,9]"
 
 
@@ -764,7 +764,7 @@ def test_a_long_poll_is_404_when_its_stream_is_made_again(stream: Stream) -> Non
             answer = read_answer(line)
         assert answer is not None
         if answer.status == 404:
-            break  # 200: it was read too late, 204: it timed out too early; then once more
+            break  # 200: read too late, 204: timed out too early; try again
         stream.delete()
     assert answer is not None
     assert (answer.status, answer.code) == (404, "stream_not_found")

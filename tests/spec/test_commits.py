@@ -1,4 +1,4 @@
-"""One request, many streams: all of it or nothing, once."""
+"""One-shot commits: one request for many streams, applied once, completely or not at all."""
 
 import threading
 from pathlib import Path
@@ -19,7 +19,7 @@ def other(server: Server) -> Stream:
 
 
 class Committer:
-    """A producer of one-shot commits that counts them."""
+    """A producer of one-shot commits that counts its sequence."""
 
     def __init__(self, server: Server, name: str = "", epoch: int = 0) -> None:
         self.server = server
@@ -28,7 +28,7 @@ class Committer:
         self.seq = 0
 
     def send(self, **document: Any) -> Answer:
-        """Send under the next number; take it if it was accepted."""
+        """Send with the next sequence; increment the sequence if the commit was accepted."""
         whole = {
             "producer_id": self.name,
             "producer_epoch": self.epoch,
@@ -154,7 +154,7 @@ def test_transactions_of_others_and_inline_ones_are_not_taken(
     assert refusal(committer.send(transactions=twice)) == (400, "invalid_request")
 
 
-# ---- numbers -------------------------------------------------------------------------------------
+# ---- sequences -----------------------------------------------------------------------------------
 
 
 # rows: R08, R09, R11
@@ -200,7 +200,7 @@ def test_another_commit_under_a_used_sequence_is_told_and_not_applied(
         appends=[append(stream, "x")], offsets=offsets, **{"if": {stream.path: 0}}
     )
     again = committer.send(appends=[append(stream, "x")], offsets=offsets, producer_seq=0)
-    assert again.json == {**first.json, "duplicate": True}, "preconditions may be others"
+    assert again.json == {**first.json, "duplicate": True}, "preconditions may differ"
     assert "producer-payload-mismatch" not in again.headers
     for other in (
         {"appends": [append(stream, "y")], "offsets": offsets},
@@ -234,7 +234,7 @@ def test_the_same_commit_sent_at_once_by_many_is_applied_once(
     assert stream.text == "x"
 
 
-# ---- nothing is applied --------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.2")
@@ -277,7 +277,7 @@ def test_one_bad_part_spoils_it_all(stream: Stream, other: Stream, committer: Co
         assert answer.json["applied"] == "no"
     assert (stream.text, stream.tail) == ("0", offset_of(1))
     assert positions(stream.server, group) == {}
-    assert committer.send(appends=[good]).status == 200, "and its number is still free"
+    assert committer.send(appends=[good]).status == 200, "the sequence is still unused"
 
 
 @pytest.mark.spec("design 7.2")
@@ -395,14 +395,14 @@ def test_a_commit_and_its_answer_outlive_a_kill(tmp_path: Path) -> None:
 
 
 class Lossy:
-    """A server that is killed in the middle of every request, and started again."""
+    """A server that is killed during every request and restarted."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
         self.server = Server(data)
 
     def send(self, method: str, target: str, document: Any) -> Answer:
-        """Send once and kill before the answer is read; then send again, to a new process."""
+        """Send, kill the server before the response is read, then send again to a new process."""
         body = msgspec.json.encode(document)
         connection = self.server.connect()
         connection.request(method, target, body)

@@ -1,4 +1,4 @@
-"""PUT, HEAD and DELETE: how streams begin, fork, expire and end."""
+"""PUT, HEAD and DELETE: creation, forks, expiry and deletion of streams."""
 
 import time
 from typing import Any
@@ -21,7 +21,7 @@ def test_a_new_stream_is_201_with_its_absolute_address(stream: Stream) -> None:
 
 @pytest.mark.spec("protocol 1.3")
 def test_the_address_is_below_the_host_that_was_asked(stream: Stream) -> None:
-    """RFC 9112, 3.2.2: a target that is a whole URL counts, and not the Host header."""
+    """RFC 9112, 3.2.2: if the target is a complete URL, the Host header is ignored."""
     asked = f"PUT http://semel.example:81{stream.target} HTTP/1.1\r\nHost: other\r\n\r\n"
     answer = stream.server.raw(asked.encode())
     assert answer is not None
@@ -110,7 +110,7 @@ def test_head_shows_the_window_and_does_not_renew_it(stream: Stream) -> None:
     assert stream.head().headers["stream-ttl"] == "1"
     deadline = time.monotonic() + 30
     while stream.head().status == 200:
-        assert time.monotonic() < deadline, "HEAD keeps the stream alive"
+        assert time.monotonic() < deadline, "HEAD must not renew the window"
         time.sleep(0.1)
     assert stream.head().status == 404
 
@@ -212,7 +212,7 @@ def test_a_deleted_source_is_410_until_its_last_fork_is_gone(server: Server) -> 
     assert source.head().status == 404
 
 
-# ---- the end of a stream -------------------------------------------------------------------------
+# ---- deletion and trimming -----------------------------------------------------------------------
 
 
 @pytest.mark.spec("protocol 1.5")

@@ -1,4 +1,4 @@
-"""Whether a stream recognises duplicates: per stream, per server, now or later."""
+"""Deduplication on or off: for a stream or a server, at creation or later."""
 
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def test_a_server_may_have_it_off_and_a_kill_changes_nothing(tmp_path: Path) -> 
         switch(switched, "on")
         dense(switched, b"b", 0, 0)
         server.kill()
-        server = Server(tmp_path / "data")  # the setting is for streams to come
+        server = Server(tmp_path / "data")  # the setting applies to new streams only
         default, asked, switched = (server.stream(name) for name in ("default", "asked", "late"))
         assert default.head().headers["stream-dedup"] == "off"
         assert "stream-dedup" not in asked.head().headers

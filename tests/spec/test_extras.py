@@ -54,7 +54,7 @@ def test_messages_come_back_with_what_they_carried_and_who_brought_them(
     ]
     assert plain.producer is None
     assert shown(plain) == [(b"4", None, [], plain.time_ms)]
-    assert stream.text == ("[1,2,3,4]" if kind == JSON else "1234"), "other reads ignore them"
+    assert stream.text == ("[1,2,3,4]" if kind == JSON else "1234"), "other read formats omit them"
 
 
 @pytest.mark.spec("design 7.2")
@@ -64,7 +64,7 @@ def test_a_read_or_a_fork_inside_an_append_has_its_part_of_them(server: Server) 
     send(source, JSON, [b"1", b"2", b"3"], **RICH, producer_seq=0, **PRODUCER)
     (part,) = pieces(source, 2)
     assert (part.keys(), part.headers(), part.timestamps()) == ([b""], [HEADERS[2]], [TIMES[2]])
-    assert part.producer == SliceProducer("p", 3, 0, 0), "the numbers are those of the whole append"
+    assert part.producer == SliceProducer("p", 3, 0, 0), "the sequence is that of the whole append"
     made = fork.put(
         stream_forked_from=source.target,
         stream_fork_offset=offset_of(0),

@@ -1,4 +1,4 @@
-"""Where groups stand, and the steps they pin."""
+"""Positions of groups, and pinned steps."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def test_a_group_stands_where_it_was_set(stream: Stream, group: str) -> None:
     assert (answer.status, answer.json) == (200, expected)
     found = call(stream.server, "GET", f"/v1/groups/{group}/offsets").json
     assert found == {**expected, "pending": {}}
-    assert move(stream, group, 0).status == 200, "and back: it is the group's own business"
+    assert move(stream, group, 0).status == 200, "a group may move back"
     assert positions(stream.server, group) == {stream.path: offset_of(0)}
     assert positions(stream.server, fresh("g")) == {}
 
@@ -60,7 +60,7 @@ def test_a_position_belongs_to_one_incarnation(stream: Stream, group: str) -> No
     assert move(stream, group, {"from": 0, "to": 1, "incarnation": old}).status == 200
     stream.delete()
     stream.create(b"y")
-    assert positions(stream.server, group) == {}, "it went with its stream"
+    assert positions(stream.server, group) == {}, "the position was deleted with the stream"
     answer = move(stream, group, {"from": 0, "to": 1, "incarnation": old})
     assert refusal(answer) == (409, "position_conflict")
     new = stream.head().headers["stream-incarnation"]

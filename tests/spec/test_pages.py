@@ -1,4 +1,4 @@
-"""What is not a stream: pages, preflights, refusals of every kind."""
+"""Resources other than streams, CORS preflights, and error responses."""
 
 import re
 from typing import Any, Final
@@ -34,7 +34,7 @@ def words(value: str) -> set[str]:
 
 
 def list_all(server: Server, query: str) -> list[dict[str, Any]]:
-    """Follow every page."""
+    """Return the entries of all pages."""
     found: list[dict[str, Any]] = []
     after = ""
     while True:
@@ -85,7 +85,7 @@ def test_a_page_of_nonsense_size_is_400(server: Server, limit: str) -> None:
     assert (answer.status, answer.code) == (400, "invalid_query")
 
 
-# ---- health and figures --------------------------------------------------------------------------
+# ---- health and metrics --------------------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.1")
@@ -175,7 +175,7 @@ def test_every_answer_carries_the_headers_for_browsers(stream: Stream) -> None:
 
 @pytest.mark.spec("protocol 1.10")
 def test_an_answer_that_a_cache_may_keep_shows_its_headers_to_every_site(stream: Stream) -> None:
-    """A cache may have got it for somebody who is no browser."""
+    """A cache may have stored the response for a client that is not a browser."""
     stream.create(b"x")
     for target in (stream.target, "/health", "/nothing"):
         for method in ("GET", "HEAD", "OPTIONS"):
@@ -186,7 +186,7 @@ def test_an_answer_that_a_cache_may_keep_shows_its_headers_to_every_site(stream:
 
 @pytest.mark.spec("protocol 1.10")
 def test_an_answer_to_a_write_shows_its_headers_to_a_browser_only(stream: Stream) -> None:
-    for _ in range(3):  # the third head is one that was seen before
+    for _ in range(3):  # the server caches the third request head
         for headers in ({}, {"origin": "https://site.example"}):
             for method in ("PUT", "POST", "PATCH", "DELETE"):
                 answer = stream.server.ask(method, stream.target, b"x", **headers)
@@ -194,7 +194,7 @@ def test_an_answer_to_a_write_shows_its_headers_to_a_browser_only(stream: Stream
                 assert (words(shown) >= RESPONSE_HEADERS) == bool(headers)
 
 
-# ---- refusals ------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("protocol 1.1")

@@ -1,4 +1,4 @@
-"""Two workers of one group over HTTP: the tables of positions, row by row.
+"""Two workers of one group over HTTP: every row of the tables of positions.
 
 The names in the comments are the rows of `docs/reference/transactions.md`, section Positions.
 """
@@ -15,7 +15,7 @@ UNSTABLE = (409, "unstable_offsets")
 
 
 class Worker(Txn):
-    """A worker of a group: it reads what it is told, and commits what it made of it."""
+    """A worker of a group, which reads inputs and commits outputs with the position."""
 
     def __init__(self, inputs: Stream, outputs: Stream, group: str, **more: Any) -> None:
         super().__init__(inputs.server, **more)
@@ -25,7 +25,7 @@ class Worker(Txn):
         self.told: dict[str, Any] = {}
 
     def read(self, to: int) -> None:
-        """Learn where the group is, and read up to an offset."""
+        """Read the position of the group, and its inputs up to an offset."""
         answer = call(self.server, "GET", f"/v1/groups/{self.group}/offsets")
         path = self.inputs.path
         self.told = {
@@ -96,7 +96,7 @@ def test_two_workers_never_commit_the_same_input(
     two.work(5)
     assert one.name().status == 200
     if is_named_first:
-        assert two.name().status == 200, "nothing is decided yet"
+        assert two.name().status == 200, "no transaction is decided yet"
     assert one.commit().status == 200
     answer = two.commit() if is_named_first else two.name()
     assert refusal(answer) == CONFLICT  # A14, A7
@@ -150,7 +150,7 @@ def test_the_same_call_again_is_harmless_and_another_one_goes_on_from_it(one: Wo
     assert one.name({"from": 2, "to": 3}).status == 200  # A5
     assert one.name({"to": 4}).status == 200
     assert one.commit().status == 200
-    assert look(one).json["versions"] == {one.inputs.path: 1}, "one commit is one move"
+    assert look(one).json["versions"] == {one.inputs.path: 1}, "one commit counts as one move"
 
 
 def test_a_position_named_again_keeps_its_first_guard(one: Worker, two: Worker) -> None:
@@ -165,7 +165,7 @@ def test_a_position_named_again_keeps_its_first_guard(one: Worker, two: Worker) 
 
 def test_only_the_last_mover_goes_on_without_from(one: Worker, two: Worker) -> None:
     one.work(2)
-    assert one.name(2).status == 200, "nobody has moved it"
+    assert one.name(2).status == 200, "the group was never moved"
     assert one.commit().status == 200
     two.work(3)
     answer = two.name(3)
@@ -175,7 +175,7 @@ def test_only_the_last_mover_goes_on_without_from(one: Worker, two: Worker) -> N
     assert two.name({"from": 2, "to": 3}).status == 200
     again = Worker(one.inputs, one.outputs, one.group, producer=one.producer)
     again.begin(streams=[])
-    assert again.name(4).status == 200, "it was the last to move it"
+    assert again.name(4).status == 200, "this worker moved the group last"
     assert again.commit().status == 200
     assert two.commit().json["reason"] == "moved"
     shot = {"producer_id": two.producer, "producer_epoch": 0, "producer_seq": 0}
@@ -321,7 +321,7 @@ def test_a_staged_transaction_is_compared_by_the_commit_that_lists_it(
     assert outputs_of(one) == one.id.encode()
 
 
-# ---- looking -------------------------------------------------------------------------------------
+# ---- reading positions ---------------------------------------------------------------------------
 
 
 def test_a_group_shows_versions_and_what_is_pending(one: Worker, two: Worker) -> None:
@@ -343,7 +343,7 @@ def test_a_group_shows_versions_and_what_is_pending(one: Worker, two: Worker) ->
     assert refusal(look(one, f"?stable=true&stream={path}")) == UNSTABLE
     assert look(one, f"?stable=true&stream={one.outputs.path}").status == 200
     assert look(one, "?stable=true&stream=nowhere").status == 200
-    assert look(one, f"?stable=true&transaction={one.id}").status == 200, "its own need not wait"
+    assert look(one, f"?stable=true&transaction={one.id}").status == 200, "a transaction does not wait for itself"
     assert refusal(look(one, "?stable=maybe")) == (400, "invalid_query")
     two.work(5)
     assert two.name().status == 200

@@ -1,4 +1,4 @@
-"""The process: what survives its death, how it ends, and who may not start."""
+"""The server process: durability after SIGKILL, shutdown, and failed starts."""
 
 import http.client
 import signal
@@ -20,8 +20,8 @@ from tests.spec.process import Later, Server, Stream, offset_of
 PRODUCER: Final[dict[str, Any]] = {"producer_id": "p", "producer_epoch": 0}
 
 
-class Lives:
-    """Starts servers on one directory, one after the other."""
+class Runs:
+    """Starts servers on one directory, one after another."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -37,8 +37,8 @@ class Lives:
 
 
 @pytest.fixture
-def lives(tmp_path: Path) -> Iterator[Lives]:
-    it = Lives(tmp_path / "data")
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    it = Runs(tmp_path / "data")
     try:
         yield it
     finally:
@@ -51,14 +51,14 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 # rows: D15, P05, P20, P21, U14, X18, X19
 @pytest.mark.crash
 @pytest.mark.spec("design 7.2")
-def test_a_repeat_after_a_kill_carries_the_offset_of_the_first_answer(lives: Lives) -> None:
-    stream = lives.start().stream("a")
+def test_a_repeat_after_a_kill_carries_the_offset_of_the_first_answer(runs: Runs) -> None:
+    stream = runs.start().stream("a")
     stream.create()
     first = [stream.post(b"%d" % seq, producer_seq=seq, **PRODUCER) for seq in range(5)]
     keyed = stream.post(b"k", idempotency_key="k")
     bare = stream.post(b"x", x_producer_id="x", x_producer_seq=0)
-    lives.servers[-1].kill()
-    stream = lives.start().stream("a")
+    runs.servers[-1].kill()
+    stream = runs.start().stream("a")
     again = [stream.post(b"%d" % seq, producer_seq=seq, **PRODUCER) for seq in range(5)]
     assert [answer.status for answer in again] == [204] * 5
     assert [answer.next_offset for answer in again] == [answer.next_offset for answer in first]
@@ -76,9 +76,9 @@ def test_a_repeat_after_a_kill_carries_the_offset_of_the_first_answer(lives: Liv
 # rows: D01, P20, P25, X19
 @pytest.mark.crash
 @pytest.mark.spec("design 7.2")
-def test_appends_that_were_acknowledged_survive_kills_and_none_is_doubled(lives: Lives) -> None:
-    """One producer, five kills in the middle of its appends, every unanswered one sent again."""
-    server = lives.start()
+def test_appends_that_were_acknowledged_survive_kills_and_none_is_doubled(runs: Runs) -> None:
+    """One producer and five kills; an append without a response is sent again."""
+    server = runs.start()
     stream = server.stream("log")
     stream.create(b"", "application/json")
     seq = 0
@@ -93,9 +93,9 @@ def test_appends_that_were_acknowledged_survive_kills_and_none_is_doubled(lives:
             assert answer in (200, 204)
             seq += 1
         timer.join()
-        server = lives.start()
+        server = runs.start()
         stream = server.stream("log")
-        assert append_number(stream, seq) in (200, 204), f"life {life}"
+        assert append_number(stream, seq) in (200, 204), f"run {run}"
         seq += 1
     pages = [msgspec.json.decode(page, type=list[int]) for page in stream.pages()]
     assert [number for page in pages for number in page] == list(range(seq))
@@ -104,7 +104,7 @@ def test_appends_that_were_acknowledged_survive_kills_and_none_is_doubled(lives:
 
 @pytest.mark.crash
 @pytest.mark.spec("design 7.2; D01")
-def test_keys_headers_and_timestamps_survive_a_kill_and_are_known_to_a_retry(lives: Lives) -> None:
+def test_keys_headers_and_timestamps_survive_a_kill_and_are_known_to_a_retry(runs: Runs) -> None:
     rich = encode_batch(
         "text/plain",
         [b"1", b"2"],
@@ -112,12 +112,12 @@ def test_keys_headers_and_timestamps_survive_a_kill_and_are_known_to_a_retry(liv
         headers=[[], [("n", b"v")]],
         timestamps=[7, 8],
     )
-    stream = lives.start().stream("a")
+    stream = runs.start().stream("a")
     stream.create()
     first = stream.post(rich, content_type=BATCH, producer_seq=0, **PRODUCER)
     before = stream.get(accept=FRAMES).body
-    lives.servers[-1].kill()
-    stream = lives.start().stream("a")
+    runs.servers[-1].kill()
+    stream = runs.start().stream("a")
     again = stream.post(rich, content_type=BATCH, producer_seq=0, **PRODUCER)
     assert (first.status, again.status) == (200, 204)
     assert again.next_offset == first.next_offset
@@ -136,8 +136,8 @@ def append_number(stream: Stream, seq: int) -> int:
 
 @pytest.mark.crash
 @pytest.mark.spec("design 5")
-def test_everything_about_a_stream_survives_a_kill(lives: Lives) -> None:
-    server = lives.start()
+def test_everything_about_a_stream_survives_a_kill(runs: Runs) -> None:
+    server = runs.start()
     open_, closed, source, fork, gone, expired = (server.stream(name) for name in "abcdef")
     open_.create(b"[1]", "application/json; charset=utf-8", stream_ttl=600)
     open_.post(b"[2]", content_type="application/json", stream_seq="5")
@@ -151,7 +151,7 @@ def test_everything_about_a_stream_survives_a_kill(lives: Lives) -> None:
     streams = (open_, closed, source, fork, gone, expired)
     before = [(stream.head(), stream.get()) for stream in streams]
     server.kill()
-    server = lives.start()
+    server = runs.start()
     for stream in streams:
         stream.server = server
     assert [(stream.head(), stream.get()) for stream in streams] == before
@@ -159,33 +159,33 @@ def test_everything_about_a_stream_survives_a_kill(lives: Lives) -> None:
     assert conflict.code == "stream_seq_conflict"
 
 
-# ---- the end -------------------------------------------------------------------------------------
+# ---- shutdown ------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.1")
-def test_sigterm_answers_what_is_under_way_and_exits_0(lives: Lives) -> None:
-    server = lives.start("--long-poll-timeout", "60")
+def test_sigterm_answers_what_is_under_way_and_exits_0(runs: Runs) -> None:
+    server = runs.start("--long-poll-timeout", "60")
     stream = server.stream("a")
     stream.create(b"a")
     waiting = Later(stream, f"offset={offset_of(1)}&live=long-poll")
     line = server.dial()
     head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
     line.sendall(f"{head}Content-Length: 2\r\n\r\nb".encode())
-    time.sleep(0.5)  # both have arrived
+    time.sleep(0.5)  # both requests have arrived
     server.signal(signal.SIGTERM)
     time.sleep(0.2)
     line.sendall(b"c")
     assert line.recv(1000).startswith(b"HTTP/1.1 204 ")
     line.close()
-    assert waiting.answer().status in (200, 204), "it must not wait for its minute to pass"
+    assert waiting.answer().status in (200, 204), "the long poll must not wait for its timeout"
     assert server.wait() == 0
     assert server.stderr == ""
-    assert lives.start().stream("a").text == "abc"
+    assert runs.start().stream("a").text == "abc"
 
 
 @pytest.mark.spec("design 7.1")
-def test_sigterm_refuses_new_connections_and_ends_idle_ones(lives: Lives) -> None:
-    server = lives.start()
+def test_sigterm_refuses_new_connections_and_ends_idle_ones(runs: Runs) -> None:
+    server = runs.start()
     idle = server.dial()
     assert server.is_sound()
     server.signal(signal.SIGTERM)
@@ -197,30 +197,30 @@ def test_sigterm_refuses_new_connections_and_ends_idle_ones(lives: Lives) -> Non
 
 
 @pytest.mark.spec("design 7.1")
-def test_sigterm_ends_event_streams(lives: Lives) -> None:
-    server = lives.start()
+def test_sigterm_ends_event_streams(runs: Runs) -> None:
+    server = runs.start()
     stream = server.stream("a")
     stream.create()
     with stream.listen() as events:
         assert events.next() is not None
         server.signal(signal.SIGTERM)
-        assert events.rest() == [], "a whole response, not a cut one"
+        assert events.rest() == [], "the response must be complete"
     assert server.wait() == 0
 
 
 @pytest.mark.spec("design 7.1")
-def test_sigint_exits_0_too(lives: Lives) -> None:
-    server = lives.start()
+def test_sigint_exits_0_too(runs: Runs) -> None:
+    server = runs.start()
     server.signal(signal.SIGINT)
     assert server.wait() == 0
 
 
-# ---- the beginning -------------------------------------------------------------------------------
+# ---- start ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.1")
-def test_the_one_line_it_prints_is_where_it_listens(lives: Lives) -> None:
-    server = lives.start()
+def test_the_one_line_it_prints_is_where_it_listens(runs: Runs) -> None:
+    server = runs.start()
     assert server.greeting == f"listening on http://127.0.0.1:{server.port}\n"
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
@@ -229,9 +229,9 @@ def test_the_one_line_it_prints_is_where_it_listens(lives: Lives) -> None:
 
 
 @pytest.mark.spec("design 5")
-def test_a_second_server_on_a_directory_exits_73_and_harms_nobody(lives: Lives) -> None:
-    first = lives.start()
-    second = lives.start()
+def test_a_second_server_on_a_directory_exits_73_and_harms_nobody(runs: Runs) -> None:
+    first = runs.start()
+    second = runs.start()
     assert second.wait() == 73
     assert second.stderr == f"semel: {second.data}: another process owns this directory\n"
     first.stream("a").create(b"x")
@@ -239,12 +239,12 @@ def test_a_second_server_on_a_directory_exits_73_and_harms_nobody(lives: Lives) 
 
 
 @pytest.mark.spec("design 7.1")
-def test_a_port_in_use_is_said_plainly(lives: Lives) -> None:
+def test_a_port_in_use_is_said_plainly(runs: Runs) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = lives.start(port=port)
+        server = runs.start(port=port)
         assert server.wait() != 0
     assert f"cannot listen on 127.0.0.1:{port}" in server.stderr
     assert "Traceback" not in server.stderr
-    assert not Path(server.data).exists(), "nothing may be made for a server that cannot serve"
-    assert lives.start().is_sound(), "the directory must be free again"
+    assert not Path(server.data).exists(), "a failed start must not create the directory"
+    assert runs.start().is_sound(), "the directory must be unlocked"

@@ -1,4 +1,4 @@
-"""The calls about producers themselves, and the settings that change what they get."""
+"""The API for producers, and the server settings for producers."""
 
 import json
 import threading
@@ -116,13 +116,13 @@ def test_a_stream_that_is_named_producer_is_a_stream_like_any(stream: Stream) ->
     stream.create()
     below = stream.server.stream(f"{stream.path}/producer")
     missing = below.post(b"x")
-    assert (missing.status, missing.code) == (404, "stream_not_found"), "a body is an append"
+    assert (missing.status, missing.code) == (404, "stream_not_found"), "a request with a body is an append"
     closing = below.post(stream_closed="true", content_type=None)
-    assert closing.code == "stream_not_found", "and so is a close"
+    assert closing.code == "stream_not_found", "a close is an append too"
     below.create()
     assert below.post(b"x").status == 204
     empty = below.post(content_type=None)
-    assert (empty.status, empty.code) == (400, "empty_body"), "it exists, so it is an append"
+    assert (empty.status, empty.code) == (400, "empty_body"), "the stream exists, so the request is an append"
     assert below.text == "x"
 
 
@@ -132,7 +132,7 @@ def test_a_producer_call_is_one_again_when_the_stream_of_that_name_is_gone(strea
     stream.create()
     below = stream.server.stream(f"{stream.path}/producer")
     below.create()
-    for _ in range(4):  # often enough that the head is a known one
+    for _ in range(4):  # often enough for a cached request head
         assert below.post(b"x").status == 204
     below.delete()
     assert below.post().status == 201
@@ -205,7 +205,7 @@ def test_what_cannot_be_claimed_is_refused(stream: Stream) -> None:
     assert (put.status, put.headers["allow"]) == (405, "POST, OPTIONS")
 
 
-# ---- looking -------------------------------------------------------------------------------------
+# ---- producer state ------------------------------------------------------------------------------
 
 
 # rows: D12, P11, P18
@@ -290,7 +290,7 @@ def test_a_reset_makes_the_next_append_new(stream: Stream) -> None:
     assert stream.text == "aa"
 
 
-# ---- asking --------------------------------------------------------------------------------------
+# ---- explain -------------------------------------------------------------------------------------
 
 
 # rows: D13, P18
@@ -326,7 +326,7 @@ def test_an_explanation_is_in_words_and_changes_nothing(stream: Stream) -> None:
     assert stream.text == "a"
 
 
-# ---- strict payloads, names the server gives -----------------------------------------------------
+# ---- strict payloads, generated ids --------------------------------------------------------------
 
 
 # rows: D37
@@ -345,7 +345,7 @@ def test_a_request_may_ask_to_be_refused_for_another_payload(stream: Stream) -> 
 @pytest.mark.spec("semantics 5.3 row 1")
 def test_a_sparse_producer_without_a_name_is_given_one(stream: Stream) -> None:
     stream.create()
-    # Often enough that the head is a known one.
+    # Often enough for a cached request head.
     nameless = [stream.post(b"a", producer_mode="sparse", producer_seq="10") for _ in range(5)]
     assert [answer.status for answer in nameless] == [200] * 5
     names = [answer.headers["producer-id"] for answer in nameless]
@@ -356,12 +356,12 @@ def test_a_sparse_producer_without_a_name_is_given_one(stream: Stream) -> None:
     assert stream.text == "aaaaa"
 
 
-# ---- servers of another mind ---------------------------------------------------------------------
+# ---- server options ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def special(tmp_path: Path) -> Iterator[Any]:
-    """Start servers with options."""
+    """Return a function that starts a server with options."""
     started: list[Server] = []
 
     def start(*options: str) -> Server:
@@ -399,7 +399,7 @@ def test_an_idle_producer_leaves_a_tombstone(special: Any) -> None:
 
 
 class Later(threading.Thread):
-    """An append on a connection of its own."""
+    """An append on its own thread and connection."""
 
     def __init__(self, stream: Stream, seq: int) -> None:
         super().__init__()
@@ -411,7 +411,7 @@ class Later(threading.Thread):
 
 
 def reversed_statuses(server: Server) -> tuple[list[int], str]:
-    """Send five appends on five connections, the last one first."""
+    """Send five appends on five connections in reverse order; return statuses and text."""
     stream = server.stream()
     stream.create()
     early: list[Later] = []
@@ -430,7 +430,7 @@ def reversed_statuses(server: Server) -> tuple[list[int], str]:
 @pytest.mark.spec("design 6")
 def test_five_connections_in_reverse_order_are_stored_in_order(special: Any) -> None:
     server = special("--gap-hold-ms", "1000")
-    for _ in range(20):  # on a busy machine a hold may be over before the test has come so far
+    for _ in range(20):  # a hold may end too early on a busy machine
         statuses, text = reversed_statuses(server)
         assert text == "01234"[: len(text)]
         if set(statuses) == {200}:
@@ -479,7 +479,7 @@ def test_what_producers_are_told_is_counted(special: Any) -> None:
     assert metric(server, "semel_producers") == 1
 
 
-# ---- across a crash ------------------------------------------------------------------------------
+# ---- after a crash -------------------------------------------------------------------------------
 
 
 # rows: D15, P05, P14

@@ -1,4 +1,4 @@
-"""Exactly-once appends, in every dialect."""
+"""Exactly-once appends in every dialect of producer headers."""
 
 from itertools import pairwise
 from typing import Any
@@ -37,7 +37,7 @@ def test_an_accepted_append_is_200_and_a_repeat_204_with_the_first_offset(stream
     assert (first.status, second.status, again.status) == (200, 200, 204)
     assert again.next_offset == first.next_offset == offset_of(1)
     assert again.headers["producer-epoch"] == "0"
-    assert again.headers["producer-seq"] == "1", "the highest accepted, not the repeated"
+    assert again.headers["producer-seq"] == "1", "the highest accepted sequence, not the repeated one"
     assert stream.text == "ab"
 
 
@@ -285,7 +285,7 @@ def test_a_producer_cursor_of_one_kibibyte_is_taken_and_a_longer_one_refused(
     assert (answer.status, answer.code) == (400, "invalid_header")
 
 
-# ---- many at once --------------------------------------------------------------------------------
+# ---- concurrent requests -------------------------------------------------------------------------
 
 
 # rows: D20

@@ -1,4 +1,4 @@
-"""GET: catching up, waiting, events, caches and formats."""
+"""GET: catch-up reads, long polls, events, caches and formats."""
 
 import gzip
 from base64 import b64decode
@@ -14,7 +14,7 @@ JSON: Final = "application/json"
 CLOSING: Final = {"stream_closed": "true"}
 LIVE: Final = ("", "&live=long-poll", "&live=sse")
 
-# ---- catching up ---------------------------------------------------------------------------------
+# ---- catch-up reads ------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("protocol 1.6")
@@ -151,7 +151,7 @@ def test_a_large_read_is_packed_if_the_reader_wants_it(stream: Stream) -> None:
         assert "accept-encoding" in plain.headers["vary"].lower()
 
 
-# ---- our own formats -----------------------------------------------------------------------------
+# ---- formats of semel ----------------------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.2")
@@ -245,7 +245,7 @@ def test_a_waiting_reader_is_woken_by(
     stream: Stream, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     stream.create(b"a")
-    # The reader may time out before it is woken: then it asks again, as any reader does.
+    # The reader may time out before it is woken; then it sends a new request.
     for _ in range(20):
         later = Later(stream, f"offset={offset_of(1)}&live=long-poll")
         if stream.tail == offset_of(1) and "stream-closed" not in stream.head().headers:
@@ -322,7 +322,7 @@ def test_a_character_split_over_appends_arrives_whole(stream: Stream) -> None:
         control = events.next()
         assert control is not None
         assert control.kind == "control"
-        assert control.json["streamNextOffset"] == offset_of(0), "a break must not lose the half"
+        assert control.json["streamNextOffset"] == offset_of(0), "a reconnect must not lose the first half"
         stream.post("é".encode()[1:] + "€".encode()[:2])
         stream.post("€".encode()[2:], stream_closed="true")
         events_left = events.rest()

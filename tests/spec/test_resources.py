@@ -1,4 +1,4 @@
-"""What a machine runs out of: connections, files, room. The server goes on, or says why not."""
+"""Exhausted connections, file descriptors and disk space: the server continues or reports it."""
 
 import resource
 import shutil
@@ -17,7 +17,7 @@ MIB = 1024 * KIB
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Server]:
-    """A server of its own, whose journal files are soon full."""
+    """A separate server with small journal files."""
     it = Server(tmp_path / "data", "--segment-bytes", str(64 * KIB))
     try:
         yield it
@@ -26,7 +26,7 @@ def small(tmp_path: Path) -> Iterator[Server]:
 
 
 def eventually(ask: Callable[[], Answer], status: int) -> Answer:
-    """Ask until this is the answer."""
+    """Repeat the request until the response has this status."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (answer := ask()).status != status:
         assert time.monotonic() < deadline, answer
@@ -35,7 +35,7 @@ def eventually(ask: Callable[[], Answer], status: int) -> Answer:
 
 
 def refused(stream: Stream, body: bytes) -> Answer:
-    """Append until that is refused."""
+    """Append until an append is refused; return that response."""
     for _ in range(1_000):
         answer = stream.post(body)
         if answer.status != 204:
@@ -68,7 +68,7 @@ def test_five_thousand_idle_connections_disturb_nobody(small: Server) -> None:
 
 
 def allow_files(server: Server, count: int) -> None:
-    """Let the process open no file with a higher number; those that are open stay."""
+    """Limit the file descriptors of the process to `count`; open files stay open."""
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (count, 1_024))
 
 
@@ -116,7 +116,7 @@ def test_a_server_takes_the_files_it_may_have(tmp_path: Path) -> None:
 @pytest.mark.root
 def test_a_full_disk_is_told_and_a_delete_makes_room_by_itself(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 2 * MIB) as disk:
-        # The last reserve-bytes counts.
+        # The last --reserve-bytes option applies.
         sizes = ("--segment-bytes", str(128 * KIB), "--reserve-bytes", str(256 * KIB))
         server = Server(disk / "data", *sizes)
         try:
@@ -138,7 +138,7 @@ def test_a_full_disk_is_told_and_a_delete_makes_room_by_itself(tmp_path: Path) -
 
 
 def test_a_deleted_directory_ends_the_process(small: Server) -> None:
-    """Whatever it still stored nobody would find again."""
+    """Messages that are stored after the deletion would be lost."""
     small.stream().create()
     shutil.rmtree(small.data)
     assert small.wait() == 74

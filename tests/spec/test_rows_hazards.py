@@ -1,6 +1,6 @@
-"""The hazards of docs/reference/seeds.md, each told to a real server.
+"""The hazards of docs/reference/seeds.md, each tested with a real server.
 
-Every test here fails on the implementation one would write first.
+Every test here fails with a naive implementation.
 """
 
 import socket
@@ -16,7 +16,7 @@ from tests.spec.process import Answer, Server, Stream, offset_of, read_answer
 JSON: Final = "application/json"
 NEW: Final = (200, 201)
 
-# How a producer may say who it is.
+# The headers by which a producer may identify itself.
 Identity = dict[str, Any]
 EPOCH: Final[Identity] = {"producer_id": "p", "producer_epoch": 1}
 SESSION: Final[Identity] = {"producer_id": "p", "producer_session": "one"}
@@ -56,7 +56,7 @@ def test_a_retried_first_batch_is_stored_once_and_what_follows_is_not_fenced(
     for seq in range(1, 5):
         assert send(stream, b"%d" % seq, seq, then).status in NEW
     late = send(stream, b"0", 0, first)
-    assert late.status == 204, "however late"
+    assert late.status == 204, "a late retry is still a duplicate"
     assert stream.text == "01234"
 
 
@@ -68,7 +68,7 @@ OLD: Final = [b"a", b"b", b"c", b"d"]
 def test_a_bare_process_that_begins_like_the_one_before_is_never_swallowed(
     stream: Stream, shared: int
 ) -> None:
-    """Whatever it is told is stored is in the stream, with the payload it sent."""
+    """Every append that is confirmed as stored is in the stream, with its own payload."""
     stream.create()
     for seq, body in enumerate(OLD):
         assert send(stream, body, seq, BARE).status == 201
@@ -107,14 +107,14 @@ def test_a_bare_process_that_was_told_it_is_ambiguous_goes_on_with_a_higher_epoc
 def test_a_restarted_sparse_producer_stores_only_what_its_forerunner_did_not(
     stream: Stream,
 ) -> None:
-    """It reads its file again from the start; the sequences are the file's offsets."""
+    """The producer reads its file again from the start; the sequences are file offsets."""
     stream.create()
     file = {0: b"a", 7: b"b", 20: b"c", 33: b"d"}
     for at in (0, 7, 20):
         assert sparse(stream, file[at], str(at), producer_session="one").status == 200
     again = [sparse(stream, body, str(at), producer_session="two") for at, body in file.items()]
     assert [answer.status for answer in again] == [204, 204, 204, 200]
-    assert again[-1].headers["producer-epoch"] == "2", "and the old one is fenced"
+    assert again[-1].headers["producer-epoch"] == "2", "the old instance is fenced"
     assert sparse(stream, b"x", "40", producer_session="one").code == "stale_session"
     assert stream.text == "abcd"
 
@@ -135,7 +135,7 @@ def test_a_late_retry_of_the_last_but_two_is_a_duplicate_with_its_own_offset(
 
 # rows: X10, P23, R05, R06
 def test_a_repeat_has_its_own_offset_or_none_however_long_ago(stream: Stream) -> None:
-    """Batches of six: a receipt is of a batch, and the last offset stands in for no other."""
+    """A receipt belongs to one batch; the last offset must not be returned for others."""
     stream.create(b"", JSON)
     body = b"[1,2,3,4,5,6]"
     count = RECEIPTS_DEFAULT + 8
@@ -149,11 +149,11 @@ def test_a_repeat_has_its_own_offset_or_none_however_long_ago(stream: Stream) ->
             without += 1
         else:
             assert again.next_offset == first[seq]
-    assert without == count - RECEIPTS_DEFAULT - 1, "all but the last 64 and that of sequence 0"
+    assert without == count - RECEIPTS_DEFAULT - 1, "all but the last 64 and sequence 0"
     assert stream.tail == offset_of(6 * count)
 
 
-# ---- X16: whose knowledge is it? -----------------------------------------------------------------
+# ---- X16: state of one stream --------------------------------------------------------------------
 
 
 # rows: X16, D14, U11, P02
@@ -167,12 +167,12 @@ def test_what_is_known_belongs_to_one_stream_and_dies_with_it(server: Server) ->
     one.create()
     gap = send(one, b"2", 2, EPOCH)
     assert (gap.status, gap.headers["producer-expected-seq"]) == (409, "0")
-    assert send(one, b"0", 0, EPOCH).status == 200, "a retry of another stream's batch is none"
+    assert send(one, b"0", 0, EPOCH).status == 200, "a batch of another stream is not a duplicate"
     assert send(two, b"2", 2, EPOCH).status == 200
     assert (one.text, two.text) == ("0", "012")
 
 
-# ---- X17: two copies at once ---------------------------------------------------------------------
+# ---- X17: concurrent copies ----------------------------------------------------------------------
 
 COPIES: Final = 8
 TAGS: Final[dict[str, Callable[[int], str]]] = {
@@ -184,7 +184,7 @@ TAGS: Final[dict[str, Callable[[int], str]]] = {
 
 
 def at_once(stream: Stream, requests: Sequence[bytes]) -> list[Answer]:
-    """Send each on its own connection, all but the last byte first; the answers."""
+    """Send each request on its own connection, the last bytes together; return the responses."""
     lines: list[socket.socket] = [stream.server.dial() for _ in requests]
     try:
         for line, request in zip(lines, requests, strict=True):
@@ -221,7 +221,7 @@ def test_of_copies_sent_at_once_one_is_stored_and_the_others_are_told_where(
 def test_of_rivals_for_one_sequence_one_is_stored_and_no_other_is_told_it_was(
     stream: Stream,
 ) -> None:
-    """Other payloads under one sequence: each duplicate says that it was another's."""
+    """Different payloads with one sequence: each duplicate is marked as a mismatch."""
     stream.create()
     head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
     head += TAGS["epoch"](0) + "Content-Length: 1\r\n\r\n"
@@ -233,7 +233,7 @@ def test_of_rivals_for_one_sequence_one_is_stored_and_no_other_is_told_it_was(
     assert stream.text == str(winner)
 
 
-# ---- X23, X28, X29: what is not stored is not confirmed ------------------------------------------
+# ---- X23, X28, X29: only stored messages are confirmed -------------------------------------------
 
 
 # rows: X23, D19
@@ -264,7 +264,7 @@ def test_a_message_that_was_overtaken_is_refused_not_confirmed(stream: Stream) -
     assert sparse(stream, b"11", "11").status == 200
     overtaken = sparse(stream, b"10", "10")
     assert (overtaken.status, overtaken.code) == (409, "sequence_hole")
-    assert overtaken.headers["producer-seq"] == "11", "so that it can be sent above it"
+    assert overtaken.headers["producer-seq"] == "11", "the producer can then send with a higher sequence"
     assert sparse(stream, b"10", "12").status == 200
     assert stream.text == "1110"
 
@@ -282,7 +282,7 @@ def test_a_producer_nobody_knows_begins_at_zero_in_every_dialect(
     assert stream.text == "01"
 
 
-# ---- through a kill ------------------------------------------------------------------------------
+# ---- after a kill --------------------------------------------------------------------------------
 
 
 # rows: X01, X08, X10, X18, X19, X23, X28, D15, P04, P05
@@ -306,7 +306,7 @@ def test_every_answer_to_a_repeat_or_a_mistake_is_the_same_after_a_kill(tmp_path
 
 
 def second_thoughts(stream: Stream) -> list[tuple[int, str, str | None]]:
-    """Ask for everything that stores nothing; the answers."""
+    """Send repeats and mistakes, which store nothing; return statuses, codes and offsets."""
     bare = BARE | {"x_producer_id": "bare"}
     answers = [
         *[send(stream, b"%d" % seq, seq, EPOCH) for seq in range(3)],
@@ -320,5 +320,5 @@ def second_thoughts(stream: Stream) -> list[tuple[int, str, str | None]]:
         send(stream, b"?", "15-25", SPARSE),
     ]
     codes = [answer.code if answer.body else "" for answer in answers]
-    places = [answer.headers.get("stream-next-offset") for answer in answers]
-    return list(zip([answer.status for answer in answers], codes, places, strict=True))
+    offsets = [answer.headers.get("stream-next-offset") for answer in answers]
+    return list(zip([answer.status for answer in answers], codes, offsets, strict=True))

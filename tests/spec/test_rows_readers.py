@@ -1,4 +1,4 @@
-"""The rows of docs/reference/seeds.md that are about what is written and read."""
+"""The rows of docs/reference/seeds.md about writing and reading."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ JSON: Final = "application/json"
 
 
 class Ledger(msgspec.Struct):
-    """An application that keeps its sum and its position in one file, written in one go."""
+    """The state of an application: its sum and its position in one file, written atomically."""
 
     total: int = 0
     offset: str = "-1"
@@ -23,7 +23,7 @@ class Ledger(msgspec.Struct):
 def test_an_application_that_stores_its_position_with_its_state_counts_everything_once(
     tmp_path: Path,
 ) -> None:
-    """It dies after each read, before its state is stored; every other time the server dies too."""
+    """The application crashes after each read, before it stores its state; so does the server."""
     server = Server(tmp_path / "data")
     file = tmp_path / "ledger"
     file.write_bytes(msgspec.json.encode(Ledger()))
@@ -59,7 +59,7 @@ def test_a_reader_may_start_at_every_message(stream: Stream) -> None:
 
 # rows: P03, D07
 def test_a_repeat_writes_nothing(tmp_path: Path) -> None:
-    """It is recognised before the journal is reached, which does not grow by a byte."""
+    """A duplicate is recognized before it reaches the journal, which must not grow."""
     server = Server(tmp_path / "data")
     try:
         stream = server.stream("a")

@@ -1,4 +1,4 @@
-"""Sinks through plain HTTP: what Spark, or anything that runs batches again, relies on."""
+"""Sinks over plain HTTP, for Spark and other engines that repeat batches."""
 
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -17,7 +17,7 @@ def digest(batch: object) -> str:
 
 
 class Branch:
-    """What one attempt of one task stages."""
+    """The staged transaction of one attempt of one task."""
 
     def __init__(self, server: Server, app: str, version: int, partition: int = 0) -> None:
         self.server = server
@@ -64,7 +64,7 @@ class Branch:
 
 
 class Sink:
-    """A query that writes an app."""
+    """A query that writes to a sink."""
 
     def __init__(self, server: Server, app: str = "", query: str = "Q") -> None:
         self.server = server
@@ -92,7 +92,7 @@ class Sink:
         query: str = "",
         **more: Any,
     ) -> Answer:
-        """Commit a version; `batch` and `previous` stand for lines of an offset log."""
+        """Commit a version; `batch` and `previous` replace lines of an offset log."""
         tag = {
             "app": self.app,
             "query_id": query or self.query,
@@ -121,7 +121,7 @@ def other(server: Server) -> Stream:
     return server.stream()
 
 
-# ---- the way it is meant -------------------------------------------------------------------------
+# ---- normal use ----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.3")
@@ -161,7 +161,7 @@ def test_a_version_enters_all_streams_at_once(sink: Sink, stream: Stream, other:
         "sink": {"app": sink.app, "version": 17},
     }
     assert (committed(stream).body, committed(other).body) == (b"0a", b"b")
-    assert stream.get("offset=-1").body == b"0a", "no control records either"
+    assert stream.get("offset=-1").body == b"0a", "there are no control records"
 
 
 @pytest.mark.spec("design 7.3")
@@ -179,7 +179,7 @@ def test_an_empty_version_moves_the_sink_on(sink: Sink) -> None:
     assert sink.look().json["last_version"] == 1
 
 
-# ---- the same again ------------------------------------------------------------------------------
+# ---- replays -------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.3")
@@ -190,7 +190,7 @@ def test_a_replay_gets_the_first_result_whatever_its_rows(sink: Sink, stream: St
     again = sink.commit(5, replay, batch=5)
     assert again.status == 200
     assert again.json == {**first.json, "duplicate": True}
-    assert sink.commit(5, batch=5).json["duplicate"] is True, "not even its branches are needed"
+    assert sink.commit(5, batch=5).json["duplicate"] is True, "a replay needs no branches"
     assert stream.text == "a"
     assert sink.commit(6, batch=6, previous=5).status == 200
     assert replay.status().json["reason"] == "superseded"
@@ -221,7 +221,7 @@ def test_a_version_that_is_no_longer_kept_is_refused(sink: Sink) -> None:
     assert len(sink.look().json["versions"]) == 128
 
 
-# ---- checkpoints that were copied or restored ----------------------------------------------------
+# ---- copied and restored checkpoints -------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.3")
@@ -236,7 +236,7 @@ def test_a_copied_checkpoint_that_went_another_way_is_refused(sink: Sink, stream
     assert copied.json["last_version"] == 2
     ahead = sink.commit(3, sink.filled(3, stream, b"x"), batch="other 3", previous="other 2")
     assert refusal(ahead) == (409, "checkpoint_diverged")
-    assert stream.text == "012", "nothing of it is lost in silence, nothing is doubled"
+    assert stream.text == "012", "no message is lost silently or duplicated"
     assert sink.commit(3, sink.filled(3, stream, b"3"), batch=3, previous=2).status == 200
     assert stream.text == "0123"
 
@@ -247,7 +247,7 @@ def test_a_restored_checkpoint_of_the_same_history_catches_up(sink: Sink, stream
     for version in range(5):
         branch = sink.filled(version, stream, b"%d" % version)
         sink.commit(version, branch, batch=version, previous=version - 1)
-    for version in range(2, 6):  # it was restored as it was after version 1
+    for version in range(2, 6):  # restored to its state after version 1
         branch = sink.filled(version, stream, b"%d" % version)
         answer = sink.commit(version, branch, batch=version, previous=version - 1)
         assert answer.json["duplicate"] is (version < 5)
@@ -257,7 +257,7 @@ def test_a_restored_checkpoint_of_the_same_history_catches_up(sink: Sink, stream
 @pytest.mark.spec("design 7.3")
 def test_without_digests_only_the_last_version_is_answered_again(sink: Sink) -> None:
     assert "warning" not in sink.commit(0).json
-    assert sink.commit(1).status == 200, "one side is null: nothing to compare"
+    assert sink.commit(1).status == 200, "without a digest there is no comparison"
     again = sink.commit(1)
     assert again.json["duplicate"] is True
     assert again.json["warning"]
@@ -300,7 +300,7 @@ def test_a_query_that_takes_over_has_a_history_of_its_own(sink: Sink, stream: St
     assert refusal(sink.rebind("S", -2)) == (400, "invalid_request")
 
 
-# ---- branches that are not whole -----------------------------------------------------------------
+# ---- incomplete branches -------------------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.3")
@@ -386,7 +386,7 @@ def test_a_stream_made_anew_takes_no_chunk_of_the_old_one(sink: Sink, stream: St
 def test_a_stream_that_is_gone_refuses_the_batch_whose_next_run_is_stored_once(
     sink: Sink, stream: Stream
 ) -> None:
-    """Left out, its rows would be lost: a replay of the version is told that all is done."""
+    """A commit without the stream would lose its rows: a replay would be a duplicate."""
     stream.create()
     branch = sink.filled(1, stream, b"a")
     stream.delete()
@@ -420,7 +420,7 @@ def test_two_hundred_attempts_at_once_leave_one_batch(sink: Sink, stream: Stream
     assert losers == ["superseded", "superseded"]
 
 
-# ---- looking -------------------------------------------------------------------------------------
+# ---- sink state ----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("design 7.3")

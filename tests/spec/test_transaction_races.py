@@ -1,10 +1,9 @@
-"""Transactions in bad order and in races, over real HTTP.
+"""Concurrent transaction requests over HTTP, and changes of streams with open transactions.
 
-Bad order that is shown elsewhere, in `test_transactions.py`: committed twice, aborted after the
-commit, decided after the time-out, decided by a stranger, written to while unknown or over, begun
-twice, closed inside, fenced by a newer epoch, ended by SIGTERM; in `test_process.py`: two servers
-on one directory; in `tests/http/test_clock_transactions.py`: what comes back after a year. Here is
-what is done at once, and what happens to the streams under transactions that are open.
+Requests in a wrong order are tested in `test_transactions.py`: a second commit, an abort after the
+commit, a decision after the timeout or by another producer, appends to an unknown or ended
+transaction, a second begin, a close inside, a newer epoch, and SIGTERM. `test_process.py` tests two
+servers on one directory; `tests/http/test_clock_transactions.py` tests retries after a year.
 """
 
 import threading
@@ -40,7 +39,7 @@ def other(server: Server) -> Stream:
 
 
 def at_once(*calls: Callable[[], Answer]) -> list[Answer]:
-    """Make all calls at the same time; the answers in the order of the calls."""
+    """Make all calls at the same time; return the responses in the order of the calls."""
     found: dict[int, Answer] = {}
     start = threading.Barrier(len(calls))
 
@@ -65,7 +64,7 @@ def write(txn: Txn, stream: Stream, body: bytes, kind: str, seq: int = 0) -> Ans
 
 
 def filled(kind: str, body: bytes, *streams: Stream, **more: Any) -> Txn:
-    """An open transaction with one message in each stream."""
+    """Return an open transaction with one message in each stream."""
     txn = begun(*streams, kind=kind, **more)
     for seq, stream in enumerate(streams):
         assert write(txn, stream, body, kind, seq).status == 200
@@ -76,7 +75,7 @@ def close(stream: Stream) -> Answer:
     return stream.post(stream_closed="true", content_type=None)
 
 
-# ---- begun at once -------------------------------------------------------------------------------
+# ---- concurrent begins ---------------------------------------------------------------------------
 
 
 def test_of_many_that_begin_one_id_at_once_one_begins_it(server: Server) -> None:
@@ -106,7 +105,7 @@ def test_of_many_transactions_a_producer_begins_at_once_one_is_inline(server: Se
     assert statuses(answers) == {201: 1, 409: 4}
 
 
-# ---- decided at once -----------------------------------------------------------------------------
+# ---- concurrent decisions ------------------------------------------------------------------------
 
 
 @KINDS
@@ -177,7 +176,7 @@ def test_a_commit_and_its_time_out_agree(stream: Stream) -> None:
     for number in range(ROUNDS):
         txn, body = begun(stream, timeout_ms=20 + number), b"%d" % number
         written = txn.post(stream, body)
-        answers = at_once(*[txn.commit] * 4)  # about when its time is over
+        answers = at_once(*[txn.commit] * 4)  # at about the deadline
         state = txn.status().json
         if state["state"] == "committed":
             expected += body * (written.status == 200)
@@ -218,7 +217,7 @@ def test_a_staged_one_listed_by_two_commits_at_once_enters_once(stream: Stream) 
             "producer_epoch": 0,
         }
         one_shot, plain = at_once(partial(commit, server, **named, producer_seq=0), txn.commit)
-        assert plain.status == 200, "it was committed, by whomever"
+        assert plain.status == 200, "it was committed by one of the requests"
         assert one_shot.status == 200 or refusal(one_shot) == (409, "INVALID_TXN_STATE")
         assert one_shot.status != 200 or plain.json["duplicate"] is True
     assert committed(stream).body == b"".join(b"%d" % number for number in range(ROUNDS))
@@ -235,14 +234,14 @@ def test_two_versions_of_a_sink_at_once_are_one_after_the_other(stream: Stream) 
             partial(sink.commit, 2, second, batch=2),
         )
         assert high.status == 200
-        if low.status != 200:  # the higher one came first: version 1 was skipped, and is no more
+        if low.status != 200:  # version 2 came first, so version 1 is refused
             assert low.status == 409
             assert first.status().json["reason"] == "superseded"
         assert sink.look().json["last_version"] == 2
     assert committed(stream).body.count(b"2") == ROUNDS // 2
 
 
-# ---- a stream is closed --------------------------------------------------------------------------
+# ---- closed streams ------------------------------------------------------------------------------
 
 
 def test_a_publish_that_would_close_is_refused_in_a_staged_one_too(stream: Stream) -> None:
@@ -300,7 +299,7 @@ def test_a_close_and_a_commit_at_once_come_one_after_the_other(server: Server, k
             assert committed(stream).body == b"0"
 
 
-# ---- a stream is deleted -------------------------------------------------------------------------
+# ---- deleted streams -----------------------------------------------------------------------------
 
 
 @KINDS
@@ -366,7 +365,7 @@ def test_a_listener_blocked_by_a_transaction_is_told_of_the_end_of_its_stream(
         assert (first.data, control.json["blockedBy"]) == ("0", txn.id)
         stream.delete()
         rest = events.rest()
-    assert not [event for event in rest if event.kind == "data"], "nothing undecided on the way out"
+    assert not [event for event in rest if event.kind == "data"], "undecided messages must not be sent at the end"
     assert txn.commit().json["deleted"] == [stream.path]
 
 
@@ -474,7 +473,7 @@ def test_a_trim_and_a_decision_at_once_come_one_after_the_other(server: Server) 
         assert committed(stream, f"offset={offset_of(head)}").body == kept
 
 
-# ---- what transactions rely on -------------------------------------------------------------------
+# ---- receipts and producers ----------------------------------------------------------------------
 
 
 def test_receipts_of_an_open_transaction_cannot_be_dropped(stream: Stream) -> None:

@@ -1,4 +1,4 @@
-"""Transactions over a real server: begun, filled, decided, and what readers see of them."""
+"""Transactions with a real server: begin, appends, decisions, and their visibility."""
 
 import signal
 import threading
@@ -306,7 +306,7 @@ def test_an_abort_hides_everything_and_can_be_repeated(stream: Stream) -> None:
         assert answer.status == 200
         assert (answer.json["state"], answer.json["reason"]) == ("aborted", "abort")
     assert committed(stream).body == b""
-    assert stream.get("offset=-1").body == b"a", "uncommitted readers may see what was aborted"
+    assert stream.get("offset=-1").body == b"a", "read_uncommitted may return aborted messages"
 
 
 # rows: X05, X06
@@ -369,9 +369,9 @@ def test_an_older_transaction_epoch_is_fenced(stream: Stream) -> None:
     txn.commit()
     again = Txn(stream.server, txn.producer, name=txn.id)
     assert again.begin(streams=[stream.path]).json["transaction_epoch"] == 2
-    assert txn.commit().status == 200, "the outcome of the first is remembered"
+    assert txn.commit().status == 200, "the outcome of the first transaction is kept"
     assert refusal(txn.abort()) == (409, "txn_committed")
-    assert again.status().json["state"] == "open", "and touches only the first"
+    assert again.status().json["state"] == "open", "the second transaction must not change"
     never = Txn(stream.server, txn.producer, name=txn.id)
     never.epoch = 0
     answer = never.commit()
@@ -402,10 +402,10 @@ def test_an_abort_does_not_take_sequences_back(stream: Stream) -> None:
     txn.abort()
     txn.begin(streams=[stream.path])
     assert txn.epoch == 2
-    assert txn.post(stream, b"c").status == 200, "goes on behind them"
+    assert txn.post(stream, b"c").status == 200, "the sequence continues after the aborted ones"
     txn.abort()
     txn.begin(streams=[stream.path])
-    assert txn.post(stream, b"d", producer_seq=0).status == 200, "or begins again"
+    assert txn.post(stream, b"d", producer_seq=0).status == 200, "a raised epoch begins at zero"
     assert txn.post(stream, b"e", producer_seq=1).status == 200
     txn.commit()
     assert committed(stream).body == b"de"
@@ -433,7 +433,7 @@ def test_a_prepared_transaction_only_waits_for_its_decision(stream: Stream) -> N
     assert committed(stream).body == b"a"
 
 
-# ---- time ----------------------------------------------------------------------------------------
+# ---- timeouts ------------------------------------------------------------------------------------
 
 
 # rows: R35, X21
@@ -485,11 +485,11 @@ def test_a_position_past_the_end_is_refused(stream: Stream) -> None:
         assert refusal(answer) == (400, "invalid_offset")
 
 
-# ---- what readers see ----------------------------------------------------------------------------
+# ---- visibility ----------------------------------------------------------------------------------
 
 
 def example(server: Server) -> Stream:
-    """The log of the seed's own example: offsets 3 and 4 are control records, 1 is aborted."""
+    """Make the example log of the seed: offsets 3 and 4 are control records, 1 is aborted."""
     stream = server.stream()
     stream.create()
     assert stream.post(b"0").status == 204
@@ -626,7 +626,7 @@ def test_a_long_poll_waits_for_the_decision(server: Server, tmp_path: Path) -> N
         txn = begun(stream)
         txn.post(stream, b"a")
         waiting = Later(stream, f"offset={offset_of(0)}&live=long-poll&{COMMITTED}")
-        stream.post(b"b")  # moves the end, but nothing is decided by it
+        stream.post(b"b")  # moves the end, but decides nothing
         txn.commit()
         answer = waiting.answer()
         assert (answer.status, answer.body) == (200, b"ab")
@@ -818,7 +818,7 @@ def test_of_two_instances_that_take_over_at_once_one_is_fenced(stream: Stream) -
         thread.join()
     assert refusal(old.commit()) == (409, "txn_aborted")
     assert heirs[1].commit().status == 200
-    assert committed(stream).body in (b"2", b"12"), "the older heir came first, or not at all"
+    assert committed(stream).body in (b"2", b"12"), "the older instance committed first, or not at all"
 
 
 @pytest.mark.spec("reliability 5.4")
@@ -850,7 +850,7 @@ def test_many_listeners_of_both_kinds_hear_the_same_decision(stream: Stream) -> 
         assert heard == [["0"]] * 6
         txn.post(stream, b"1")
         later = [[event.data for event in _until_up_to_date(one)] for one in listeners[3:]]
-        assert later == [["1"]] * 3, "who reads everything hears it now"
+        assert later == [["1"]] * 3, "read_uncommitted returns the message at once"
         stream.post(b"2")
         assert [[e.data for e in _until_up_to_date(one)] for one in listeners[3:]] == [["2"]] * 3
         txn.commit()
@@ -859,7 +859,7 @@ def test_many_listeners_of_both_kinds_hear_the_same_decision(stream: Stream) -> 
 
 
 def _until_up_to_date(events: Events) -> list[Event]:
-    """The data events up to the control event that says that there is no more."""
+    """Return the data events before the control event that says `upToDate`."""
     found: list[Event] = []
     while (event := events.next()) is not None:
         if event.kind == "data":
@@ -1013,12 +1013,12 @@ def test_an_operator_decides_whoever_owns_it(stream: Stream) -> None:
     assert kept.commit(**by_hand).status == 200
     answer = dropped.abort(**by_hand)
     assert (answer.status, answer.json["reason"]) == (200, "operator")
-    assert dropped.begin().status == 201, "it may begin again"
+    assert dropped.begin().status == 201, "the producer may begin again"
     refused = fenced.call("fence")
     assert refusal(refused) == (400, "invalid_request")
     answer = fenced.call("fence", **by_hand)
     assert (answer.status, answer.json["reason"]) == (200, "operator")
-    assert refusal(fenced.begin()) == (403, "PRODUCER_FENCED"), "it may not"
+    assert refusal(fenced.begin()) == (403, "PRODUCER_FENCED"), "the producer may not begin again"
     assert committed(stream).body == b"a"
 
 
@@ -1062,7 +1062,7 @@ def test_an_id_may_have_slashes(stream: Stream) -> None:
     assert txn.status().json["transaction_id"] == txn.id
 
 
-# ---- figures -------------------------------------------------------------------------------------
+# ---- metrics -------------------------------------------------------------------------------------
 
 
 def figures(server: Server) -> dict[str, float]:
@@ -1095,7 +1095,7 @@ def test_the_figures_count_how_transactions_went(alone: Server) -> None:
     assert found["semel_transactions_prepared"] == 0
     assert found["semel_idempotent_duplicates_total"] == 1
     assert found["semel_idempotent_producers_active"] == 4
-    assert found["semel_stable_lag_offsets"] == 4, "its message, and three control records"
+    assert found["semel_stable_lag_offsets"] == 4, "one message and three control records"
     assert found["semel_stable_lag_seconds"] == found["semel_oldest_transaction_seconds"] > 0
     waiting.commit()
     found = figures(alone)

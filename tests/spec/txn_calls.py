@@ -1,4 +1,4 @@
-"""Short words for the calls about transactions, commits, groups and sinks."""
+"""Helpers for requests about transactions, commits, groups and sinks."""
 
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +12,7 @@ COMMITTED = "isolation=read_committed"
 
 
 def fresh(word: str = "t") -> str:
-    """A name nobody has used."""
+    """Return an unused name."""
     return f"{word}-{uuid4().hex}"
 
 
@@ -22,7 +22,7 @@ def call(server: Server, method: str, target: str, document: Any = None) -> Answ
 
 
 class Txn:
-    """A transaction of a producer, by its id; what every call carries is filled in."""
+    """A transaction of a producer, which adds the common fields to every request."""
 
     def __init__(self, server: Server, producer: str = "", *, name: str = "", epoch: int = 0):
         self.server = server
@@ -58,7 +58,7 @@ class Txn:
         return self.call("streams", streams=[stream.path for stream in streams])
 
     def post(self, stream: Stream, body: bytes = b"x", **more: Any) -> Answer:
-        """Publish with the producer's next number on that stream."""
+        """Append with the next sequence of the producer on the stream."""
         seq = self._seqs.get(stream.path, 0)
         answer = stream.post(
             body,
@@ -96,7 +96,7 @@ class Txn:
 
 
 def begun(*streams: Stream, **more: Any) -> Txn:
-    """A transaction that is open and may write these streams."""
+    """Return an open transaction that may write to these streams."""
     txn = Txn(streams[0].server)
     answer = txn.begin(streams=[stream.path for stream in streams], **more)
     assert answer.status == 201, answer
