@@ -115,7 +115,7 @@ class Server:
     def raw(self, data: bytes) -> "Answer | None":
         """Send bytes; return the first response, or None if the server closed the connection."""
         with self.dial() as line:
-            # The server may refuse the request before all of it is sent; read the response then too.
+            # The server may refuse the request early; the response must still be read.
             with suppress(BrokenPipeError, ConnectionResetError):
                 line.sendall(data)
             return read_answer(line)

@@ -114,7 +114,7 @@ def test_a_strange_but_good_path_is_a_stream_of_its_own(server: Server, path: st
     stream.create(path.encode())
     assert stream.text == path
     assert stream.put(content_type="text/plain").status == 200
-    assert path not in {file.name for file in server.data.rglob("*")} - files, "the path is not used as a file name"
+    assert path not in {file.name for file in server.data.rglob("*")} - files, "not a file name"
     assert stream.delete().status == 204
 
 
@@ -123,7 +123,7 @@ def test_names_that_only_look_alike_are_other_names(server: Server) -> None:
     for path in paths:
         server.stream(path).create(path.encode())
     assert [server.stream(path).text for path in paths] == paths
-    assert server.stream("twin/c%61fe").text == "twin/cafe", "a percent-encoded letter is the same path"
+    assert server.stream("twin/c%61fe").text == "twin/cafe", "encoded, but the same path"
 
 
 # ---- headers -------------------------------------------------------------------------------------

@@ -343,7 +343,7 @@ def test_a_group_shows_versions_and_what_is_pending(one: Worker, two: Worker) ->
     assert refusal(look(one, f"?stable=true&stream={path}")) == UNSTABLE
     assert look(one, f"?stable=true&stream={one.outputs.path}").status == 200
     assert look(one, "?stable=true&stream=nowhere").status == 200
-    assert look(one, f"?stable=true&transaction={one.id}").status == 200, "a transaction does not wait for itself"
+    assert look(one, f"?stable=true&transaction={one.id}").status == 200, "it ignores its own move"
     assert refusal(look(one, "?stable=maybe")) == (400, "invalid_query")
     two.work(5)
     assert two.name().status == 200

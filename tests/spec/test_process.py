@@ -82,7 +82,7 @@ def test_appends_that_were_acknowledged_survive_kills_and_none_is_doubled(runs: 
     stream = server.stream("log")
     stream.create(b"", "application/json")
     seq = 0
-    for life in range(5):
+    for run in range(5):
         timer = threading.Timer(0.15, server.kill)
         timer.start()
         while True:

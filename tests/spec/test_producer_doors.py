@@ -116,13 +116,13 @@ def test_a_stream_that_is_named_producer_is_a_stream_like_any(stream: Stream) ->
     stream.create()
     below = stream.server.stream(f"{stream.path}/producer")
     missing = below.post(b"x")
-    assert (missing.status, missing.code) == (404, "stream_not_found"), "a request with a body is an append"
+    assert (missing.status, missing.code) == (404, "stream_not_found"), "a body means an append"
     closing = below.post(stream_closed="true", content_type=None)
     assert closing.code == "stream_not_found", "a close is an append too"
     below.create()
     assert below.post(b"x").status == 204
     empty = below.post(content_type=None)
-    assert (empty.status, empty.code) == (400, "empty_body"), "the stream exists, so the request is an append"
+    assert (empty.status, empty.code) == (400, "empty_body"), "an append, as the stream exists"
     assert below.text == "x"
 
 

@@ -37,7 +37,7 @@ def test_an_accepted_append_is_200_and_a_repeat_204_with_the_first_offset(stream
     assert (first.status, second.status, again.status) == (200, 200, 204)
     assert again.next_offset == first.next_offset == offset_of(1)
     assert again.headers["producer-epoch"] == "0"
-    assert again.headers["producer-seq"] == "1", "the highest accepted sequence, not the repeated one"
+    assert again.headers["producer-seq"] == "1", "the highest accepted, not the repeated one"
     assert stream.text == "ab"
 
 

@@ -322,7 +322,7 @@ def test_a_character_split_over_appends_arrives_whole(stream: Stream) -> None:
         control = events.next()
         assert control is not None
         assert control.kind == "control"
-        assert control.json["streamNextOffset"] == offset_of(0), "a reconnect must not lose the first half"
+        assert control.json["streamNextOffset"] == offset_of(0), "a reconnect needs the first half"
         stream.post("é".encode()[1:] + "€".encode()[:2])
         stream.post("€".encode()[2:], stream_closed="true")
         events_left = events.rest()

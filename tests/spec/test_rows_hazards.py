@@ -264,7 +264,7 @@ def test_a_message_that_was_overtaken_is_refused_not_confirmed(stream: Stream) -
     assert sparse(stream, b"11", "11").status == 200
     overtaken = sparse(stream, b"10", "10")
     assert (overtaken.status, overtaken.code) == (409, "sequence_hole")
-    assert overtaken.headers["producer-seq"] == "11", "the producer can then send with a higher sequence"
+    assert overtaken.headers["producer-seq"] == "11", "the next sequence must be higher"
     assert sparse(stream, b"10", "12").status == 200
     assert stream.text == "1110"
 

@@ -23,7 +23,7 @@ class Ledger(msgspec.Struct):
 def test_an_application_that_stores_its_position_with_its_state_counts_everything_once(
     tmp_path: Path,
 ) -> None:
-    """The application crashes after each read, before it stores its state; so does the server."""
+    """Every first read is lost before its state is stored; every second time the server is killed."""
     server = Server(tmp_path / "data")
     file = tmp_path / "ledger"
     file.write_bytes(msgspec.json.encode(Ledger()))

@@ -365,7 +365,7 @@ def test_a_listener_blocked_by_a_transaction_is_told_of_the_end_of_its_stream(
         assert (first.data, control.json["blockedBy"]) == ("0", txn.id)
         stream.delete()
         rest = events.rest()
-    assert not [event for event in rest if event.kind == "data"], "undecided messages must not be sent at the end"
+    assert not [event for event in rest if event.kind == "data"], "no undecided message is sent"
     assert txn.commit().json["deleted"] == [stream.path]
 
 

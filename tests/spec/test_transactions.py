@@ -405,7 +405,7 @@ def test_an_abort_does_not_take_sequences_back(stream: Stream) -> None:
     assert txn.post(stream, b"c").status == 200, "the sequence continues after the aborted ones"
     txn.abort()
     txn.begin(streams=[stream.path])
-    assert txn.post(stream, b"d", producer_seq=0).status == 200, "a raised epoch begins at zero"
+    assert txn.post(stream, b"d", producer_seq=0).status == 200, "or the sequence restarts at zero"
     assert txn.post(stream, b"e", producer_seq=1).status == 200
     txn.commit()
     assert committed(stream).body == b"de"
@@ -818,7 +818,7 @@ def test_of_two_instances_that_take_over_at_once_one_is_fenced(stream: Stream) -
         thread.join()
     assert refusal(old.commit()) == (409, "txn_aborted")
     assert heirs[1].commit().status == 200
-    assert committed(stream).body in (b"2", b"12"), "the older instance committed first, or not at all"
+    assert committed(stream).body in (b"2", b"12"), "the older one came first, or not at all"
 
 
 @pytest.mark.spec("reliability 5.4")
