@@ -764,7 +764,7 @@ def test_a_long_poll_is_404_when_its_stream_is_made_again(stream: Stream) -> Non
             answer = read_answer(line)
         assert answer is not None
         if answer.status == 404:
-            break  # 200: read too late, 204: timed out too early; try again
+            break  # otherwise try again: 200 was too late, 204 too early
         stream.delete()
     assert answer is not None
     assert (answer.status, answer.code) == (404, "stream_not_found")

@@ -186,7 +186,7 @@ def test_an_answer_that_a_cache_may_keep_shows_its_headers_to_every_site(stream:
 
 @pytest.mark.spec("protocol 1.10")
 def test_an_answer_to_a_write_shows_its_headers_to_a_browser_only(stream: Stream) -> None:
-    for _ in range(3):  # the server caches the third request head
+    for _ in range(3):  # in the third round the request head is cached
         for headers in ({}, {"origin": "https://site.example"}):
             for method in ("PUT", "POST", "PATCH", "DELETE"):
                 answer = stream.server.ask(method, stream.target, b"x", **headers)

@@ -22,13 +22,13 @@ class Worker(Txn):
         self.inputs = inputs
         self.outputs = outputs
         self.group = group
-        self.told: dict[str, Any] = {}
+        self.next_move: dict[str, Any] = {}
 
     def read(self, to: int) -> None:
         """Read the position of the group, and its inputs up to an offset."""
         answer = call(self.server, "GET", f"/v1/groups/{self.group}/offsets")
         path = self.inputs.path
-        self.told = {
+        self.next_move = {
             "from": answer.json["offsets"].get(path, offset_of(0)),
             "version": answer.json["versions"].get(path, 0),
             "incarnation": self.inputs.head().headers["stream-incarnation"],
@@ -42,7 +42,7 @@ class Worker(Txn):
         assert self.post(self.outputs, self.id.encode()).status == 200
 
     def name(self, move: Any = None) -> Answer:
-        target = {self.inputs.path: self.told if move is None else move}
+        target = {self.inputs.path: self.next_move if move is None else move}
         return self.call("offsets", group=self.group, offsets=target)
 
 
@@ -235,7 +235,7 @@ def test_a_prepared_transaction_holds_its_positions_and_is_never_refused(
     late = Worker(one.inputs, one.outputs, one.group)
     late.work()
     shot = {"producer_id": fresh("p"), "producer_epoch": 0, "producer_seq": 0}
-    held = {one.inputs.path: one.told}
+    held = {one.inputs.path: one.next_move}
     for answer in (
         two.commit(),  # A15
         two.call("prepare"),  # A10

@@ -12,7 +12,7 @@ JSON: Final = "application/json"
 
 
 class Ledger(msgspec.Struct):
-    """The state of an application: its sum and its position in one file, written atomically."""
+    """The state of an application: its sum and its position, stored in one file."""
 
     total: int = 0
     offset: str = "-1"
@@ -23,7 +23,7 @@ class Ledger(msgspec.Struct):
 def test_an_application_that_stores_its_position_with_its_state_counts_everything_once(
     tmp_path: Path,
 ) -> None:
-    """Every first read is lost before its state is stored; every second time the server is killed."""
+    """Every second read is lost before its state is stored; the server is killed as well."""
     server = Server(tmp_path / "data")
     file = tmp_path / "ledger"
     file.write_bytes(msgspec.json.encode(Ledger()))

@@ -92,7 +92,7 @@ class Sink:
         query: str = "",
         **more: Any,
     ) -> Answer:
-        """Commit a version; `batch` and `previous` replace lines of an offset log."""
+        """Commit a version; `batch` and `previous` represent lines of an offset log."""
         tag = {
             "app": self.app,
             "query_id": query or self.query,
