@@ -82,7 +82,7 @@ def until_answered(asker: Asker, value: str, tag: dict[str, str]) -> int:
         # http.client accepts a truncated head: a 2xx without an offset is not a response.
         assert status in (200, 204, 502), status
         asker.close()
-    raise AssertionError(f"{value} was never answered")
+    raise AssertionError(f"no response for {value}")
 
 
 def run_all(*work: Callable[[], None]) -> None:

@@ -44,7 +44,7 @@ class Daemon:
             if found := re.search(pattern, self.log.read_text(errors="replace")):
                 return found[1]
             time.sleep(0.1)
-        raise AssertionError(f"nothing like {pattern} in:\n{self.log.read_text(errors='replace')}")
+        raise AssertionError(f"no match for {pattern} in:\n{self.log.read_text(errors='replace')}")
 
     def kill(self) -> None:
         """Send SIGKILL to the whole process group at once, like a power failure of the host."""

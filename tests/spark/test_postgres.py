@@ -21,14 +21,16 @@ class Frame:
 
     def mapInArrow(self, task: Callable[..., Any], schema: str) -> Self:
         del schema
-        self._told = [Told(*row.values()) for one in task([self._batch]) for row in one.to_pylist()]
+        self._told = [
+            TaskRow(*row.values()) for one in task([self._batch]) for row in one.to_pylist()
+        ]
         return self
 
     def collect(self) -> list[Any]:
         return self._told
 
 
-class Told:
+class TaskRow:
     """A row that a task returned."""
 
     def __init__(self, attempt: str, rows: int) -> None:

@@ -134,7 +134,7 @@ class Torture:
         it.answers_lost = world.proxy.counts["drop_answer"] + world.commits_held
         it.batches, it.rows_in = world.batches(), world.rows
         if self._read("in") != [row(number) for number in range(world.rows)]:
-            raise Failed("the source is not what was written to it")
+            raise Failed("the source differs from the rows that were written")
         for way in ("ordered", "mixed"):
             for target in range(TARGETS):
                 self._judge_stream(way, target, range(target, world.rows, TARGETS))

@@ -68,12 +68,12 @@ class Driver:
     def require_alive(self) -> None:
         """Fail if the driver ended by itself: no fault of the test may end the query."""
         if self._process.poll() is not None:
-            raise Failed(f"the driver ended by itself:\n{self._last_words()}")
+            raise Failed(f"the driver ended by itself:\n{self._log_tail()}")
 
     def finish(self) -> None:
         """Wait for the end of the driver, which must succeed."""
         if self._process.wait(SECONDS_MAX) != 0:
-            raise Failed(f"the last driver failed:\n{self._last_words()}")
+            raise Failed(f"the last driver failed:\n{self._log_tail()}")
 
     def sweep(self) -> None:
         """Kill all remaining processes of the driver."""
@@ -87,7 +87,7 @@ class Driver:
         assert self._process.stdin is not None
         self._process.stdin.close()
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         return self._log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
 
 
@@ -204,7 +204,7 @@ class World:
 
     def _require_sound(self) -> None:
         if not self.server.is_sound():
-            raise Failed(f"the server complains:\n{self.server.stderr}")
+            raise Failed(f"the server is unhealthy or wrote to stderr:\n{self.server.stderr}")
 
     # ---- the producer ----------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ def refused(stream: Stream, body: bytes) -> Answer:
         answer = stream.post(body)
         if answer.status != 204:
             return answer
-    raise AssertionError("it never ended")
+    raise AssertionError("no append was refused")
 
 
 # ---- connections ---------------------------------------------------------------------------------

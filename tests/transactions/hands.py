@@ -100,7 +100,7 @@ class InProcesses:
 
     def require_alive(self) -> None:
         if not all(each.is_alive() for each in (*self._crews, self._readers)):
-            raise Failed("clients have ended; what they raised is above")
+            raise Failed("a client process has ended; its error is printed above")
 
     def end_writers(self) -> None:
         self._over.set()
@@ -114,7 +114,7 @@ def _join(processes: list[BaseProcess]) -> None:
     for process in processes:
         process.join()
     if any(process.exitcode for process in processes):
-        raise Failed("clients have failed; what they raised is above")
+        raise Failed("a client process has failed; its error is printed above")
 
 
 class InThreads:

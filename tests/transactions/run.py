@@ -66,7 +66,7 @@ def run_in_processes(size: Size, folder: Path) -> TransactionReport:
         hands = InProcesses(_job(size, server, folder), size.crews)
         report = judge(_run(size, server, hands, server))
         if server.stderr:
-            raise Failed(f"the server complained: {server.stderr}")
+            raise Failed(f"the server wrote to stderr: {server.stderr}")
         return report
 
 

@@ -101,7 +101,7 @@ class Operator:
                 sleep(_AGAIN_SECONDS)
             else:
                 return
-        raise AssertionError(f"{path} cannot be made")
+        raise AssertionError(f"{path} cannot be created")
 
     def decide_prepared(self, client: Client, *, is_over: bool = False) -> None:
         """Commit or abort every prepared transaction, because it would block readers forever.

@@ -91,4 +91,4 @@ def require_found(names: str, size: Size, tmp_path: Path) -> None:
         found |= {anomaly.name for anomaly in report.anomalies}
         if any(re.fullmatch(names, name) for name in found):
             return
-    pytest.fail(f"not one of {names} in {TRIES_MAX} runs from seed {SEED}, but {found}")
+    pytest.fail(f"none of {names} in {TRIES_MAX} runs from seed {SEED}, only {found}")

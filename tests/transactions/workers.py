@@ -30,7 +30,7 @@ from tests.transactions.writers import STREAMS
 KINDS: Final[tuple[TransactionKind, ...]] = ("inline", "staged", "one-shot")
 DEADLINE_SECONDS: Final = 2.0
 PREPARE_SHARE: Final = 0.3
-LEFT_SHARE: Final = 0.01  # left open or prepared, as by a worker that died
+LEFT_SHARE: Final = 0.01  # left open or prepared, like after a crash
 ABORT_SHARE: Final = 0.05
 TAKEN_MAX: Final = 4
 PAUSE_SHARE: Final = 0.4  # pauses, so that other workers can interfere
