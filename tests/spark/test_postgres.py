@@ -17,20 +17,18 @@ class Frame:
     def __init__(self, **columns: list[Any]) -> None:
         self.columns = list(columns)
         self._batch = pa.RecordBatch.from_pydict(columns)
-        self._told: list[Any] = []
+        self._rows: list[Any] = []
 
     def mapInArrow(self, task: Callable[..., Any], schema: str) -> Self:
         del schema
-        self._told = [
-            TaskRow(*row.values()) for one in task([self._batch]) for row in one.to_pylist()
-        ]
+        self._rows = [Row(*row.values()) for one in task([self._batch]) for row in one.to_pylist()]
         return self
 
     def collect(self) -> list[Any]:
-        return self._told
+        return self._rows
 
 
-class TaskRow:
+class Row:
     """A row that a task returned."""
 
     def __init__(self, attempt: str, rows: int) -> None:

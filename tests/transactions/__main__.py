@@ -1,9 +1,8 @@
 """Usage: `python -m tests.transactions [--committed N] [--kills N] [--client-kills N] [--seed N]`.
 
-Clients commit transactions of every kind over several streams. The server and some clients are
-killed, and half of the clients use a faulty network. Other clients read. Some clients are workers
-that share groups; an operator rewinds these groups and deletes their inputs. At the end the
-transaction checker checks the recorded history.
+Clients commit transactions of every kind over several streams, half of them through a fault proxy.
+The server and some clients are killed. Some clients share groups, which an operator sets back, and
+whose inputs the operator deletes. At the end the checker checks the recorded history.
 """
 
 import argparse

@@ -84,8 +84,7 @@ def run_writers(
     """Commit until `over` is set.
 
     `progress[2 * slot]` counts the commits of writers, `progress[2 * slot + 1]` those of workers.
-    Every second client uses the fault proxy. The workers share one client. After a kill the workers
-    of a slot have the same producer ids as before.
+    Every second client uses the fault proxy. Workers keep their producer ids after a kill.
     """
     random = Random(f"{job.seed}-{name}")
     notes = Notes(job.folder / f"{name}.notes")
