@@ -1,1 +1,1 @@
-"""The clients, the bad network and the killed server, all at once: `python -m tests.faults`."""
+"""Tests of all clients on a faulty network, with a killed server: `python -m tests.faults`."""

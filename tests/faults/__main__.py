@@ -1,8 +1,8 @@
-"""Run it: `python -m tests.faults [--requests N] [--kills N] [--shards N] [--seed N]`.
+"""Run `python -m tests.faults [--requests N] [--kills N] [--shards N] [--seed N]`.
 
-Real clients of every kind write and read through a network that fails in every way it can, and the
-server is killed in between. In the end what each was told is compared with what the streams hold.
-Prints what happened and how often, with floors: a run that never met a case has not tested it.
+Clients of every kind write and read through a proxy that injects all network faults, while the
+server is killed repeatedly. At the end, what each client got is compared with the streams.
+The run prints its counts and their minimums (floors): a case that never occurred was not tested.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tests.faults.shard import KINDS, Failed
 REQUESTS_DEFAULT: Final = 50_000
 KILLS_DEFAULT: Final = 12
 
-# For 50,000 requests; other numbers scale them.
+# Minimum counts for 50,000 requests; they are scaled for other numbers.
 FLOORS: Final = {
     "requests": REQUESTS_DEFAULT,
     "dropped_after_commit": 500,
@@ -43,7 +43,7 @@ FLOORS: Final = {
 
 
 def missed_floors(total: Counter[str], size: Size) -> list[str]:
-    """Name what happened too rarely."""
+    """Return the names of the counts that are below their floor."""
     share = size.requests / REQUESTS_DEFAULT
     floors = {name: floor * share for name, floor in FLOORS.items()} | {"kills": size.kills}
     return [name for name, floor in floors.items() if total[name] < floor]
@@ -65,7 +65,7 @@ def _say(line: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, check and report."""
+    """Run the test and print its counts; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--requests", type=int, default=REQUESTS_DEFAULT)
     parser.add_argument("--kills", type=int, default=KILLS_DEFAULT)

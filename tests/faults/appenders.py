@@ -1,4 +1,4 @@
-"""Writers that append one by one: our clients, and requests made and repeated by hand."""
+"""Writers that append single messages: the clients, and raw requests with their own retries."""
 
 import asyncio
 from functools import partial
@@ -20,7 +20,7 @@ _ACCEPTED: Final = frozenset({200, 201, 204})
 
 
 def append(notes: Notes, random: Random) -> None:
-    """Append once, come what may."""
+    """Append without an idempotency key; a failed append is not repeated."""
     number = 0
     with Client(notes.single_url) as client:
         stream = client.stream(notes.path)
@@ -37,7 +37,7 @@ def append(notes: Notes, random: Random) -> None:
 
 
 def append_keyed(notes: Notes, random: Random) -> None:
-    """Append under keys."""
+    """Append with idempotency keys."""
     number = 0
     with Client(notes.url) as client:
         stream = client.stream(notes.path)
@@ -48,7 +48,7 @@ def append_keyed(notes: Notes, random: Random) -> None:
 
 
 def _append_keyed(notes: Notes, random: Random, stream: Stream, operation: Operation) -> None:
-    """Append under a key, and perhaps again under the same if the call failed."""
+    """Append with an idempotency key; if the call fails, possibly repeat it with the same key."""
     is_certain = True
     for _ in range(random.randint(1, 3)):
         try:
@@ -85,7 +85,7 @@ async def _append(notes: Notes, random: Random, writer: str) -> None:
 
 
 def append_on_a_loop(notes: Notes, random: Random) -> None:
-    """The same on an event loop, several at once."""
+    """Append with idempotency keys from three tasks on an event loop."""
 
     async def several() -> None:
         async with asyncio.TaskGroup() as group:
@@ -97,14 +97,14 @@ def append_on_a_loop(notes: Notes, random: Random) -> None:
 
 
 def repeat_by_hand(notes: Notes, random: Random, *, writer: str, dialect: str) -> None:
-    """Append under numbers of our own, each until it is answered."""
+    """Append with explicit sequences; repeat each append until there is a response."""
     line = Line(notes.url)
     number = 0
     try:
         while not notes.over.is_set():
             operation = notes.begin(writer, number)
             fields = _tag(dialect, writer, number)
-            operation.ok(_until_answered(notes, line, operation, fields))
+            operation.ok(_until_response(notes, line, operation, fields))
             notes.count(f"acknowledged: by hand, {dialect}")
             number += 1
     finally:
@@ -127,28 +127,28 @@ def _tag(dialect: str, writer: str, number: int) -> dict[str, str]:
             return {"X-Producer-Id": writer, "X-Producer-Seq": seq}
 
 
-def _until_answered(
+def _until_response(
     notes: Notes, line: Line, operation: Operation, fields: dict[str, str]
 ) -> int | None:
-    """Send the same until there is an answer; the offset."""
+    """Repeat a request until the server responds; return the offset of the message."""
     until = monotonic() + _GIVE_UP_SECONDS
     body = notes.encoded(operation)
     while monotonic() < until:
         try:
-            answer = line.post(f"/v1/stream/{notes.path}", notes.content_type, fields, body)
+            response = line.post(f"/v1/stream/{notes.path}", notes.content_type, fields, body)
         except (OSError, Broken):
-            answer = None
+            response = None
             line.close()
             sleep(_PAUSE_SECONDS)
-        if answer is not None and answer.status != 502:
-            assert answer.status in _ACCEPTED, (fields, answer.status, answer.body)
-            notes.count("duplicates refused", answer.status == 204)
-            offset = last_offset(answer.fields.get("stream-next-offset"))
-            told = answer.fields.get("x-stream-offset")
-            assert told in (None, f"{offset:08d}"), (operation.value, told, offset)
+        if response is not None and response.status != 502:
+            assert response.status in _ACCEPTED, (fields, response.status, response.body)
+            notes.count("duplicates refused", response.status == 204)
+            offset = last_offset(response.fields.get("stream-next-offset"))
+            header = response.fields.get("x-stream-offset")
+            assert header in (None, f"{offset:08d}"), (operation.value, header, offset)
             return offset
         notes.count("retries")
-    raise AssertionError(f"{operation.value} was never answered")
+    raise AssertionError(f"{operation.value} got no response")
 
 
 DIALECTS: Final = (
@@ -161,7 +161,7 @@ DIALECTS: Final = (
 
 
 def work() -> list[Work]:
-    """All writers of this kind for one stream."""
+    """Return all writers of this kind for one stream."""
     return [
         append,
         append_keyed,

@@ -1,4 +1,4 @@
-"""A producer through its instances: how each is, and what is known of its messages."""
+"""The instances of a producer, and what is known about their messages."""
 
 from collections import deque
 from collections.abc import Hashable, Iterator
@@ -29,14 +29,14 @@ _EXPECTED: Final = (Unavailable, Indeterminate, ProducerFenced)
 
 
 class Writer:
-    """One producer id through all its instances.
+    """A producer id and all its instances.
 
-    What an instance left in doubt stays so, except in sparse mode: there the next instance sends it
-    again, and learns from the server what was stored.
+    An indeterminate message stays indeterminate, except in sparse mode: there the next instance
+    sends it again, and learns from the server what was stored.
 
-    Messages must stand in the order of the epochs they were acknowledged under, in sparse mode in
-    that of their numbers alone. An instance of which nothing was stored yet may come after a later
-    one, under a higher epoch; so nothing is known of the place of a message in doubt.
+    Messages must be in the order of the epochs of their acknowledgements; in sparse mode, in the
+    order of their sequences alone. The first append of an instance may be stored after those of a
+    newer instance, with a higher epoch. So the order of an indeterminate message is unknown.
     """
 
     def __init__(self, notes: Notes, random: Random, name: str, kind: str, mode: str) -> None:
@@ -45,16 +45,16 @@ class Writer:
         self.mode: Final = mode
         self._kind = f"{kind}, {mode}"
         self._random = random
-        self._lives = 0
+        self._instances = 0
         self._number = 0
-        self._doubtful: dict[Hashable, Operation] = {}  # in order
+        self._doubtful: dict[Hashable, Operation] = {}  # in the order they were sent
 
-    def next_life(self) -> "Life":
-        self._lives += 1
-        return Life(self, self._random, self._lives)
+    def next_instance(self) -> "Instance":
+        self._instances += 1
+        return Instance(self, self._random, self._instances)
 
     def operations(self, last_seq: int | None, count: int) -> Iterator[Operation]:
-        """Give what an instance has to append, if the server has all up to `last_seq`."""
+        """Yield what an instance has to append; the server has everything up to `last_seq`."""
         for operation in [*self._doubtful.values()]:
             assert operation.seq is not None
             if last_seq is not None and operation.seq <= last_seq:
@@ -76,7 +76,7 @@ class Writer:
 
     def failed(self, operation: Operation, *, is_certain: bool) -> None:
         if operation.value in self._doubtful:
-            return  # what an earlier instance did is as unknown as before
+            return  # whether an earlier instance has stored it is still unknown
         self.notes.fail(operation, is_certain=is_certain)
         if is_certain:
             return
@@ -86,16 +86,16 @@ class Writer:
             operation.producer = None
 
 
-class Life:
+class Instance:
     """One instance: its options, how much it writes, and how it ends.
 
-    It may be left in the middle of its work, or become a ghost: it goes on while the next one
-    begins. (Not in sparse mode, where the next one must know what is in doubt.)
+    An instance may be closed before its messages are stored, or become a ghost: it stays open
+    while the next one starts. (Not in sparse mode: the next one must know what is indeterminate.)
     """
 
     def __init__(self, writer: Writer, random: Random, number: int) -> None:
         self._writer = writer
-        self._unsettled: deque[Operation] = deque()  # in order
+        self._unsettled: deque[Operation] = deque()  # in the order they were sent
         self.producer: Producer | AsyncProducer | None = None
         self.length: Final = random.randint(1, _MESSAGES_MAX)
         self.close_timeout: Final = 0.0 if random.random() < _LEFT_SHARE else None
@@ -115,12 +115,12 @@ class Life:
             self.options["epoch"] = number
 
     def begin(self, operation: Operation) -> dict[str, Any]:
-        """Note that an operation is about to be appended; what `append` is to be told."""
+        """Record that an operation is about to be appended; return the options for `append`."""
         self._unsettled.append(operation)
         return {"seq": operation.seq} if self._writer.mode == "sparse" else {}
 
     def was_refused(self) -> None:
-        """Note that the last operation was not taken."""
+        """Record that `append` did not accept the last operation."""
         self._writer.failed(self._unsettled.pop(), is_certain=True)
 
     def _on_ack(self, ack: BatchAck) -> None:
@@ -133,6 +133,6 @@ class Life:
 
     def _on_error(self, error: ClientError, batch: FailedBatch) -> None:
         if not isinstance(error, _EXPECTED):
-            self._writer.notes.surprises.append(error)
+            self._writer.notes.unexpected_errors.append(error)
         for _ in range(batch.count):
             self._writer.failed(self._unsettled.popleft(), is_certain=batch.applied == NO)

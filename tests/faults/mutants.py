@@ -1,4 +1,4 @@
-"""Bugs a client might have, each of which the run must find."""
+"""Seeded bugs of a client; the run must find each of them."""
 
 import secrets
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def a_new_number_for_every_try(patch: pytest.MonkeyPatch) -> None:
-    """Send a batch again as if it were another one."""
+    """Retry a batch with a new sequence."""
     retry = ProducerCore._retry
 
     def renumbering(core: ProducerCore) -> ProducerBatch | None:
@@ -33,7 +33,7 @@ def a_new_number_for_every_try(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_new_session_for_every_connection(patch: pytest.MonkeyPatch) -> None:
-    """Begin anew when a connection broke: number 0, under a session of its own."""
+    """Start again after a lost connection, with sequence 0 in a new session."""
     lost = ProducerCore.connection_lost
 
     def forgetting(core: ProducerCore, now: float, error: ClientError) -> None:
@@ -50,7 +50,7 @@ def a_new_session_for_every_connection(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_append_without_a_key_is_sent_again(patch: pytest.MonkeyPatch) -> None:
-    """Take every call for one that may be repeated."""
+    """Treat every call as safe to repeat."""
 
     def asking(request: Any, kind: RetrySafety, **options: Any) -> Any:
         return ask(request, RetrySafety.REPEATABLE, **options)
@@ -59,7 +59,7 @@ def an_append_without_a_key_is_sent_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_in_doubt_is_called_not_stored(patch: pytest.MonkeyPatch) -> None:
-    """Say of every batch that was given up that it is not stored."""
+    """Report every batch that was given up as not stored."""
     give_up = Acknowledgements.give_up
 
     def certain(ledger: Acknowledgements, batch: ProducerBatch, *, is_certain: bool) -> None:

@@ -1,4 +1,4 @@
-"""What every client of one stream writes down."""
+"""The shared record of all clients of one stream."""
 
 import threading
 from collections import Counter
@@ -15,9 +15,9 @@ Work = Callable[["Notes", Random], None]
 
 
 class Notes:
-    """One stream: where clients find it, its history, what was counted, and when to end.
+    """One stream: its URLs, its recorded history, its counts, and the event that ends the run.
 
-    Through `single_url` no request is doubled: nothing protects an append without any number.
+    The proxy at `single_url` never duplicates a request, for appends without deduplication.
     """
 
     def __init__(
@@ -30,7 +30,9 @@ class Notes:
         self.over: Final = over
         self.history: Final = History()
         self.counts: Final[Counter[str]] = Counter()
-        self.surprises: Final[list[Exception]] = []  # what no producer should end with here
+        self.unexpected_errors: Final[
+            list[Exception]
+        ] = []  # errors that no producer should get here
         self._lock = threading.Lock()
 
     def count(self, name: str, number: int = 1) -> None:
@@ -38,41 +40,41 @@ class Notes:
             self.counts[name] += number
 
     def begin(self, writer: str, number: int, *, is_ordered: bool = True) -> Operation:
-        """Write down that a writer's next message is about to be sent.
+        """Record that the next message of a writer is about to be sent.
 
-        Not `is_ordered`: it may be stored after later ones, if its end is unknown.
+        If not `is_ordered`, the message may be stored after later ones when it is indeterminate.
         """
         producer = writer if is_ordered else None
         return self.history.append(f"{writer}:{number}", producer=producer, seq=number)
 
     def encoded(self, operation: Operation) -> bytes:
-        """The message of an operation as the stream holds it."""
+        """Return the message of an operation in the format of the stream."""
         text = str(operation.value)
         return (f'"{text}"' if self.content_type == "application/json" else text).encode()
 
     def settle(self, kind: str, operation: Operation, receipt: Receipt) -> None:
-        """Write down that an append has returned."""
+        """Record that an append succeeded."""
         operation.ok(last_offset(receipt.next_offset))
         self.count(f"acknowledged: {kind}")
         self.count("duplicates refused", receipt.duplicate)
 
     def fail(self, operation: Operation, *, is_certain: bool) -> None:
-        """Write down that an append failed; `is_certain`: nothing of it is or will be stored."""
+        """Record that an append failed; `is_certain` if it will never be stored."""
         if is_certain:
             operation.refuse()
         self.count("appends not applied" if is_certain else "appends indeterminate")
 
-    def close_life(self, stats: ProducerStats) -> None:
-        """Add what an instance of a producer has done."""
+    def count_instance(self, stats: ProducerStats) -> None:
+        """Add the statistics of a closed instance of a producer."""
         self.count("producer instances")
         self.count("retries", stats.retries)
         self.count("duplicates refused", stats.duplicates)
 
 
 def last_offset(next_offset: str | None) -> int | None:
-    """Read where the last message of an append is."""
+    """Return the ordinal of the last message of an append."""
     if next_offset is None:
         return None
-    place = parse_offset(next_offset)
-    assert place is not None, next_offset
-    return place - 1
+    ordinal = parse_offset(next_offset)
+    assert ordinal is not None, next_offset
+    return ordinal - 1

@@ -1,4 +1,4 @@
-"""Writers that use our producers, on threads and on an event loop."""
+"""Writers that use the client's producers, on threads and on an event loop."""
 
 import asyncio
 from functools import partial
@@ -8,48 +8,48 @@ from semel import AsyncClient, Client
 from semel.client.errors import ClientError, Indeterminate, Unavailable
 from semel.client.producer.async_producer import AsyncProducer
 from semel.client.producer.sync_producer import Producer
-from tests.faults.lives import HASTE_SECONDS, MODES, Life, Writer
+from tests.faults.lives import HASTE_SECONDS, MODES, Instance, Writer
 from tests.faults.notes import Notes, Work
 
 
 def produce(notes: Notes, random: Random, *, mode: str) -> None:
-    """Append from a thread until it is over."""
+    """Append with instances of a sync producer until the run is over."""
     writer = Writer(notes, random, f"sync-{mode}", "producer", mode)
     ghosts: list[Producer] = []
     with Client(notes.url) as patient, Client(notes.url, timeout=HASTE_SECONDS) as hasty:
         while not notes.over.is_set():
-            life = writer.next_life()
-            stream = (hasty if life.is_hasty else patient).stream(notes.path)
+            instance = writer.next_instance()
+            stream = (hasty if instance.is_hasty else patient).stream(notes.path)
             try:
-                producer = stream.producer(writer.name, **life.options)
+                producer = stream.producer(writer.name, **instance.options)
             except (Unavailable, Indeterminate):
                 continue
-            _live(writer, life, producer)
-            _lay(notes, ghosts)
-            if life.is_ghost:
+            _append_all(writer, instance, producer)
+            _close_ghosts(notes, ghosts)
+            if instance.is_ghost:
                 ghosts.append(producer)
             else:
-                producer.close(life.close_timeout)
-                notes.close_life(producer.stats)
-        _lay(notes, ghosts)
+                producer.close(instance.close_timeout)
+                notes.count_instance(producer.stats)
+        _close_ghosts(notes, ghosts)
 
 
-def _lay(notes: Notes, ghosts: list[Producer]) -> None:
+def _close_ghosts(notes: Notes, ghosts: list[Producer]) -> None:
     while ghosts:
         ghost = ghosts.pop()
         notes.count("producers fenced", ghost.stats.messages_failed > 0)
         ghost.close()
-        notes.close_life(ghost.stats)
+        notes.count_instance(ghost.stats)
 
 
-def _live(writer: Writer, life: Life, producer: Producer) -> None:
-    life.producer = producer
-    for operation in writer.operations(producer.last_seq, life.length):
-        options = life.begin(operation)
+def _append_all(writer: Writer, instance: Instance, producer: Producer) -> None:
+    instance.producer = producer
+    for operation in writer.operations(producer.last_seq, instance.length):
+        options = instance.begin(operation)
         try:
             producer.append(writer.notes.encoded(operation), **options)
         except ClientError:
-            life.was_refused()
+            instance.was_refused()
             return
 
 
@@ -61,45 +61,45 @@ async def _produce(notes: Notes, random: Random, mode: str) -> None:
         AsyncClient(notes.url, timeout=HASTE_SECONDS) as hasty,
     ):
         while not notes.over.is_set():
-            life = writer.next_life()
-            stream = (hasty if life.is_hasty else patient).stream(notes.path)
-            producer = stream.producer(writer.name, **life.options)
+            instance = writer.next_instance()
+            stream = (hasty if instance.is_hasty else patient).stream(notes.path)
+            producer = stream.producer(writer.name, **instance.options)
             try:
                 await producer.open()
             except (Unavailable, Indeterminate):
                 continue
-            await _live_on_a_loop(writer, life, producer)
-            await _lay_on_a_loop(notes, ghosts)
-            if life.is_ghost:
+            await _append_on_a_loop(writer, instance, producer)
+            await _close_ghosts_on_a_loop(notes, ghosts)
+            if instance.is_ghost:
                 ghosts.append(producer)
             else:
-                await producer.close(life.close_timeout)
-                notes.close_life(producer.stats)
-        await _lay_on_a_loop(notes, ghosts)
+                await producer.close(instance.close_timeout)
+                notes.count_instance(producer.stats)
+        await _close_ghosts_on_a_loop(notes, ghosts)
 
 
-async def _lay_on_a_loop(notes: Notes, ghosts: list[AsyncProducer]) -> None:
+async def _close_ghosts_on_a_loop(notes: Notes, ghosts: list[AsyncProducer]) -> None:
     while ghosts:
         ghost = ghosts.pop()
         notes.count("producers fenced", ghost.stats.messages_failed > 0)
         await ghost.close()
-        notes.close_life(ghost.stats)
+        notes.count_instance(ghost.stats)
 
 
-async def _live_on_a_loop(writer: Writer, life: Life, producer: AsyncProducer) -> None:
-    life.producer = producer
-    for operation in writer.operations(producer.last_seq, life.length):
-        options = life.begin(operation)
+async def _append_on_a_loop(writer: Writer, instance: Instance, producer: AsyncProducer) -> None:
+    instance.producer = producer
+    for operation in writer.operations(producer.last_seq, instance.length):
+        options = instance.begin(operation)
         try:
             await producer.append(writer.notes.encoded(operation), **options)
         except ClientError:
-            life.was_refused()
+            instance.was_refused()
             return
         await asyncio.sleep(0)
 
 
 def produce_on_a_loop(notes: Notes, random: Random) -> None:
-    """Append with a producer of every mode at once until it is over."""
+    """Append with async producers of all modes at once until the run is over."""
 
     async def all_modes() -> None:
         async with asyncio.TaskGroup() as group:
@@ -110,5 +110,5 @@ def produce_on_a_loop(notes: Notes, random: Random) -> None:
 
 
 def work() -> list[Work]:
-    """All writers of this kind for one stream."""
+    """Return all writers of this kind for one stream."""
     return [*(partial(produce, mode=mode) for mode in MODES), produce_on_a_loop]

@@ -1,4 +1,4 @@
-"""A connection that hides nothing: an answer is whole, or it is none."""
+"""A raw HTTP connection without retries: a response is complete, or an error is raised."""
 
 import re
 import socket
@@ -11,11 +11,11 @@ _SILENCE_SECONDS: Final = 1.0
 
 
 class Broken(Exception):
-    """The connection ended before the answer did."""
+    """The connection was closed before the response was complete."""
 
 
-class Answer(NamedTuple):
-    """The names of its fields are in lower case."""
+class Response(NamedTuple):
+    """A response; the names of its fields are in lower case."""
 
     status: int
     fields: dict[str, str]
@@ -23,15 +23,15 @@ class Answer(NamedTuple):
 
 
 class Line:
-    """One connection at a time, made when it is needed."""
+    """A client with one connection at a time, opened when it is needed."""
 
     def __init__(self, url: str) -> None:
-        place = urlsplit(url)
-        self._address = (str(place.hostname), int(place.port or 0))
+        parts = urlsplit(url)
+        self._address = (str(parts.hostname), int(parts.port or 0))
         self._socket: socket.socket | None = None
 
-    def post(self, target: str, content_type: str, fields: dict[str, str], body: bytes) -> Answer:
-        """Send, and wait for the answer."""
+    def post(self, target: str, content_type: str, fields: dict[str, str], body: bytes) -> Response:
+        """Send a request, and return the response."""
         all_fields = {
             "Host": "test",
             "Content-Type": content_type,
@@ -44,7 +44,7 @@ class Line:
         self._socket.sendall(f"POST {target} HTTP/1.1\r\n{lines}\r\n".encode() + body)
         return self._read(self._socket)
 
-    def _read(self, line: socket.socket) -> Answer:
+    def _read(self, line: socket.socket) -> Response:
         data = b""
         while (end := data.find(_HEAD_END)) < 0:
             data += _more(line)
@@ -55,10 +55,10 @@ class Line:
         first, *rest = data[:end].decode("latin-1").split("\r\n")
         pairs = (field.partition(":") for field in rest)
         fields = {name.lower(): value.strip() for name, _, value in pairs}
-        return Answer(int(first[9:12]), fields, data[end + len(_HEAD_END) : whole])
+        return Response(int(first[9:12]), fields, data[end + len(_HEAD_END) : whole])
 
     def close(self) -> None:
-        """Hang up; the next post calls again."""
+        """Close the connection; the next `post` opens a new one."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -1,4 +1,4 @@
-"""Readers, which write down what they saw and when."""
+"""Readers, which record what they read and when."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -11,11 +11,11 @@ from semel.client.values import START, Message
 from semel.model.offsets import print_offset
 from tests.faults.notes import Notes, Work
 
-_PIECE: Final = 200  # messages a tail notes in one go
+_PIECE: Final = 200  # messages that a tail records at once
 
 
 def read_again_and_again(notes: Notes, random: Random) -> None:
-    """Read to the end, mostly from where the last read ended."""
+    """Read to the tail, from at most 1,000 messages before the end of the last read."""
     history, offset = notes.history, 0
     with Client(notes.url) as client:
         stream = client.stream(notes.path)
@@ -33,7 +33,7 @@ def read_again_and_again(notes: Notes, random: Random) -> None:
 
 
 def follow(notes: Notes, random: Random, *, live: str) -> None:
-    """Tail from the start until the stream is closed."""
+    """Tail the stream from its start until it is closed."""
     history = notes.history
     with Client(notes.url) as client:
         stream = client.stream(notes.path)
@@ -60,11 +60,11 @@ def _values(messages: Iterable[Message]) -> list[str]:
 
 
 def ways_to_follow(content_type: str) -> tuple[str, ...]:
-    """Name the tails that tell messages apart: an event of bytes may hold several."""
+    """Return the live modes that separate messages: an SSE event of bytes may hold several."""
     return ("long-poll", "sse") if content_type == "application/json" else ("long-poll",)
 
 
 def work(content_type: str) -> list[Work]:
-    """All readers of one stream."""
+    """Return all readers of one stream."""
     ways = (partial(follow, live=live) for live in ways_to_follow(content_type))
     return [read_again_and_again, *ways]

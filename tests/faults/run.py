@@ -1,4 +1,4 @@
-"""The whole run: a server that is killed, and shards of clients that go on."""
+"""The whole run: a server that is killed, and shards of clients that continue."""
 
 import multiprocessing
 import threading
@@ -19,7 +19,7 @@ _GIVE_UP_SECONDS: Final = 900.0
 
 
 class Size(NamedTuple):
-    """How large a run is."""
+    """The size and the seed of a run."""
 
     requests: int
     kills: int
@@ -28,8 +28,8 @@ class Size(NamedTuple):
 
 
 def run_in_processes(size: Size, data: Path) -> Counter[str]:
-    """Run with a process for every shard; what was counted."""
-    context = multiprocessing.get_context("spawn")  # a fork would hold the server's pipes
+    """Run each shard in its own process; return the counts."""
+    context = multiprocessing.get_context("spawn")  # a fork would inherit the server's pipes
     with context.Manager() as manager, _serving(data) as server:
         over, progress = manager.Event(), manager.list([0] * size.shards)
         with ProcessPoolExecutor(size.shards, mp_context=context) as pool:
@@ -37,7 +37,7 @@ def run_in_processes(size: Size, data: Path) -> Counter[str]:
 
 
 def run_in_threads(size: Size, data: Path) -> Counter[str]:
-    """Run in this process."""
+    """Run each shard in a thread of this process; return the counts."""
     over, progress = threading.Event(), [0] * size.shards
     with _serving(data) as server, ThreadPoolExecutor(size.shards) as pool:
         return _run(size, server, pool.submit, over, progress)
@@ -66,7 +66,7 @@ def _run(
     for shard in shards:
         total.update(shard.result())
     if server.stderr:
-        raise Failed(f"the server complained: {server.stderr}")
+        raise Failed(f"the server wrote to stderr: {server.stderr}")
     return total
 
 
@@ -76,7 +76,7 @@ def _kill_now_and_then(
     shards: Sequence[Future[Counter[str]]],
     progress: Sequence[int],
 ) -> int:
-    """Kill the server at moments spread over the run, until there are enough requests."""
+    """Kill the server at moments spread over the run; return the number of kills."""
     random = Random(size.seed)
     step = size.requests / max(1, size.kills)
     moments = [step * (number + random.random()) for number in range(size.kills)]

@@ -1,4 +1,4 @@
-"""One share of the run: a fault proxy, two streams, and all kinds of clients on each."""
+"""A shard of the run: two fault proxies, two streams, and all kinds of clients on each stream."""
 
 import threading
 from collections import Counter
@@ -20,28 +20,28 @@ _SHOWN_MAX: Final = 20
 
 
 class Over(Protocol):
-    """An event of threads, or of processes."""
+    """An event of `threading` or of `multiprocessing`."""
 
     def wait(self, timeout: float) -> bool: ...
 
 
 class Failed(Exception):
-    """A promise was not kept; the message says which."""
+    """Raised when a promise is broken; the message names it."""
 
 
 def run_shard(
     url: str, number: int, seed: int, over: Over, progress: MutableSequence[int]
 ) -> Counter[str]:
-    """Work until it is over; what was counted. `progress[number]` is the requests so far."""
+    """Run until `over` is set; return the counts. `progress[number]` is the number of requests."""
     random = Random(f"{seed}-{number}")
-    told = threading.Event()  # clients look at it all the time: not one of another process
+    stop = threading.Event()  # clients poll it all the time: local to this process
     with (
         FaultProxy(url, _plan(random, KINDS)) as proxy,
         FaultProxy(url, _plan(random, [kind for kind in KINDS if kind not in _DOUBLING])) as single,
         Client(url) as client,
     ):
         streams = [
-            Notes(proxy.url, single.url, f"{number}/{name}", content_type, told)
+            Notes(proxy.url, single.url, f"{number}/{name}", content_type, stop)
             for name, content_type in _STREAMS.items()
         ]
         for notes in streams:
@@ -53,7 +53,7 @@ def run_shard(
             reading.start(notes, random, readers.work(notes.content_type))
         while not (over.wait(_LOOK_SECONDS) or errors):
             progress[number] = proxy.counts["requests"] + single.counts["requests"]
-        told.set()
+        stop.set()
         writing.join()
         for notes in streams:
             client.stream(notes.path).close()  # ends the tails
@@ -78,7 +78,7 @@ def _plan(random: Random, kinds: Sequence[str]) -> FaultPlan:
 
 
 class Crew:
-    """Threads; what they raise is gathered in `errors`."""
+    """A set of threads; their exceptions are appended to `errors`."""
 
     def __init__(self, errors: list[BaseException]) -> None:
         self._errors = errors
@@ -98,12 +98,12 @@ class Crew:
     def _guard(self, work: Callable[[Notes, Random], None], notes: Notes, random: Random) -> None:
         try:
             work(notes, random)
-        except BaseException as error:  # noqa: BLE001 - raised in the end
+        except BaseException as error:  # noqa: BLE001 - raised by run_shard
             self._errors.append(error)
 
 
 def _checked(client: Client, notes: Notes) -> Counter[str]:
-    """Compare what all were told with what the stream holds."""
+    """Check the recorded history against the stream, and return the counts."""
     history = notes.history
     started_at = history.clock()
     log = [message.raw.decode().strip('"') for message in client.stream(notes.path).read()]
@@ -112,11 +112,11 @@ def _checked(client: Client, notes: Notes) -> Counter[str]:
     if violations:
         shown = "\n".join(f"  {violation}" for violation in violations[:_SHOWN_MAX])
         raise Failed(f"{notes.path}: {len(violations)} violations\n{shown}")
-    if notes.surprises:
-        raise Failed(f"{notes.path}: a producer ended with {notes.surprises[0]!r}")
+    if notes.unexpected_errors:
+        raise Failed(f"{notes.path}: a producer failed with {notes.unexpected_errors[0]!r}")
     for live in readers.ways_to_follow(notes.content_type):
         if notes.counts[f"messages read: {live}"] != len(log):
-            raise Failed(f"{notes.path}: a tail by {live} did not come to the end")
+            raise Failed(f"{notes.path}: a tail by {live} did not reach the end")
     unknown = {each.value for each in history.operations if each.outcome == "indeterminate"}
     notes.count("appends indeterminate, and stored", len(unknown.intersection(log)))
     notes.count("messages", len(log))

@@ -1,4 +1,4 @@
-"""A taste of the run for every test run; `python -m tests.faults` is the whole meal."""
+"""A short run for every test run; `python -m tests.faults` is the full one."""
 
 import time
 from pathlib import Path
