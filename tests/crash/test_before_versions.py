@@ -1,9 +1,9 @@
-"""A directory written before positions had versions: it opens, and its transactions go on.
+"""A directory from before positions had versions can be opened, and its transactions committed.
 
-`tests/data/directory_before_versions.tgz` was written by the version before, in two lives. The
-first ended cleanly, so that its rows are in the checkpoint; the second was killed, so that its
-frames are replayed. In each, `set` was moved by hand and `moved` by a transaction, and two prepared
-transactions name the same position, which was possible then.
+`tests/data/directory_before_versions.tgz` was written by the previous version, in two runs. The
+first run was stopped cleanly, so that its rows are in the checkpoint; the second was killed, so
+that its frames are replayed. In each run, `set` was moved by a plain set and `moved` by a
+transaction, and two prepared transactions named the same position, which was allowed then.
 """
 
 import tarfile
@@ -34,7 +34,7 @@ def shown(client: Client, group: str) -> Positions:
 
 
 def test_positions_of_before_have_version_0_and_count_from_there(client: Client) -> None:
-    # One move of each was stored in the checkpoint, without a version; the second was replayed.
+    # The first move of each is in the checkpoint, without a version; the second is replayed.
     for group, offset in (("set", 5), ("moved", 6)):
         found = shown(client, group)
         assert found.offsets == {"in": print_offset(offset)}

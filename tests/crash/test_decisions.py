@@ -1,4 +1,4 @@
-"""Decisions on a bad network: none ever flips, and none touches another transaction."""
+"""Commits and aborts on a faulty network: no outcome changes, no other transaction is ended."""
 
 import random
 import threading
@@ -29,7 +29,7 @@ SEED: Final = 29
 
 
 def transact(url: str, owner: int, verdicts: dict[int, str]) -> None:
-    """Use one id for all transactions, so that what is late would find the next one open."""
+    """Use one id for all transactions, so that a late decision would find the next one open."""
     chance = random.Random(SEED + owner)
     before = f"t-{owner}:1"
     with Client(url) as client:
@@ -45,7 +45,7 @@ def transact(url: str, owner: int, verdicts: dict[int, str]) -> None:
                     for decide in (client.commit_prepared, client.abort_prepared):
                         if txn.token != before:
                             with suppress(errors.Refused):
-                                decide(before)  # of the one before, and late
+                                decide(before)  # a late decision on the previous one
                     before = txn.token
                     if not is_wanted:
                         txn.abort()
@@ -72,21 +72,21 @@ def test_a_late_or_doubled_decision_touches_no_other_transaction(
             thread.start()
         for thread in owners:
             thread.join()
-        for owner in range(OWNERS):  # whatever is still open ends here
+        for owner in range(OWNERS):  # aborts what is still open
             server.register_producer(f"p-{owner}")
         left, right = (
             Counter(message.value for message in server.stream(stream).read()) for stream in STREAMS
         )
-    assert left == right, "a transaction was torn"
+    assert left == right, "a transaction was applied to one stream only"
     assert set(left.values()) == {1}, "a transaction was applied twice"
-    told = Counter(verdicts.values())
+    totals = Counter(verdicts.values())
     for value, verdict in verdicts.items():
-        assert verdict != "committed" or value in left, f"{value} was committed and is not there"
-        assert verdict != "aborted" or value not in left, f"{value} was aborted and is there"
-    assert told["committed"] > len(verdicts) // 3
-    assert told["aborted"] > len(verdicts) // 5
+        assert verdict != "committed" or value in left, f"{value} was committed but is missing"
+        assert verdict != "aborted" or value not in left, f"{value} was aborted but is present"
+    assert totals["committed"] > len(verdicts) // 3
+    assert totals["aborted"] > len(verdicts) // 5
     figure(
-        f"decisions on a bad network: {len(verdicts)} transactions {dict(told)},"
+        f"decisions on a bad network: {len(verdicts)} transactions {dict(totals)},"
         f" {proxy.dropped_after_commit} answers dropped after the commit, actions"
         f" {dict(proxy.counts)}; none torn, doubled, or flipped"
     )

@@ -15,7 +15,7 @@ from semel.machine.events import Decided
 from tests.crash.directory import IDENTITY, contents, flip, segments
 from tests.crash.txn_lives import (
     LOST,
-    Lives,
+    Node,
     by_catch_up,
     maybe,
     send_only,
@@ -30,7 +30,7 @@ from tests.spec.txn_calls import COMMITTED, Txn, begun, call, commit, positions,
 
 pytestmark = pytest.mark.crash
 
-LONG_MS: Final = 900_000  # nothing ends by itself while a test runs
+LONG_MS: Final = 900_000  # no transaction times out during a test
 SHORT_MS: Final = 2_000
 KINDS = pytest.mark.parametrize("kind", ["inline", "staged"])
 CHECKPOINTS = pytest.mark.parametrize("is_cut", [False, True], ids=["journal", "checkpoint"])
@@ -43,18 +43,18 @@ CHUNK: Final = 64 * 1024
 
 
 @pytest.fixture
-def lives(tmp_path: Path) -> Iterator[Lives]:
-    it = Lives(tmp_path / "data", "--long-poll-timeout", "0.1")
+def node(tmp_path: Path) -> Iterator[Node]:
+    server = Node(tmp_path / "data", "--long-poll-timeout", "0.1")
     try:
-        yield it
+        yield server
     finally:
-        it.kill()
+        server.kill()
 
 
-def fill(txn: Txn, lives: Lives, kind: str, *paths: str) -> None:
-    """Write one message to each stream, and move a group along the first."""
+def fill(txn: Txn, node: Node, kind: str, *paths: str) -> None:
+    """Write one message to each stream, and move a group in the first one."""
     for number, path in enumerate(paths):
-        stream, body = lives.stream(path), path.encode()
+        stream, body = node.stream(path), path.encode()
         if kind == "inline":
             assert txn.post(stream, body).status == 200
         else:
@@ -63,17 +63,17 @@ def fill(txn: Txn, lives: Lives, kind: str, *paths: str) -> None:
     assert answer.status == 200, answer
 
 
-def two_streams(lives: Lives, kind: str, **more: object) -> Txn:
-    """An undecided transaction in two streams that hold one message each."""
+def two_streams(node: Node, kind: str, **more: object) -> Txn:
+    """Return an open transaction in two streams that have one other message each."""
     for path in ("a", "b"):
-        lives.stream(path).create(b"0")
-    txn = begun(lives.stream("a"), lives.stream("b"), kind=kind, timeout_ms=LONG_MS, **more)
-    fill(txn, lives, kind, "a", "b")
+        node.stream(path).create(b"0")
+    txn = begun(node.stream("a"), node.stream("b"), kind=kind, timeout_ms=LONG_MS, **more)
+    fill(txn, node, kind, "a", "b")
     return txn
 
 
-def both(lives: Lives) -> tuple[bytes, bytes]:
-    return shown(lives.stream("a")), shown(lives.stream("b"))
+def both(node: Node) -> tuple[bytes, bytes]:
+    return shown(node.stream("a")), shown(node.stream("b"))
 
 
 # ---- before and after a decision -----------------------------------------------------------------
@@ -83,37 +83,37 @@ def both(lives: Lives) -> tuple[bytes, bytes]:
 @KINDS
 @CHECKPOINTS
 def test_a_kill_before_the_decision_leaves_it_open_and_unseen(
-    lives: Lives, kind: str, is_cut: bool
+    node: Node, kind: str, is_cut: bool
 ) -> None:
-    txn = two_streams(lives, kind)
+    txn = two_streams(node, kind)
     before = txn.status().json
     if is_cut:
-        lives.end()
-        lives.start()
-    lives.again()
+        node.stop()
+        node.start()
+    node.restart()
     after = txn.status().json
     assert (after["state"], after["deadline"]) == ("open", before["deadline"])
     assert after["streams"] == before["streams"]
-    assert both(lives) == (b"0", b"0")
-    assert positions(lives.server, "g") == {}
+    assert both(node) == (b"0", b"0")
+    assert positions(node.server, "g") == {}
     assert txn.commit().status == 200
-    assert both(lives) == (b"0a", b"0b")
-    assert positions(lives.server, "g") == {"a": offset_of(1)}
+    assert both(node) == (b"0a", b"0b")
+    assert positions(node.server, "g") == {"a": offset_of(1)}
 
 
 # rows: R23, R28, R29, X05
 @KINDS
 @pytest.mark.parametrize("action", ["commit", "abort"])
 def test_a_kill_after_the_decision_loses_the_answer_and_nothing_else(
-    lives: Lives, kind: str, action: str
+    node: Node, kind: str, action: str
 ) -> None:
-    txn = two_streams(lives, kind)
-    hang_up = send_only(lives.server, txn, action)
-    wait_until(lambda: state_of(txn) != "open")  # whoever is told so may rely on it
+    txn = two_streams(node, kind)
+    hang_up = send_only(node.server, txn, action)
+    wait_until(lambda: state_of(txn) != "open")  # a reported outcome must survive the kill
     decided = txn.status().json
-    lives.kill()
+    node.kill()
     hang_up()
-    lives.start()
+    node.start()
     assert txn.status().json == decided
     again, other = txn.call(action), txn.call({"commit": "abort", "abort": "commit"}[action])
     assert again.status == 200
@@ -121,46 +121,46 @@ def test_a_kill_after_the_decision_loses_the_answer_and_nothing_else(
         assert again.json["duplicate"] is True
         assert again.json["streams"] == decided["streams"]
         assert refusal(other) == (409, "txn_committed")
-        assert both(lives) == (b"0a", b"0b")
-        assert positions(lives.server, "g") == {"a": offset_of(1)}
+        assert both(node) == (b"0a", b"0b")
+        assert positions(node.server, "g") == {"a": offset_of(1)}
     else:
         assert refusal(other) == (409, "txn_aborted")
-        assert both(lives) == (b"0", b"0")
-        assert positions(lives.server, "g") == {}
+        assert both(node) == (b"0", b"0")
+        assert positions(node.server, "g") == {}
 
 
 # rows: R28, R29, X24
 def test_a_kill_around_the_decision_leaves_all_or_nothing(
-    lives: Lives, figure: Callable[[str], None]
+    node: Node, figure: Callable[[str], None]
 ) -> None:
     chance = random.Random(SEED)
     for path in ("a", "b"):
-        lives.stream(path).create()
+        node.stream(path).create()
     there = ""
     found = {"open": 0, "committed": 0}
     for number in range(RACES):
         kind = ("inline", "staged")[number % 2]
-        txn = begun(lives.stream("a"), lives.stream("b"), kind=kind, timeout_ms=LONG_MS)
+        txn = begun(node.stream("a"), node.stream("b"), kind=kind, timeout_ms=LONG_MS)
         body = b"%d," % number
         for seq, path in enumerate(("a", "b")):
             if kind == "inline":
-                txn.post(lives.stream(path), body)
+                txn.post(node.stream(path), body)
             else:
-                txn.stage(lives.stream(path), body, seq)
-        hang_up = send_only(lives.server, txn, "commit")
+                txn.stage(node.stream(path), body, seq)
+        hang_up = send_only(node.server, txn, "commit")
         time.sleep(chance.uniform(0, 0.004))  # about as long as a decision takes
-        lives.kill()
+        node.kill()
         hang_up()
-        lives.start()
+        node.start()
         state = state_of(txn)
         found[state] += 1
-        seen = both(lives)
+        seen = both(node)
         then = f"{there}{number},"
         assert seen == ((then if state == "committed" else there).encode(),) * 2
         answer = txn.commit()
         assert (answer.status, answer.json["duplicate"]) == (200, state == "committed")
         there = then
-        assert both(lives) == (there.encode(),) * 2
+        assert both(node) == (there.encode(),) * 2
     figure(f"kills around a decision: {RACES}, undecided after {found['open']} of them; none torn")
 
 
@@ -170,57 +170,57 @@ def test_a_kill_around_the_decision_leaves_all_or_nothing(
 # rows: R23
 @KINDS
 def test_an_open_one_whose_time_ends_while_nobody_serves_has_timed_out(
-    lives: Lives, kind: str
+    node: Node, kind: str
 ) -> None:
     for path in ("a", "b"):
-        lives.stream(path).create(b"0")
-    streams = lives.stream("a"), lives.stream("b")
+        node.stream(path).create(b"0")
+    streams = node.stream("a"), node.stream("b")
     txn = begun(*streams, kind=kind, timeout_ms=SHORT_MS)
-    fill(txn, lives, kind, "a", "b")
-    lives.kill()
-    time.sleep(SHORT_MS / 1000)  # nothing runs that could tell
-    lives.start()
+    fill(txn, node, kind, "a", "b")
+    node.kill()
+    time.sleep(SHORT_MS / 1000)  # no server is running
+    node.start()
     assert refusal(txn.commit()) == (409, "TRANSACTION_TIMED_OUT")
     found = txn.status().json
     assert (found["state"], found["reason"]) == ("aborted", "timeout")
-    assert both(lives) == (b"0", b"0")
-    lives.again()
+    assert both(node) == (b"0", b"0")
+    node.restart()
     assert refusal(txn.commit()) == (409, "TRANSACTION_TIMED_OUT")
-    assert both(lives) == (b"0", b"0")
+    assert both(node) == (b"0", b"0")
 
 
 # rows: R23
-def test_an_open_one_times_out_in_its_next_life_and_a_prepared_one_never(lives: Lives) -> None:
+def test_an_open_one_times_out_in_its_next_life_and_a_prepared_one_never(node: Node) -> None:
     for path in ("a", "b"):
-        lives.stream(path).create(b"0")
-    late, prepared = (begun(lives.stream(path), timeout_ms=SHORT_MS) for path in ("a", "b"))
-    fill(late, lives, "inline", "a")
-    fill(prepared, lives, "inline", "b")
+        node.stream(path).create(b"0")
+    late, prepared = (begun(node.stream(path), timeout_ms=SHORT_MS) for path in ("a", "b"))
+    fill(late, node, "inline", "a")
+    fill(prepared, node, "inline", "b")
     assert prepared.call("prepare").status == 200
-    lives.again()
+    node.restart()
     wait_until(lambda: state_of(late) == "aborted")
     assert late.status().json["reason"] == "timeout"
     assert state_of(prepared) == "prepared"
-    lives.again()
-    assert both(lives) == (b"0", b"0")
+    node.restart()
+    assert both(node) == (b"0", b"0")
     assert prepared.commit().status == 200
-    assert both(lives) == (b"0", b"0b")
+    assert both(node) == (b"0", b"0b")
 
 
 # ---- in the middle of staging --------------------------------------------------------------------
 
 
 def chunk_of(number: int) -> bytes:
-    """A chunk that nobody could make of parts of others."""
+    """Return a chunk that cannot be made of parts of other chunks."""
     return b"%06d" % number * (CHUNK // 6)
 
 
 # rows: X24
 def test_kills_in_the_middle_of_staging_leave_whole_chunks(
-    lives: Lives, figure: Callable[[str], None]
+    node: Node, figure: Callable[[str], None]
 ) -> None:
     chance = random.Random(SEED)
-    stream = lives.stream("s")
+    stream = node.stream("s")
     stream.create(b"0")
     txn = begun(stream, kind="staged", timeout_ms=LONG_MS)
     acked = resumed = 0
@@ -242,9 +242,9 @@ def test_kills_in_the_middle_of_staging_leave_whole_chunks(
         thread.start()
         assert reached.wait(PATIENCE_SECONDS)
         time.sleep(chance.uniform(0, 0.002))
-        lives.kill()
+        node.kill()
         thread.join(PATIENCE_SECONDS)
-        lives.start()
+        node.start()
         found = txn.status().json
         assert found["state"] == "open"
         assert found["chunks"] == found["next_seq"]
@@ -255,12 +255,12 @@ def test_kills_in_the_middle_of_staging_leave_whole_chunks(
     total = txn.status().json["chunks"]
     prepared = txn.call("prepare", chunks=total, messages={"s": total})
     assert prepared.status == 200, prepared
-    lives.again()
+    node.restart()
     assert shown(stream) == b"0"
     assert txn.commit().json["streams"]["s"]["messages"] == total
     whole = b"0" + b"".join(map(chunk_of, range(total)))
     assert by_catch_up(stream) == whole
-    lives.again()
+    node.restart()
     assert by_catch_up(stream) == whole
     figure(
         f"kills while staging: {STAGING_KILLS}, {total} chunks of {CHUNK // 1024} KiB, all whole;"
@@ -272,14 +272,14 @@ def test_kills_in_the_middle_of_staging_leave_whole_chunks(
 
 
 class Everything:
-    """One directory with a transaction in every state, and all that hangs on them."""
+    """A directory with a transaction in every state, groups, a fork, a sink and a snapshot."""
 
     streams: Final = ["a", "b", "fork", "s"]
     groups: Final = [*(f"g{number}" for number in range(8)), "h"]
 
-    def __init__(self, lives: Lives) -> None:
-        self._lives = lives
-        a, b, s = (lives.stream(path) for path in "abs")
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        a, b, s = (node.stream(path) for path in "abs")
         for stream in (a, b, s):
             stream.create(b"0")
         make = {"timeout_ms": LONG_MS}
@@ -298,87 +298,87 @@ class Everything:
             assert self.txns[first].commit().status == 200
             assert self.txns[first + 1].abort().status == 200
             assert self.txns[first + 2].call("prepare").status == 200
-        fork = lives.stream("fork")
+        fork = node.stream("fork")
         assert fork.put(stream_forked_from=a.target, stream_fork_offset=offset_of(1)).status == 201
-        self.sink = Sink(lives.server, "app")
+        self.sink = Sink(node.server, "app")
         assert self.sink.commit(1, self.sink.filled(1, s, b"x"), batch=1).status == 200
         self.branch = self.sink.filled(2, s, b"y")
         one_shot = {"producer_id": "one", "producer_epoch": 0, "producer_seq": 0}
         appends = [{"stream": "s", "messages": ["z"]}]
         offsets = {"h": {"s": offset_of(1)}}
-        answer = commit(lives.server, **one_shot, appends=appends, offsets=offsets)
+        answer = commit(node.server, **one_shot, appends=appends, offsets=offsets)
         assert answer.status == 200, answer
         incarnation = s.head().headers["stream-incarnation"]
         span = {"incarnation": incarnation, "from": offset_of(0), "to": offset_of(1)}
         pinned = {"number": 0, "ranges": {"s": span}, "hash": "h"}
-        call(lives.server, "POST", "/v1/groups/h/snapshot", pinned)
+        call(node.server, "POST", "/v1/groups/h/snapshot", pinned)
 
     def view(self) -> object:
-        return view(self._lives.server, self.streams, self.txns, self.groups)
+        return view(self._node.server, self.streams, self.txns, self.groups)
 
     def decide_the_rest(self) -> None:
-        """What was open can be decided as if nothing had been."""
+        """Commit the pending transactions, and check what the streams contain then."""
         for number in (2, 3, 6, 7):
             assert self.txns[number].commit().status == 200
-        self.sink.server = self._lives.server
+        self.sink.server = self._node.server
         assert self.sink.commit(2, self.branch, batch=2, previous=1).status == 200
-        assert shown(self._lives.stream("a")) == b"0" + b"023" + b"467"
-        assert shown(self._lives.stream("b")) == b"0" + b"023" + b"467"
-        assert shown(self._lives.stream("fork")) == b"0"
-        assert shown(self._lives.stream("s")) == b"0xzy"
+        assert shown(self._node.stream("a")) == b"0" + b"023" + b"467"
+        assert shown(self._node.stream("b")) == b"0" + b"023" + b"467"
+        assert shown(self._node.stream("fork")) == b"0"
+        assert shown(self._node.stream("s")) == b"0xzy"
 
 
 # rows: X22
 @CHECKPOINTS
-def test_three_recoveries_give_the_same_state(lives: Lives, is_cut: bool) -> None:
-    everything = Everything(lives)
+def test_three_recoveries_give_the_same_state(node: Node, is_cut: bool) -> None:
+    everything = Everything(node)
     before = everything.view()
     if is_cut:
-        lives.end()
-        lives.start()
+        node.stop()
+        node.start()
         assert everything.view() == before
     for _ in range(3):
-        lives.again()
+        node.restart()
         assert everything.view() == before
     everything.decide_the_rest()
 
 
 # rows: X22
-def test_kills_during_recovery_change_nothing(lives: Lives, figure: Callable[[str], None]) -> None:
+def test_kills_during_recovery_change_nothing(node: Node, figure: Callable[[str], None]) -> None:
     chance = random.Random(SEED)
-    everything = Everything(lives)
-    stream = lives.stream("large")
+    everything = Everything(node)
+    stream = node.stream("large")
     stream.create()
     large = begun(stream, kind="staged", timeout_ms=LONG_MS)
     body = b"x" * (1 << 20)
-    for seq in range(24):  # so that there is something to recover
+    for seq in range(24):  # so that recovery takes some time
         assert large.stage(stream, body, seq).status == 200
     before = everything.view()
-    lives.kill()
-    unfinished = sum(lives.kill_in_recovery(chance.uniform(0, 0.05)) for _ in range(RECOVERY_KILLS))
+    node.kill()
+    unfinished = sum(node.kill_in_recovery(chance.uniform(0, 0.05)) for _ in range(RECOVERY_KILLS))
     for _ in range(3):
-        lives.start()
+        node.start()
         assert everything.view() == before
-        lives.kill()
-        unfinished += lives.kill_in_recovery(chance.uniform(0, 0.05))
-    lives.start()
+        node.kill()
+        unfinished += node.kill_in_recovery(chance.uniform(0, 0.05))
+    node.start()
     everything.decide_the_rest()
     assert large.commit().json["streams"]["large"]["messages"] == 24
     assert len(by_catch_up(stream)) == 24 * len(body)
-    assert unfinished, "none of them was killed before it was done"
+    assert unfinished, "no server was killed before its recovery was done"
     figure(f"kills during recovery: {RECOVERY_KILLS + 3}, {unfinished} before it was done")
 
 
-# ---- readers across lives ------------------------------------------------------------------------
+# ---- readers across restarts ---------------------------------------------------------------------
 
 
 class Follower:
-    """Reads what is committed, live, through all lives of a server."""
+    """Reads committed messages live, across all restarts of a server."""
 
-    def __init__(self, lives: Lives, way: str) -> None:
+    def __init__(self, node: Node, way: str) -> None:
         self.found = ""
         self._offset = "-1"
-        self._lives = lives
+        self._node = node
         self._read = {"events": self._by_events, "long-poll": self._by_long_poll}[way]
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._follow)
@@ -389,42 +389,42 @@ class Follower:
             try:
                 self._read()
             except LOST:
-                time.sleep(0.01)  # nobody serves just now
+                time.sleep(0.01)  # no server is running
 
     def _by_long_poll(self) -> None:
-        stream = self._lives.stream("a")
+        stream = self._node.stream("a")
         answer = stream.get(f"offset={self._offset}&live=long-poll&{COMMITTED}")
         if answer.status == 200:
             self.found += answer.body.decode()
         self._offset = answer.next_offset
 
     def _by_events(self) -> None:
-        with self._lives.stream("a").listen(f"{self._offset}&{COMMITTED}") as events:
+        with self._node.stream("a").listen(f"{self._offset}&{COMMITTED}") as events:
             data = ""
             while not self._is_over.is_set() and (event := events.next()) is not None:
                 if event.kind == "data":
                     data += event.data
-                else:  # only what a control event stands behind has been read
+                else:  # data counts as read once a control event follows
                     self.found, data = self.found + data, ""
                     self._offset = event.json["streamNextOffset"]
 
     def wait(self, expected: str) -> None:
-        """Wait until it has read so much, and nothing else."""
+        """Wait until enough was read, and check that it is exactly what was expected."""
         wait_until(lambda: len(self.found) >= len(expected))
         assert self.found == expected
 
     def end(self) -> None:
-        """Come to an end; the server is killed already."""
+        """Stop the thread; the server was killed before."""
         self._is_over.set()
         self._thread.join(PATIENCE_SECONDS)
 
 
 # rows: R29, R32, X03
-def test_followers_meet_what_is_committed_once_and_nothing_else_across_kills(lives: Lives) -> None:
+def test_followers_meet_what_is_committed_once_and_nothing_else_across_kills(node: Node) -> None:
     chance = random.Random(SEED)
-    stream = lives.stream("a")
+    stream = node.stream("a")
     stream.create()
-    followers = [Follower(lives, way) for way in ("events", "long-poll")]
+    followers = [Follower(node, way) for way in ("events", "long-poll")]
     expected: list[tuple[int, str]] = []
     number = 0
     try:
@@ -441,7 +441,7 @@ def test_followers_meet_what_is_committed_once_and_nothing_else_across_kills(liv
                 assert txn.call(fate).status == 200
                 if fate == "commit":
                     expected.append((at, body))
-            lives.again()
+            node.restart()
             seen = shown(stream).decode()
             for txn, at, body in undecided:
                 assert body not in seen
@@ -456,7 +456,7 @@ def test_followers_meet_what_is_committed_once_and_nothing_else_across_kills(liv
         for follower in followers:
             follower.wait(whole)
     finally:
-        lives.kill()
+        node.kill()
         for follower in followers:
             follower.end()
 
@@ -465,7 +465,7 @@ def test_followers_meet_what_is_committed_once_and_nothing_else_across_kills(liv
 
 
 def decisions(data: Path) -> list[tuple[Path, int, int]]:
-    """List where the decisions are: the segment, and the bytes of each frame."""
+    """Return the segment, the start and the end of each decision frame."""
     seed = checksum_seed((data / IDENTITY).read_bytes()[-20:-4])
     found = []
     crc = 0
@@ -484,54 +484,54 @@ def decisions(data: Path) -> list[tuple[Path, int, int]]:
 
 
 def refuse_to_start(data: Path) -> str:
-    """Start a server that must refuse, touching nothing; what it says."""
+    """Check that a server refuses to start and changes no file; return its stderr."""
     before = contents(data)
     server = Server(data)
     assert server.greeting == ""
     assert server.wait() == 65
-    said = server.stderr
+    stderr = server.stderr
     server.kill()
     assert contents(data) == before
-    return said
+    return stderr
 
 
 @KINDS
-def test_t12_a_damaged_decision_is_never_taken_for_none(lives: Lives, kind: str) -> None:
-    txn = two_streams(lives, kind)
+def test_t12_a_damaged_decision_is_never_taken_for_none(node: Node, kind: str) -> None:
+    txn = two_streams(node, kind)
     assert txn.commit().status == 200
-    lives.stream("a").post(b"later")
-    lives.kill()
-    [(path, start, end)] = decisions(lives.data)
+    node.stream("a").post(b"later")
+    node.kill()
+    [(path, start, end)] = decisions(node.data)
     whole = path.read_bytes()
     for bit in (8 * (start + 40), 8 * (start + end) // 2, 8 * end - 64):
         flip(path, bit)
-        assert path.name in refuse_to_start(lives.data)
+        assert path.name in refuse_to_start(node.data)
         path.write_bytes(whole)
-    lives.start()
-    assert both(lives) == (b"0alater", b"0b")
+    node.start()
+    assert both(node) == (b"0alater", b"0b")
 
 
 @KINDS
-def test_t12_damaged_messages_of_a_decided_transaction_are_refused(lives: Lives, kind: str) -> None:
+def test_t12_damaged_messages_of_a_decided_transaction_are_refused(node: Node, kind: str) -> None:
     for path in ("a", "b"):
-        lives.stream(path).create(b"0")
-    txn = begun(lives.stream("a"), kind=kind)
+        node.stream(path).create(b"0")
+    txn = begun(node.stream("a"), kind=kind)
     body = b"find me, I was committed"
-    answer = txn.post(lives.stream("a"), body) if kind == "inline" else None
-    answer = answer or txn.stage(lives.stream("a"), body, 0)
+    answer = txn.post(node.stream("a"), body) if kind == "inline" else None
+    answer = answer or txn.stage(node.stream("a"), body, 0)
     assert answer.status == 200
     assert txn.commit().status == 200
-    lives.kill()
-    [segment] = segments(lives.data)
+    node.kill()
+    [segment] = segments(node.data)
     at = segment.read_bytes().index(body)
     flip(segment, 8 * at)
-    assert segment.name in refuse_to_start(lives.data)
+    assert segment.name in refuse_to_start(node.data)
     flip(segment, 8 * at)
-    lives.start()
-    lives.end()  # now it is below a checkpoint: found when it is read
+    node.start()
+    node.stop()  # now a checkpoint covers it: only a read finds the damage
     flip(segment, 8 * at)
-    lives.start()
-    refused = lives.stream("a").get(f"offset=-1&{COMMITTED}")
+    node.start()
+    refused = node.stream("a").get(f"offset=-1&{COMMITTED}")
     assert refused.status == 500, refused
     assert refused.code == "corrupt_data"
-    assert shown(lives.stream("b")) == b"0"
+    assert shown(node.stream("b")) == b"0"

@@ -1,4 +1,4 @@
-"""Two workers and more in one group, killed again and again: every input once on every output."""
+"""Workers of one group are killed again and again: each input is once on every output."""
 
 import multiprocessing
 import threading
@@ -29,7 +29,7 @@ from tests.crash.workers import (
     Task,
     Work,
     copy_of,
-    live,
+    run_worker,
     work_client,
     work_raw,
 )
@@ -44,19 +44,19 @@ OUTPUTS: Final = ("first", "second")
 WORKERS: Final = 3
 WORKER_KILLS: Final = 14
 SERVER_KILLS: Final = 8
-FED: Final = 10  # messages of each input before every kill
-TAKEN: Final = 5  # of all of them that are copied before it
+FED: Final = 10  # messages appended to each input before every kill
+TAKEN: Final = 5  # how many of all these are copied before the kill
 PATIENCE_SECONDS: Final = 60.0  # for a busy machine; nothing here should take as long
-LEFT_SECONDS: Final = 0.5  # after this long an operator takes a transaction for left
+LEFT_SECONDS: Final = 0.5  # after this time a transaction counts as abandoned
 DOWN_SECONDS_MAX: Final = 0.1
 LOOK_SECONDS: Final = 0.01
 
 
 class Operator:
-    """Ends what workers that were killed have left: it would be waited for.
+    """Ends the transactions of killed workers: other workers would wait for them.
 
-    It cannot know who is dead. So it ends what has been undecided for some time, whoever it is of;
-    a worker that is alive begins again.
+    An operator cannot know which workers were killed. So it ends all transactions that have been
+    pending for some time; a worker that still runs begins again.
     """
 
     def __init__(self, client: Client, random: Random) -> None:
@@ -66,14 +66,14 @@ class Operator:
         self.ended: dict[str, int] = {"commit": 0, "abort": 0}
 
     def look(self) -> bool:
-        """End what was left; whether nothing was undecided."""
+        """End abandoned transactions; return whether none was pending."""
         now = time.monotonic()
         found = self._client.run(list_transactions(self._client.site, None, None))
         names = {(each["transaction_id"], each["transaction_epoch"]): each for each in found}
         self._seen = {name: self._seen.get(name, now) for name in names}
         for name, each in names.items():
             if now - self._seen[name] > LEFT_SECONDS:
-                with suppress(ClientError):  # decided in between; or at the next look
+                with suppress(ClientError):  # it has just ended, or the next look ends it
                     self._end(name, is_prepared=each["state"] == "prepared")
         return not found
 
@@ -112,7 +112,7 @@ class Run:
 
     def _started(self, slot: int) -> BaseProcess:
         arguments = (self._work, self._task, self._counts, slot, self._over)
-        worker = self._context.Process(target=live, args=arguments, daemon=True)
+        worker = self._context.Process(target=run_worker, args=arguments, daemon=True)
         worker.start()
         return worker
 
@@ -124,7 +124,7 @@ class Run:
         self.fed += FED
         taken = len(INPUTS) * (self.fed - FED) + TAKEN
         self._wait(lambda: sum(self.positions()) >= taken)
-        assert all(worker.is_alive() for worker in self._workers), "a worker has ended"
+        assert all(worker.is_alive() for worker in self._workers), "a worker has exited"
 
     def positions(self) -> list[int]:
         found = self._server.group(GROUP).offsets()
@@ -144,7 +144,7 @@ class Run:
         self.killed_servers += 1
 
     def finish(self) -> None:
-        """Close the inputs; wait until all is copied and decided, and the workers have ended."""
+        """Close the inputs; wait until all is copied, all workers exited, and nothing is pending."""
         for stream in INPUTS:
             self._server.stream(stream).close()
         self._wait(lambda: sum(self.positions()) == len(INPUTS) * self.fed)
@@ -178,12 +178,12 @@ def started(server: LocalServer, work: Work, random: Random) -> Iterator[Run]:
 
 
 def copied(client: Client, output: str, of: str) -> list[str]:
-    """Return what an output has of one input, in its order."""
+    """Return the copies of one input in an output, in the order of the output."""
     values = [message.value for message in client.stream(output).read()]
     return [value for value in values if value.startswith(f"{of}:")]
 
 
-@pytest.mark.timeout(240)  # half a minute on a quiet machine
+@pytest.mark.timeout(240)  # half a minute on an idle machine
 @pytest.mark.parametrize("work", [work_raw, work_client])
 def test_every_input_is_once_on_every_output_however_often_workers_and_servers_are_killed(
     work: Work, tmp_path: Path, figure: Callable[[str], None]
@@ -209,7 +209,7 @@ def test_every_input_is_once_on_every_output_however_often_workers_and_servers_a
         assert server.stderr == ""
     assert run.killed_workers + run.killed_servers >= 20
     assert min(run.killed_workers, run.killed_servers) >= 6
-    assert run.count(CONFLICTS) > 0, "the workers have never met"
+    assert run.count(CONFLICTS) > 0, "no two workers were in conflict"
     assert run.count(PREPARES) > 0
     assert run.count(COMMITS) > 0
     ended = run.operator.ended
@@ -226,7 +226,7 @@ def test_every_input_is_once_on_every_output_however_often_workers_and_servers_a
 
 
 class Meeting:
-    """Lets two workers of one input go on together, for the first steps of both."""
+    """Makes two workers of one input wait for each other in their first steps."""
 
     def __init__(self, steps: int) -> None:
         self._barrier = threading.Barrier(2, timeout=PATIENCE_SECONDS)
@@ -254,7 +254,7 @@ def test_a_server_that_does_not_compare_positions_lets_two_workers_copy_the_same
         client.stream("left").append_many(range(count), close=True)
         counts, over = [0] * 2 * COUNTS, threading.Event()
         task = Task(server.url, GROUP, ("left",), OUTPUTS)
-        meeting = Meeting(2)  # when both have read, and when both have named the position
+        meeting = Meeting(2)  # after both have read, and after both have named the position
         threads = [
             threading.Thread(target=work, args=(task, Tally(counts, slot), over, meeting))
             for slot in range(2)
@@ -263,7 +263,7 @@ def test_a_server_that_does_not_compare_positions_lets_two_workers_copy_the_same
             thread.start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (parse_offset(client.group(GROUP).offsets().get("left", "")) or 0) < count:
-            assert time.monotonic() < deadline, "the workers do not come to the end"
+            assert time.monotonic() < deadline, "the workers did not reach the end"
             time.sleep(LOOK_SECONDS)
         over.set()
         for thread in threads:

@@ -1,4 +1,4 @@
-"""Servers that are killed with transactions in them, and all that can be seen of those."""
+"""A server that is killed while it has transactions, and what clients can read of them."""
 
 import http.client
 import os
@@ -15,12 +15,12 @@ from semel.wire.headers import FRAMES
 from tests.spec.process import PATIENCE_SECONDS, SEMEL, Answer, Server, Stream
 from tests.spec.txn_calls import COMMITTED, Txn, call, committed
 
-LOST: Final = (OSError, http.client.HTTPException)  # what a client meets when a server dies
+LOST: Final = (OSError, http.client.HTTPException)  # errors of a client whose server is killed
 _AGES: Final = ("age_ms", "idle_ms", "remaining_ms")
 
 
-class Lives:
-    """One server after the other on one directory and one port."""
+class Node:
+    """A server that can be killed and started again on the same directory and port."""
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -36,13 +36,13 @@ class Lives:
         assert self.server.greeting, self.server.stderr
         return self.server
 
-    def again(self) -> Server:
-        """Kill it -9, and start the next."""
+    def restart(self) -> Server:
+        """Kill the server with SIGKILL, and start it again."""
         self.kill()
         return self.start()
 
-    def end(self) -> None:
-        """End it as it is meant to: the next one begins with a checkpoint."""
+    def stop(self) -> None:
+        """Stop the server with SIGTERM, so that it writes a checkpoint."""
         self.server.signal(signal.SIGTERM)
         assert self.server.wait() == 0
         self.server.kill()
@@ -51,7 +51,7 @@ class Lives:
         return self.server.stream(path)
 
     def kill_in_recovery(self, pause_seconds: float) -> bool:
-        """Start one and kill it while it recovers; tell whether it was not done by then."""
+        """Start a server and kill it in its recovery; return whether it was not ready by then."""
         command = [str(SEMEL), "serve", "--data", str(self.data), "--port", str(self.port)]
         command += ["--reserve-bytes", "0", *self._options]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -61,9 +61,9 @@ class Lives:
             assert process.poll() is None, process.communicate()[1]
         finally:
             process.kill()
-            said, complaints = process.communicate()
+            output, complaints = process.communicate()
         assert not complaints, complaints
-        return not said
+        return not output
 
 
 def _has_journal_open(pid: int) -> bool:
@@ -75,18 +75,18 @@ def _has_journal_open(pid: int) -> bool:
     return False
 
 
-def wait_until(fact: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not fact():
-        assert time.monotonic() < deadline, "it did not happen"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.001)
 
 
-# ---- asking without hearing the answer -----------------------------------------------------------
+# ---- requests without a response -----------------------------------------------------------------
 
 
 def send_only(server: Server, txn: Txn, action: str) -> Callable[[], None]:
-    """Send a decision and never read what is answered; what is returned hangs up."""
+    """Send a commit or abort without reading the response; return the connection's `close`."""
     connection = server.connect()
     body = (
         f'{{"producer_id":"{txn.producer}","producer_epoch":{txn.producer_epoch},'
@@ -98,14 +98,14 @@ def send_only(server: Server, txn: Txn, action: str) -> Callable[[], None]:
 
 
 def maybe(ask: Callable[[], Answer]) -> Answer | None:
-    """Ask a server that may die any time."""
+    """Return the response, or None if the server was killed."""
     try:
         return ask()
     except LOST:
         return None
 
 
-# ---- what is seen --------------------------------------------------------------------------------
+# ---- what clients read ---------------------------------------------------------------------------
 
 
 def by_catch_up(stream: Stream) -> bytes:
@@ -118,7 +118,7 @@ def by_frames(stream: Stream) -> bytes:
 
 
 def _answers(stream: Stream, **headers: str) -> list[Answer]:
-    """Read at read_committed as far as that goes."""
+    """Return the responses of reads at read_committed, up to the stable offset."""
     found, offset = [], "-1"
     while True:
         answer = stream.get(f"offset={offset}&{COMMITTED}", **headers)
@@ -147,11 +147,11 @@ def by_events(stream: Stream) -> bytes:
                 found += event.data
             elif event.json.get("upToDate") or "blockedBy" in event.json:
                 return found.encode()
-    raise AssertionError("the events have ended")
+    raise AssertionError("the event stream ended")
 
 
 def shown(stream: Stream) -> bytes:
-    """What is committed, which every kind of read must agree on."""
+    """Return what is committed; check that every kind of read returns the same."""
     found = by_catch_up(stream)
     for way in (by_frames, by_long_poll, by_events):
         assert way(stream) == found, way.__name__
@@ -164,7 +164,7 @@ def state_of(txn: Txn) -> str:
 
 
 def view(server: Server, streams: list[str], txns: list[Txn], groups: list[str]) -> Any:
-    """Everything a server tells: two that recovered the same tell the same."""
+    """Return everything a server reports, to compare it before and after a recovery."""
     listed = call(server, "GET", "/v1/transactions?limit=1000").json
     sinks = call(server, "GET", "/v1/sinks").json
     apps = [sink["app"] for sink in sinks["sinks"]]

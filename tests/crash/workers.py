@@ -1,7 +1,7 @@
 """Workers of one group that may be killed at any moment: over plain HTTP, and over the client.
 
-A worker copies every message of its inputs to all outputs, in transactions that move the group. One
-that starts knows nothing but the names of the group and of the streams.
+A worker copies every message of its inputs to all outputs, in transactions that move the group. A
+new worker knows only the names of the group and of the streams.
 """
 
 import multiprocessing
@@ -27,7 +27,7 @@ from tests.transactions.raw import (
     read_page,
 )
 
-# What a worker counts.
+# Indexes into the counts of a worker.
 COMMITS: Final = 0
 CONFLICTS: Final = 1
 FAILURES: Final = 2
@@ -35,18 +35,18 @@ PREPARES: Final = 3
 COUNTS: Final = 4
 
 _PREPARE_SHARE: Final = 0.25
-_LEAVE_SHARE: Final = 0.1  # ends a tail and begins a new one, without need
+_LEAVE_SHARE: Final = 0.1  # how often a worker closes its tail and opens a new one
 _TAKEN_MAX: Final = 3
 _IDLE_SECONDS_MAX: Final = 0.02
 _HOLD_SECONDS_MAX: Final = 0.05
 _DEADLINE_SECONDS: Final = 10.0
 _NEVER_MOVED: Final = Position(0, 0)
 
-Work = Callable[..., None]  # task, tally, over, and what is done between the steps
+Work = Callable[..., None]  # task, tally, over, and what to call between the steps
 
 
 class Task(NamedTuple):
-    """What workers are to do: copy each message of all inputs to all outputs."""
+    """The task of all workers: copy each message of all inputs to all outputs."""
 
     url: str
     group: str
@@ -55,13 +55,13 @@ class Task(NamedTuple):
 
 
 class Over(Protocol):
-    """Whether the work is over."""
+    """An event that is set when the work is over."""
 
     def is_set(self) -> bool: ...
 
 
 class SharedFlag:
-    """An event between processes that does not mind if one of them is killed."""
+    """An event shared by processes, without a lock that a killed process could keep."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -73,8 +73,8 @@ class SharedFlag:
         return bool(self._value.value)
 
 
-def live(work: Work, task: Task, counts: Any, slot: int, over: SharedFlag) -> None:
-    """Be one worker, in a process of its own, which ends with the one that has started it."""
+def run_worker(work: Work, task: Task, counts: Any, slot: int, over: SharedFlag) -> None:
+    """Run a worker in its own process, which exits when its parent exits."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     work(task, Tally(counts, slot), over)
 
@@ -87,7 +87,7 @@ def _end_with_parent() -> None:
 
 
 class Tally:
-    """Counts of one worker, in a sequence that others see; its threads share it."""
+    """The counts of one worker, in a shared sequence; its threads may add at once."""
 
     def __init__(self, counts: MutableSequence[int], slot: int) -> None:
         self._counts = counts
@@ -100,7 +100,7 @@ class Tally:
 
 
 def copy_of(stream: str, value: object) -> str:
-    """Return the message that is written for a message of an input: it names that one."""
+    """Return the message that a worker writes for a message of an input."""
     return f"{stream}:{value}"
 
 
@@ -109,7 +109,7 @@ def nothing() -> None:
 
 
 def _hold(random: Random) -> None:
-    """Wait while a transaction is prepared, so that some workers are killed just then."""
+    """Wait while a transaction is prepared, so that some workers are killed in this state."""
     sleep(random.uniform(0, _HOLD_SECONDS_MAX))
 
 
@@ -117,7 +117,7 @@ def _hold(random: Random) -> None:
 
 
 def work_raw(task: Task, tally: Tally, over: Over, pause: Callable[[], None] = nothing) -> None:
-    """Copy messages of all inputs in turn until it is over."""
+    """Copy messages of all inputs in turn until `over` is set."""
     line, random = Line(task.url), Random()
     while not over.is_set():
         for stream in task.inputs:
@@ -142,7 +142,7 @@ def _copy_raw(
     random: Random,
     pause: Callable[[], None],
 ) -> bool:
-    """Copy the next messages of an input; False if there are none."""
+    """Copy the next messages of an input; return False if there are none."""
     found = positions_of(line, task.group, is_stable=random.random() < 0.5)
     position = found.get(stream, _NEVER_MOVED)
     page = read_page(line, stream, position.offset)
@@ -177,7 +177,7 @@ def _copy_raw(
 
 
 def work_client(task: Task, tally: Tally, over: Over, pause: Callable[[], None] = nothing) -> None:
-    """Copy messages until the inputs are closed and read; a thread for each input."""
+    """Copy messages in one thread per input, until each input ends or `over` is set."""
     with Client(task.url) as client:
         threads = [
             threading.Thread(target=_follow, args=(client, task, stream, tally, over, pause))
@@ -216,7 +216,7 @@ def _is_copied(
     random: Random,
     pause: Callable[[], None],
 ) -> bool:
-    """Copy message by message from where the group is; True at the end of a closed input."""
+    """Copy messages from the group's position; return True at the end of a closed input."""
     with client.stream(stream).tail(group=task.group) as tail:
         for message in tail:
             pause()
