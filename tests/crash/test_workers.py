@@ -144,7 +144,7 @@ class Run:
         self.killed_servers += 1
 
     def finish(self) -> None:
-        """Close the inputs; wait until all is copied, all workers exited, and nothing is pending."""
+        """Close the inputs; wait until all is copied, the workers exited and nothing is pending."""
         for stream in INPUTS:
             self._server.stream(stream).close()
         self._wait(lambda: sum(self.positions()) == len(INPUTS) * self.fed)

@@ -1,7 +1,7 @@
 """Run the simulator: `python -m tests.sim [--seeds N] [--first N] [--jobs N]`.
 
-Prints what happened and how often, with a floor for every outcome: a run that never met a case has
-not tested it.
+The run prints the count of every outcome and its minimum (floor): a case that never occurred was
+not tested.
 """
 
 import argparse
@@ -23,14 +23,14 @@ SEEDS_DEFAULT = 1_000
 TWICE_EVERY = 20
 HUNT_SEEDS_MAX = 300
 
-# For 1,000 seeds; other numbers of seeds scale them.
+# Minimum counts for 1,000 seeds; they are scaled for other numbers of seeds.
 FLOORS = {
     "operations": 700_000,
     "crashes": 7_000,
     "images": 3_000,
     "crash in recovery": 100,
     "fail-stop": 200,
-    "asked behind a waiting command": 300,
+    "queued after a waiting command": 300,
     "checkpoints": 2_000,
     "checkpoint without room": 50,
     "segments unlinked": 200,
@@ -131,7 +131,7 @@ def _run_one(seed: int) -> Counter[str]:
     result = run_seed(seed)
     if seed % TWICE_EVERY == 0:
         if run_seed(seed).digest != result.digest:
-            raise Violation(f"seed {seed} ran twice, with two results")
+            raise Violation(f"two runs of seed {seed} have different results")
         result.counts["seeds run twice, identical"] += 1
     return result.counts
 
@@ -140,7 +140,7 @@ def _images(seed: int) -> Counter[str]:
     try:
         return Counter(images=check_all(seed))
     except Violation as violation:
-        raise Violation(f"film {seed}: {violation}") from violation
+        raise Violation(f"crash images of seed {seed}: {violation}") from violation
 
 
 def _hunt(index: int) -> Counter[str]:
@@ -171,7 +171,7 @@ def _say(line: str) -> None:
 
 
 def _report(total: Counter[str], seeds: int) -> int:
-    """Print the mix; answer how many floors were not reached."""
+    """Print the counts; return how many are below their floor."""
     missed = 0
     for name, count in sorted(total.items()):
         floor = FLOORS.get(name, 0) * seeds // SEEDS_DEFAULT
@@ -185,7 +185,7 @@ def _report(total: Counter[str], seeds: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run seeds, images and mutants, and report."""
+    """Run seeds, crash images and seeded bugs; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS_DEFAULT)
     parser.add_argument("--first", type=int, default=0)
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
             total = _gather(pool, _run_one, seeds, "seeds")
-            total.update(_gather(pool, _images, image_seeds, "films of crash images"))
+            total.update(_gather(pool, _images, image_seeds, "recorded runs"))
             total.update(_gather(pool, _hunt, range(len(MUTANTS)), "seeded bugs"))
     except Violation as violation:
         _say(f"VIOLATION {violation}")

@@ -1,6 +1,6 @@
 """The machine alone against the reference model: no journal, no crashes, hence many commands.
 
-After every command the answers must be equal and so must the whole states.
+After every command, both outcomes and both complete states must be equal.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ from tests.sim.workload import Workload, is_broken
 
 START_MS = 1_700_000_000_000
 DAY_MS = 24 * 60 * 60 * 1000
-FRAME_BYTES = 8  # any step will do: a chunk is known by where its frame stands
+FRAME_BYTES = 8  # any value will do: it gives each chunk its own LSN
 
 
 class Alone:
-    """A machine and a model that are asked the same."""
+    """A machine and a reference model that get the same commands."""
 
     def __init__(self, seed: int, txn_share: float = 0.6) -> None:
         rng = self.rng = Random(seed)
@@ -38,7 +38,7 @@ class Alone:
         self.counts: Counter[str] = Counter()
 
     def step(self) -> None:
-        """Let time pass, and ask the next command."""
+        """Sometimes advance the clock; send the next command."""
         if self.rng.random() < 0.1:
             self.now_ms += self.rng.choice([1, 5, 30])
         if self.has_jumps and self.rng.random() < 0.01:
@@ -51,7 +51,7 @@ class Alone:
         self.ask(command)
 
     def ask(self, command: EngineCommand) -> None:
-        """Ask both, and compare all there is."""
+        """Send a command to both, and compare outcomes and states."""
         command = with_facts(self.model, command)
         decision = validate_and_decide(self.state, command)
         if is_broken(command):

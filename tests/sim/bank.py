@@ -1,7 +1,7 @@
-"""A bank: money moves between eight streams by transactions, and the sum never changes.
+"""A bank: transactions move money between eight streams, and the sum never changes.
 
-The check knows nothing of the reference model. Every transfer has two legs; at read_committed a
-reader who sees one sees the other, unless an open transaction holds up the other's stream.
+The check does not use the reference model. Every transfer has two legs: at read_committed, a
+reader that sees one also sees the other, unless a pending transaction blocks the other stream.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ TEXT = "text/plain"
 
 
 class Leg(NamedTuple):
-    """One message: what a transfer does to one account."""
+    """One message: how a transfer changes one account."""
 
     transfer: int
     amount: int
@@ -53,17 +53,17 @@ class Leg(NamedTuple):
 
     @classmethod
     def parse(cls, body: bytes) -> "Leg":
-        """Read a message."""
+        """Decode a message."""
         transfer, amount, other = body.decode().split()
         return cls(int(transfer), int(amount), other)
 
     def batch(self) -> Batch:
-        """Write a message."""
+        """Encode a message."""
         return Batch(f"{self.transfer} {self.amount} {self.other}".encode())
 
 
 class Clients:
-    """Four clients, each with one transaction at a time, some of them zombies now and then."""
+    """Four clients, each with one transaction at a time; some decisions are sent again late."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -76,7 +76,7 @@ class Clients:
         return self._rng.choice(ACCOUNTS)
 
     def draw(self, model: Model, now_ms: int) -> EngineCommand:
-        """Let one of them go on."""
+        """Return the next command of one client."""
         rng = self._rng
         if self._late and rng.random() < 0.1:
             return replace(rng.choice(self._late), now_ms=now_ms)
@@ -94,7 +94,7 @@ class Clients:
         return command
 
     def _legs(self, model: Model, txn: Txn) -> list[tuple[str, Leg]]:
-        """Find what a transaction has written so far."""
+        """Return the legs that a transaction has written so far."""
         staged = [(chunk.stream, chunk.batch.payload) for chunk in txn.chunks]
         for number in txn.streams:
             _, stream = model.txns.by_number(number)
@@ -103,7 +103,7 @@ class Clients:
         return sorted(legs, key=lambda leg: leg[1].amount)
 
     def _is_told(self, durable: Model, txn: Txn) -> bool:
-        """A client commits only what it was told is stored."""
+        """Return whether both legs are durable: a client commits only what was acknowledged."""
         known = durable.txns.open.get(txn.id)
         is_same = known is not None and known.number == txn.number
         return known is not None and is_same and len(self._legs(durable, known)) == 2
@@ -131,7 +131,7 @@ class Clients:
     def _publish(
         self, model: Model, txn: Txn, legs: list[tuple[str, Leg]], now_ms: int
     ) -> EngineCommand:
-        """Write the first leg, or the one that is missing."""
+        """Append the first leg, or the second one."""
         path, leg, _, _ = self._pair()
         if legs:
             there, known = legs[0]
@@ -171,7 +171,7 @@ class Clients:
 
 
 class Bank(World):
-    """A world of transfers."""
+    """A World whose clients only make transfers."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, txn_share=0)
@@ -186,7 +186,7 @@ class Bank(World):
         self.is_open = True
 
     def draw_limits(self) -> MachineLimits:
-        """Have room for all accounts, and no producer that is forgotten."""
+        """Return limits that allow all accounts; producers do not expire."""
         self.producer_idle_ms = 0
         return MachineLimits(receipts=self.rng.choice([5, 64]))
 
@@ -202,13 +202,13 @@ class Bank(World):
         assert not isinstance(got[0], Refusal), got
 
     def ask(self) -> None:
-        """Let a client go on; it knows what it was told, and does not ask twice meanwhile."""
+        """Let a client send a command, unless another one waits; it knows what is durable."""
         self.clients.durable = self.durable_model
         if not self.broker.is_congested:
             super().ask()
 
     def complete(self) -> None:
-        """Count the money whenever something became durable."""
+        """Check all accounts whenever something became durable."""
         super().complete()
         self.audit()
 
@@ -217,7 +217,7 @@ class Bank(World):
         self.audit()
 
     def audit(self) -> None:
-        """Add up what a reader of committed data sees."""
+        """Read all accounts at read_committed; check their legs and their sum."""
         if not getattr(self, "is_open", False):
             return
         seen: dict[str, list[Leg]] = {}
@@ -233,7 +233,7 @@ class Bank(World):
         self._check_legs(seen, blocked)
         total = sum(leg.amount for legs in seen.values() for leg in legs)
         if not blocked:
-            demand(total == DEPOSIT * len(ACCOUNTS), f"the bank holds {total}")
+            demand(total == DEPOSIT * len(ACCOUNTS), f"the sum of all accounts is {total}")
             self.counts["audits, whole"] += 1
 
     def _check_legs(self, seen: dict[str, list[Leg]], blocked: set[str]) -> None:
@@ -243,4 +243,4 @@ class Bank(World):
                     continue
                 twin = Leg(leg.transfer, -leg.amount, path)
                 count = seen[leg.other].count(twin)
-                demand(count == legs.count(leg) == 1, f"{leg} in {path}, its twin {count} times")
+                demand(count == legs.count(leg) == 1, f"{leg} in {path}, other leg {count} times")

@@ -1,4 +1,4 @@
-"""Damage after the fact: a flipped bit is found or harmless, never believed."""
+"""Bit flips in a finished run: each is detected or harmless."""
 
 from semel.journal.segments import segment_lsn
 from semel.model.errors import CorruptData, CorruptRead
@@ -11,7 +11,7 @@ FLIPS_PER_SEED = 3
 
 
 def flip_and_reopen(world: World) -> None:
-    """Flip bits of the journal, one at a time, each on a copy, and open it."""
+    """Flip single bits of the journal, each in its own copy, and recover the copy."""
     for _ in range(FLIPS_PER_SEED):
         names = [name for name in world.disk.names() if segment_lsn(name) is not None]
         name = world.rng.choice(names)
@@ -40,5 +40,5 @@ def _flip(world: World, name: str, position: int) -> str:
     except CorruptRead:
         return "flip refused at a read"
     except Violation as violation:
-        raise Violation(f"byte {position} of {name} flipped, unnoticed: {violation}") from violation
+        raise Violation(f"flip in byte {position} of {name} not found: {violation}") from violation
     return "flip harmless"

@@ -1,24 +1,24 @@
-"""How a promise is demanded, and two dumps compared."""
+"""Checks of promises, and comparisons of dumps."""
 
 from semel.model.outcomes import InvalidRequest, Outcome
 
 
 class Violation(Exception):
-    """A promise was broken."""
+    """Raised when a promise is broken."""
 
 
 def demand(condition: object, message: str) -> None:
-    """Stop the run unless a promise holds."""
+    """Raise `Violation` unless a condition holds."""
     if not condition:
         raise Violation(message)
 
 
 def difference(left: object, right: object, at: str = "state") -> str | None:
-    """Name the first place where two dumps differ."""
+    """Return the first difference between two dumps, or None."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in sorted({*left, *right}, key=str):
             if key not in left or key not in right:
-                return f"{at}.{key} is on one side only"
+                return f"{at}.{key} is in one dump only"
             if found := difference(left[key], right[key], f"{at}.{key}"):
                 return found
         return None
@@ -26,13 +26,13 @@ def difference(left: object, right: object, at: str = "state") -> str | None:
 
 
 def demand_equal(left: object, right: object, what: str) -> None:
-    """Compare two dumps."""
+    """Raise `Violation` unless two dumps are equal."""
     if found := difference(left, right):
         raise Violation(f"{what}: {found}")
 
 
 def is_same(found: Outcome, expected: Outcome) -> bool:
-    """Compare two answers; which field a malformed request is refused for is nobody's business."""
+    """Compare two outcomes; the field that `InvalidRequest` names is ignored."""
     if isinstance(expected, InvalidRequest):
         return isinstance(found, InvalidRequest)
     return found == expected

@@ -1,8 +1,8 @@
-"""Every crash there is: all boundaries between two disk operations, times every way to lose power.
+"""All crash images of a run: every boundary between two disk operations, in every crash mode.
 
-A scripted run is filmed: after each operation of the disk or the store a copy of both is kept. Each
-copy then loses power in each mode (or the process is killed), is recovered, and compared with what
-had been decided and told at that moment.
+A run is recorded: after each operation of the disk or the store a copy of both is kept. Each copy
+then loses power in each mode (or the process is killed), is recovered, and is compared with what
+had been decided and acknowledged at that moment.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ WAYS = (*CRASH_MODES, KILL)
 
 @dataclass
 class Image:
-    """The machine at one instant."""
+    """The disk and the store after one operation, and how far the decisions were."""
 
     disk: VirtualDisk
     store: VirtualStore
@@ -58,12 +58,12 @@ class Film(World):
         )
 
     def note(self, entry: Entry) -> None:
-        """Keep the whole history, not only what is not durable yet."""
+        """Keep all frames, not only those that are not durable yet."""
         super().note(entry)
         self.history.append(entry)
 
     def shoot(self) -> None:
-        """Play the script: a mix of commands, writes and checkpoints."""
+        """Run a random mix of commands, writes and checkpoints."""
         for _ in range(STEPS):
             step = self.rng.choices(
                 [self.ask, self.write, self.checkpoint, self.tick, self.find_room],
@@ -73,7 +73,7 @@ class Film(World):
 
 
 def check_all(seed: int, txn_share: float | None = None) -> int:
-    """Film a run and check every image in every way; answer how many were recovered."""
+    """Record a run, and check every image in every crash mode; return the number of checks."""
     film = Film(seed, txn_share)
     film.shoot()
     count = 0
@@ -107,15 +107,15 @@ def _check(film: Film, image: Image, way: str, number: int) -> None:
         disk.kill()
         disk.lock()
         again = film.recover(disk, store)
-        demand_equal(state_view(again.state), state_view(recovered.state), "recovered again")
-        demand_equal(parts_view(again.state), parts_view(recovered.state), "recovered again")
+        demand_equal(state_view(again.state), state_view(recovered.state), "second recovery")
+        demand_equal(parts_view(again.state), parts_view(recovered.state), "second recovery")
         demand(again.position == recovered.position, "recovery moved the journal's end")
     demand(disk.digest() == digest or way == KILL, "a further recovery changed the disk")
 
 
 def _compare(film: Film, image: Image, recovered: Recovered, what: str) -> None:
     end = recovered.position
-    demand(end >= image.promised_end, f"{what}: told up to {image.promised_end}, found {end}")
+    demand(end >= image.promised_end, f"{what}: promised {image.promised_end}, found {end}")
     state, model = State(film.limits), film._new_model()
     for entry in film.history[: image.decided]:
         if entry.end <= end:
@@ -133,19 +133,18 @@ def _compare(film: Film, image: Image, recovered: Recovered, what: str) -> None:
 
 
 class _DieAt:
-    """Dies at the n-th change."""
+    """Kills the process at its n-th change of the disk."""
 
     def __init__(self, at: int) -> None:
         self._left = at
 
     def before(self, operation: str, _name: str, _size: int) -> Fault | None:
-        """Count down."""
         self._left -= operation in CHANGES
         return Fail(Killed(), is_after=True) if self._left < 0 and operation in CHANGES else None
 
 
 def _check_crashes_in_recovery(film: Film, image: Image, number: int) -> int:
-    """Let recovery itself die at each of its operations, lose power, and recover again."""
+    """Kill recovery at each of its changes, lose power, and recover again."""
     count = 0
     for way in _ways_of(number):
         for at in range(1_000):
@@ -157,7 +156,7 @@ def _check_crashes_in_recovery(film: Film, image: Image, number: int) -> int:
                 disk.faults = None
                 disk.crash(Random(number + at), way)  # type: ignore[arg-type]
                 disk.lock()
-                what = f"{image.operation}, died in recovery at {at}, {way}"
+                what = f"{image.operation}, killed in recovery at {at}, {way}"
                 _compare(film, image, film.recover(disk, store), what)
                 count += 1
             else:

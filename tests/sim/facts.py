@@ -1,6 +1,6 @@
-"""What the broker looks up in the store for a command, taken from the reference model instead.
+"""The lookups of a command, taken from the reference model instead of the store.
 
-For runs of the machine alone, without a journal.
+They are for runs of the machine alone, without a journal.
 """
 
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from tests.sim.reference_txn import Note
 
 
 def with_facts(model: Model, command: EngineCommand) -> EngineCommand:
-    """Fill in the facts of a command as they are now."""
+    """Return the command with its lookups, as the model has them now."""
     now = model.now(command)
     if isinstance(command, ask.Begin):
         return replace(command, last_epoch=_last_epoch(model, command.id, now))

@@ -1,4 +1,4 @@
-"""Which faults a run has, and when they strike. Everything comes from the run's seed."""
+"""The faults of a run, and when they occur. Everything is drawn from the run's seed."""
 
 import errno
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Swarm:
 
     @classmethod
     def draw(cls, rng: Random) -> "Swarm":
-        """Choose the kinds of a run."""
+        """Draw the fault mix of a run."""
 
         def sometimes(rate: float) -> float:
             return rate if rng.random() < 0.4 else 0.0
@@ -41,7 +41,7 @@ class Swarm:
 
 
 class Injector:
-    """Strikes at operations of the disk and the store."""
+    """Injects faults into operations of the disk and the store."""
 
     def __init__(self, rng: Random, swarm: Swarm) -> None:
         self._rng = rng
@@ -49,7 +49,7 @@ class Injector:
         self.is_on = False
 
     def before(self, operation: str, name: str, size: int) -> Fault | None:
-        """Choose the fate of one operation."""
+        """Return the fault of an operation, or None."""
         if not self.is_on or operation not in CHANGES:
             return None
         rng, swarm = self._rng, self._swarm
@@ -59,7 +59,7 @@ class Injector:
             is_full = swarm.store_full and rng.random() < 0.2
             return Fail(StoreFull()) if is_full else None
         # Only for file data: when a journaling file system cannot commit its metadata it turns
-        # read-only, it does not go on and forget a name.
+        # read-only; it does not continue and lose a name.
         if operation == "sync" and rng.random() < swarm.lost_sync:
             return LostSync()
         if operation == "write" and size > 1 and rng.random() < swarm.short_write:

@@ -1,4 +1,4 @@
-"""Hunting a mutant: how many seeds until the simulator notices?"""
+"""How many seeds the simulator needs to find a seeded bug."""
 
 from tests.sim.demands import Violation
 from tests.sim.mutants import Mutant
@@ -6,7 +6,7 @@ from tests.sim.run import run_seed
 
 
 def seeds_until_caught(mutant: Mutant, seeds_max: int) -> tuple[int, str] | None:
-    """Run seeds against a seeded bug; answer how many it took and what gave it away."""
+    """Run seeds against a seeded bug; return how many it took, and the violation."""
     with mutant():
         for seed in range(seeds_max):
             try:

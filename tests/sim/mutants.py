@@ -1,6 +1,6 @@
-"""Seeded bugs: each breaks one promise on purpose, and the simulator must notice.
+"""Seeded bugs: each breaks one promise on purpose, and the simulator must find it.
 
-A rig that cannot fail proves nothing. Every mutant patches the engine for the length of a block.
+A test that cannot fail proves nothing. Every mutant is a context manager that patches the engine.
 """
 
 import importlib
@@ -38,12 +38,12 @@ class _Any:
 
 
 def answer_before_sync() -> Any:
-    """Groups are written, but never synced."""
+    """Write groups are written, but never synced."""
     return patch.object(JournalWriter, "_sync", lambda self: None)
 
 
 def skip_the_recovery_sync() -> Any:
-    """Recovery believes what the page cache shows."""
+    """Recovery relies on the page cache, and syncs nothing."""
     return patch.object(recovery, "_make_durable", lambda *_: None)
 
 
@@ -75,7 +75,7 @@ def read_past_the_watermark() -> Any:
 
 
 def forget_an_epoch() -> Any:
-    """A raised epoch is not remembered."""
+    """A raised epoch is not stored."""
     return _patched_row(lambda old, new: replace(new, epoch=old.epoch))
 
 
@@ -86,12 +86,12 @@ def forget_receipts() -> Any:
 
 
 def answer_refusals_at_once() -> Any:
-    """Duplicates and refusals do not wait for the state they reveal."""
+    """Duplicates and refusals do not wait until the state they depend on is durable."""
     return patch.object(Broker, "_release", lambda self, reply, answer: reply(answer))
 
 
 def cut_a_corrupt_middle() -> Any:
-    """A bad frame always counts as a torn tail."""
+    """A corrupt frame always counts as a torn tail."""
     return patch.object(recovery, "check_torn", lambda *_: None)
 
 
@@ -108,7 +108,7 @@ def data_without_its_producer() -> Any:
 
 
 def checkpoint_without_producers() -> Any:
-    """The checkpoint leaves the producers out."""
+    """The checkpoint omits the producers."""
     real = checkpoint._put_rows
 
     def put(tables: Any, dirty: Any) -> None:
@@ -119,7 +119,7 @@ def checkpoint_without_producers() -> Any:
 
 
 def unlink_a_live_segment() -> Any:
-    """Every segment below a checkpoint counts as dead."""
+    """Every segment below a checkpoint is removed."""
 
     def settle(_tables: Any, cut: Any, _counts: Any) -> set[int]:
         return {first for first, end in cut.segments if end <= cut.lsn}
@@ -128,7 +128,7 @@ def unlink_a_live_segment() -> Any:
 
 
 def sync_again_after_an_error() -> Any:
-    """A failed sync is tried once more, and believed."""
+    """A failed sync is repeated, and its success is trusted."""
 
     def sync(self: JournalWriter) -> None:
         try:
@@ -151,7 +151,7 @@ def begin_a_segment_too_early() -> Any:
 
 
 def lose_an_abandoned_checkpoint() -> Any:
-    """When the store is full, the rows it was to take are forgotten."""
+    """When the store is full, the rows of the failed checkpoint are lost."""
 
     def failed(self: Broker, cut: Any) -> None:
         self._index.undo_cut()
@@ -161,7 +161,7 @@ def lose_an_abandoned_checkpoint() -> Any:
 
 
 def go_on_after_a_short_write() -> Any:
-    """A short write is taken for a whole one."""
+    """A short write is treated as a complete one."""
 
     real = JournalWriter._write_at
 
@@ -172,12 +172,12 @@ def go_on_after_a_short_write() -> Any:
 
 
 def expire_too_early() -> Any:
-    """Reads do not prolong a sliding window."""
+    """Reads do not extend the time to live of a stream."""
     return patch.object(Expiry, "touch", lambda self, number, now_ms: None)
 
 
 def forget_the_pruned_floor() -> Any:
-    """Trimming a source takes the data its forks still read."""
+    """Trimming a source removes messages that its forks still read."""
 
     def kept(_state: State, stream: Stream, _known: Any) -> tuple[int, int]:
         return stream.tail.tail, OFFSET_MAX
@@ -186,12 +186,12 @@ def forget_the_pruned_floor() -> Any:
 
 
 def keys_never_age() -> Any:
-    """An idempotency key is remembered for ever."""
+    """An idempotency key never expires."""
     return patch.object(checks, "is_key_expired", lambda state, row, time_ms: False)
 
 
 def index_forgets_a_cut() -> Any:
-    """While a checkpoint is under way its frames cannot be found."""
+    """During a checkpoint, the frames in it cannot be found."""
     real = Index.cut
 
     def cut(self: Index) -> Any:
@@ -203,7 +203,7 @@ def index_forgets_a_cut() -> Any:
 
 
 def promise_one_spare_twice() -> Any:
-    """A spare segment is offered again while a roll that needs it is under way."""
+    """A spare segment is offered again during a roll that needs it."""
 
     def offer(self: Appender, _segment: int, capacity: int) -> None:
         self._spare_bytes = capacity
@@ -212,7 +212,7 @@ def promise_one_spare_twice() -> Any:
 
 
 def mix_up_extras() -> Any:
-    """A read that begins inside an append gets the keys and headers of its first messages."""
+    """A read that begins inside an append gets the extras of the append's first messages."""
     real = messages.slice_extras
 
     def cut(block: bytes, count: int, start: int, end: int) -> bytes:
@@ -222,7 +222,7 @@ def mix_up_extras() -> Any:
 
 
 def keep_producers_over_a_switch() -> Any:
-    """A stream that stops to recognise duplicates keeps what it knew, and wakes up with it."""
+    """A stream keeps its producers when deduplication is switched off."""
     module = importlib.import_module("semel.machine.apply")
     real = module._APPLIERS[DedupSwitched]
 
@@ -239,7 +239,7 @@ def keep_producers_over_a_switch() -> Any:
 
 
 def claim_without_fencing() -> Any:
-    """A claim tells what is stored, but the instance before may go on writing."""
+    """A claim returns what is stored, but does not fence the older instance."""
     module = importlib.import_module("semel.machine.apply")
     real = module.claimed_row
 
@@ -253,7 +253,7 @@ def claim_without_fencing() -> Any:
 
 
 def create_guarded_after_all() -> Any:
-    """The frame of a creation does not say that duplicates shall not be recognised."""
+    """The frame of a creation does not record that deduplication is off."""
     return patch.dict(frame.KINDS, {UnguardedCreated: frame.KINDS[StreamCreated]})
 
 

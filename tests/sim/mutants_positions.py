@@ -21,7 +21,7 @@ Refuse = Callable[..., Refusal | None]
 
 
 def compare_nothing() -> Any:
-    """Neither guards nor `from`, `version` and mover are looked at."""
+    """Guards, `from`, `version` and mover are not compared."""
     return _all(
         _patched_guards(lambda *_: None),
         patch.object(positions, "_refuse_from", lambda *_: None),
@@ -30,7 +30,7 @@ def compare_nothing() -> Any:
 
 
 def compare_only_when_naming() -> Any:
-    """A commit does not look whether a position was moved since it was named."""
+    """A commit does not check whether a position was moved since it was named."""
     real = positions.refuse_guards
 
     def refuse(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
@@ -47,7 +47,7 @@ def compare_only_when_naming() -> Any:
 
 
 def compare_a_repeated_commit() -> Any:
-    """A commit that was answered before is refused if its positions have been moved on since."""
+    """A repeated commit is refused if its positions have been moved since."""
     real = lookup.find_for_call
 
     def find(state: State, call: Any) -> Any:
@@ -69,12 +69,12 @@ def _moved_on(state: State, found: TxnOutcome) -> Outcome | None:
 
 
 def hold_nothing() -> Any:
-    """A prepared transaction does not hold what it names."""
+    """A prepared transaction does not hold the positions it names."""
     return patch.object(positions, "refuse_held", lambda *_: None)
 
 
 def drop_a_position_with_its_stream() -> Any:
-    """A commit goes through without the positions of streams that were deleted."""
+    """A commit succeeds without the positions of streams that were deleted."""
     real = positions.refuse_guards
 
     def refuse(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
@@ -85,7 +85,7 @@ def drop_a_position_with_its_stream() -> Any:
 
 
 def leave_guards_alone_in_a_rewind() -> Any:
-    """A plain set is no move: the version stays."""
+    """A plain set does not increase the version."""
     real = positions.move_positions
 
     def move(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
@@ -102,12 +102,12 @@ def leave_guards_alone_in_a_rewind() -> Any:
 
 
 def forget_the_mover() -> Any:
-    """Without `from` a position may be moved that another producer has moved last."""
+    """Without `from`, a position may be moved although another producer moved it last."""
     return patch.object(positions, "_refuse_mover", lambda *_: None)
 
 
 def clear_the_mover_by_a_plain_set() -> Any:
-    """After a plain set anybody may go on without saying where it has read from."""
+    """A plain set clears the mover, so that anybody may move the position without `from`."""
     real = positions.move_positions
 
     def move(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
@@ -123,7 +123,7 @@ def clear_the_mover_by_a_plain_set() -> Any:
 
 
 def take_a_sink_for_a_producer() -> Any:
-    """Two movers are one if they are printed alike."""
+    """Two movers are treated as one if they are printed the same way."""
     real = positions._refuse_mover
 
     def refuse(position: PositionMove, stored: PositionRow, mover: OwnerKey) -> Refusal | None:
@@ -134,7 +134,7 @@ def take_a_sink_for_a_producer() -> Any:
 
 
 def take_a_new_guard_when_renaming() -> Any:
-    """Naming a position again forgets when it was named first."""
+    """Naming a position again replaces its guard."""
     real = positions._name
 
     def name(state: State, stream: Stream, position: PositionMove, *rest: Any) -> Any:
@@ -147,12 +147,12 @@ def take_a_new_guard_when_renaming() -> Any:
 
 
 def hold_against_what_the_commit_ends() -> Any:
-    """A one-shot commit is refused for what a transaction holds that it ends itself."""
+    """A one-shot commit is refused because a transaction that it ends holds a position."""
     return patch.object(commits, "_ending", lambda *_: set())
 
 
 def move_one_position_twice() -> Any:
-    """A one-shot commit may move a position that a transaction it lists moves too."""
+    """A one-shot commit may move a position that a listed transaction moves too."""
     real = commits._refuse_positions
 
     def refuse(state: State, command: Any, draft: Any, streams: Any, listed: list[Txn]) -> Any:
@@ -169,7 +169,7 @@ def _without(txn: Txn, keys: Collection[tuple[str, int]]) -> Txn:
 
 
 def lose_versions_at_a_checkpoint() -> Any:
-    """A checkpoint holds where groups are, but not how often they were moved and by whom."""
+    """A checkpoint stores the offsets of positions, but not their versions and movers."""
     real = checkpoint._put_table
 
     def put(tables: Any, table: str, rows: Mapping[Any, Any], key_of: Any) -> None:

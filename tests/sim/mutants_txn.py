@@ -25,7 +25,7 @@ Mutant = Callable[[], Any]
 
 
 def forget_a_marker() -> Any:
-    """A commit leaves the control record of one stream out."""
+    """A commit omits the control record of one stream."""
     real = Draft.end
 
     def end(self: Draft, txn: Txn, **how: Any) -> None:
@@ -41,7 +41,7 @@ def forget_a_marker() -> Any:
 
 
 def write_half_a_decision() -> Any:
-    """The frame of a decision does not hold its last chunk: a crash makes it partial."""
+    """A decision frame omits its last extent: after a crash the commit is partial."""
     real = frame.encode_meta
 
     def encode(event: Any) -> bytes:
@@ -53,7 +53,7 @@ def write_half_a_decision() -> Any:
 
 
 def decide_one_stream_at_a_time() -> Any:
-    """Readers see a decision stream by stream."""
+    """Readers see the end of a transaction stream by stream."""
     real = state_module.advance_tail
 
     def advance_tail(state: State, stream: Stream, tail: int, time_ms: int) -> None:
@@ -66,12 +66,12 @@ def decide_one_stream_at_a_time() -> Any:
 
 
 def overlook_an_open_transaction() -> Any:
-    """What is stable does not care for what is open."""
+    """The stable offset ignores open transactions."""
     return patch.object(state_module, "stable_of", lambda stream, tail: tail)
 
 
 def let_the_second_hold_nothing_up() -> Any:
-    """Only the first transaction open in a stream holds it up."""
+    """Only the first open transaction in a stream limits its stable offset."""
 
     def open_first(stream: Stream, txn_number: int, first: int) -> None:
         if not stream.open:
@@ -81,17 +81,17 @@ def let_the_second_hold_nothing_up() -> Any:
 
 
 def lose_aborted_offsets_at_a_checkpoint() -> Any:
-    """A checkpoint does not hold what was aborted."""
+    """A checkpoint does not store aborted ranges."""
     return _patched_memory(lambda memory: TxnHistoryCut(memory.outcomes, {}))
 
 
 def lose_outcomes_at_a_checkpoint() -> Any:
-    """A checkpoint does not hold how transactions ended."""
+    """A checkpoint does not store transaction outcomes."""
     return _patched_memory(lambda memory: TxnHistoryCut({}, memory.aborted))
 
 
 def let_a_late_call_end_the_next_transaction() -> Any:
-    """The epoch of a transaction is not looked at."""
+    """The transaction epoch of a call is not compared."""
     real = lookup.find_txn
 
     def find(state: State, named: Any, now_ms: int) -> Any:
@@ -102,7 +102,7 @@ def let_a_late_call_end_the_next_transaction() -> Any:
 
 
 def take_the_receipts_of_another_transaction() -> Any:
-    """A sequence of the transaction before is confirmed in the next one."""
+    """A sequence of the previous transaction counts as a duplicate in the next one."""
     real = append._decide_inline
 
     def decide(state: State, txn: Txn, stream: Stream, command: Append) -> Any:
@@ -117,7 +117,7 @@ def take_the_receipts_of_another_transaction() -> Any:
 
 
 def unlink_the_segment_of_a_chunk() -> Any:
-    """Chunks of an open transaction do not keep their segment."""
+    """The segments of chunks are removed although their transaction is open."""
     return patch.object(checkpoint, "_held_segments", lambda cut: set())
 
 
@@ -139,7 +139,7 @@ def move_positions_without_the_commit() -> Any:
 
 
 def move_in_a_stream_made_anew() -> Any:
-    """Nobody looks which stream of the path a position was read from."""
+    """The incarnation of a move is not compared."""
     return patch.object(positions, "_refuse_incarnation", lambda *_: None)
 
 
@@ -149,27 +149,27 @@ def commit_a_version_twice() -> Any:
 
 
 def commit_a_sequence_twice() -> Any:
-    """The sequence of a one-shot commit is not looked at."""
+    """The sequence of a one-shot commit is not checked."""
     return patch.object(commits, "_check_producer", lambda state, command: None)
 
 
 def show_control_records() -> Any:
-    """Readers are given control records."""
+    """Readers get control records."""
     return patch.object(durable_view, "SECTION_CONTROL", -1)
 
 
 def never_time_out() -> Any:
-    """Deadlines pass, and nothing happens."""
+    """Transactions never time out."""
     return patch.object(broker_module, "is_due", lambda state, txn, now_ms: False)
 
 
 def let_zombies_live() -> Any:
-    """A raised epoch does not end what the older ones began."""
+    """A raised epoch does not abort the transactions of older ones."""
     return patch.object(Draft, "fence", lambda self, producer_id, epoch, **_: None)
 
 
 def forget_how_it_ended() -> Any:
-    """Outcomes are not looked up."""
+    """Transaction outcomes are not looked up."""
 
     def find(self: Any, txn_id: str, epoch: int, now_ms: int) -> tuple[None, int]:
         return None, 0
@@ -178,7 +178,7 @@ def forget_how_it_ended() -> Any:
 
 
 def place_a_chunk_twice() -> Any:
-    """A chunk is placed once more by the next commit of its producer."""
+    """A commit gives offsets to each chunk twice."""
     real = Draft.place_chunks
 
     def place(self: Draft, txn: Txn) -> None:

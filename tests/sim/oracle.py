@@ -1,4 +1,4 @@
-"""What must be true: comparisons between the engine, the reference model and the journal's fold."""
+"""Comparisons of the engine's state and reads with the reference model."""
 
 from semel.broker.broker import Broker, ReadDone
 from semel.machine import State, producers
@@ -15,7 +15,7 @@ from tests.sim.reference_streams import Label
 
 
 def state_view(state: State) -> dict[str, object]:
-    """Dump the engine's state in the reference model's words."""
+    """Dump the engine's state in the form of the reference model."""
     return {
         "time_ms": state.time_ms,
         "next_stream": state.next_stream,
@@ -109,7 +109,7 @@ def _receipt_view(r: producers.Receipt) -> tuple[int, int, int, int, int]:
 
 
 def labels_of(piece: Slice) -> list[Label]:
-    """List what goes with each message of a slice."""
+    """Return the extras and the producer of each message of a slice."""
     extras, count, by = piece.extras, piece.count, piece.producer
     producer = None if by is None else (by.id, by.epoch, by.first_seq, by.last_seq)
     if not extras:
@@ -129,9 +129,9 @@ def labels_of(piece: Slice) -> list[Label]:
 def read_all(
     broker: Broker, path: str, now_ms: int, isolation: str
 ) -> list[Slice] | Outcome | None:
-    """Read a stream from its head to its end, in as many reads as it takes.
+    """Read a stream from its head to its end, in several reads.
 
-    None: the stream's end is on its way to the disk, and the answer waits for it.
+    Return None if the stream's deletion is not durable yet: the outcome waits for that.
     """
     found: list[Slice] = []
     offset: int | None = None
@@ -139,7 +139,7 @@ def read_all(
         got: list[Outcome] = []
         broker.read(path, offset, now_ms=now_ms, reply=got.append, bytes_max=1, isolation=isolation)
         if not got:
-            demand(path not in broker.state.by_path, f"a read of {path} got no answer")
+            demand(path not in broker.state.by_path, f"a read of {path} has no outcome")
             return None
         done = got[0]
         if not isinstance(done, ReadDone):
@@ -148,13 +148,13 @@ def read_all(
         if offset == done.next_offset:
             tail, is_committed = done.tail, isolation == READ_COMMITTED
             end = tail.stable if is_committed else tail.tail
-            demand(offset == end, f"{path} ends at {end}, its reader stands at {offset}")
+            demand(offset == end, f"{path} ends at {end}, its reader is at {offset}")
             return found
         offset = done.next_offset
 
 
 def demand_readable(broker: Broker, model: Model) -> None:
-    """Compare every message of every stream, without leaving a trace of the reading."""
+    """Compare every message of every stream, without the side effects of a client's read."""
     for path, stream in model.streams.items():
         if stream.is_deleted:
             continue
@@ -171,7 +171,7 @@ def demand_readable(broker: Broker, model: Model) -> None:
 def demand_same_messages(
     slices: list[Slice], model: Model, path: str, is_committed: bool = False
 ) -> None:
-    """Compare what was read of a stream with what the model holds."""
+    """Compare what was read from a stream with the messages of the model."""
     found = [pair for piece in slices for pair in enumerate(piece.messages(), piece.offset)]
     how = f"{path}, {'committed' if is_committed else 'uncommitted'}"
     demand_equal(found, model.messages(path, committed=is_committed), f"messages of {how}")

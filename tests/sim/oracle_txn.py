@@ -1,4 +1,4 @@
-"""The engine's transactions, groups and sinks in the reference model's words."""
+"""The engine's transactions, groups and sinks in the form of the reference model."""
 
 from semel.broker.broker import Broker
 from semel.machine import State
@@ -11,7 +11,7 @@ from tests.sim.reference import Model
 
 
 def txn_state_view(state: State) -> dict[str, object]:
-    """Dump the tables of transactions as the model does."""
+    """Dump the transaction tables in the form of the model."""
     demand_derived(state)
     seqs = {name: row.commit_seq for name, row in state.registry.items() if row.commit_seq >= 0}
     return {
@@ -73,7 +73,7 @@ def _txn_view(txn: Txn) -> dict[str, object]:
 
 
 def demand_derived(state: State) -> None:
-    """Compare who names and who holds positions with what follows from the transactions."""
+    """Compare the indexes of named and held positions with the transactions."""
     named: dict[str, dict[int, set[int]]] = {}
     holds: dict[int, dict[str, int]] = {}
     for number, txn in sorted(state.by_txn.items()):
@@ -83,25 +83,25 @@ def demand_derived(state: State) -> None:
             if txn.row.is_prepared:
                 taken = holds.setdefault(stream, {}).setdefault(group, number)
                 demand(taken == number, f"{group} in {stream} is held by {taken} and {number}")
-    demand_equal(state.named, named, "who names positions, and the transactions")
+    demand_equal(state.named, named, "index of named positions and transactions")
     found = {number: stream.holds for number, stream in state.by_number.items() if stream.holds}
-    demand_equal(found, holds, "who holds positions, and the transactions")
+    demand_equal(found, holds, "index of held positions and transactions")
 
 
 def parts_view(state: State) -> dict[int, list[tuple[int, int, int]]]:
-    """List where the parts of open transactions stand; the model knows nothing of it."""
+    """Return where the chunks of pending transactions are; the model does not know this."""
     return {number: list(chunks_in(txn.chunk_blocks)) for number, txn in state.by_txn.items()}
 
 
 def demand_outcomes(broker: Broker, model: Model, now_ms: int) -> None:
-    """Compare every outcome that is remembered; nothing may be on its way to the disk."""
+    """Compare every retained transaction outcome; everything must be durable."""
     now = max(now_ms, model.time_ms)
     for note in model.txns.notes:
         got: list[TxnOutcome | Outcome | None] = []
         broker.outcome(note.id, note.epoch, now_ms=now_ms, reply=got.append)
         what = f"the outcome of {note.id}, {note.epoch}: {got}"
         if note not in model.txns.notes_of(note.id, now):
-            continue  # its time is over, or the id has begun to count anew
+            continue  # it has expired
         found = got[0]
         assert isinstance(found, TxnOutcome), what
         is_equal = (found.decision, found.reason) == (note.decision, note.reason)

@@ -1,7 +1,7 @@
-"""The rule book as a plain program: what the engine must answer, one command after the other.
+"""The rules as a plain program: the outcome that the engine must return for each command.
 
-Written from `docs/reference/machine.md`; it knows nothing of frames, files or groups. Where the
-rule book leaves a choice, a comment marked CHOICE names it.
+Written from `docs/reference/machine.md`; there are no frames, files or write groups. Where the
+rules leave a choice, a comment marked CHOICE states it.
 """
 
 from dataclasses import replace
@@ -50,7 +50,7 @@ def digest_stored(stream: Stream, append: Append) -> int:
 
 
 class Model:
-    """Everything the engine has to remember, and what it has to answer."""
+    """The state that the engine must keep, and the outcomes that it must return."""
 
     def __init__(
         self,
@@ -65,17 +65,17 @@ class Model:
         self.receipts, self.streams_max, self.producers_max = receipts, streams_max, producers_max
         self.keys_max, self.key_window_ms = keys_max, key_window_ms
         self.registry_max = registry_max
-        self.time_ms = 0  # of the last thing written
+        self.time_ms = 0  # of the last write
         self.next_stream = 1
         self.next_producer = 1
-        self.streams: dict[str, Stream] = {}  # soft-deleted ones included: they hold their path
+        self.streams: dict[str, Stream] = {}  # soft-deleted ones included: they keep their path
         self.registry: dict[str, int] = {}
         self.bounds = (bounds or Bounds())._replace(registry=registry_max)
         self.txns = Transactions(self, self.bounds)
         self.commits = Commits(self.txns)
 
     def copy(self) -> "Model":
-        """Make a model that lives on by itself; what is never changed in place is shared."""
+        """Return an independent copy; values that are never changed in place are shared."""
         bounds = (self.receipts, self.streams_max, self.producers_max)
         twin = Model(*bounds, self.keys_max, self.key_window_ms, self.registry_max, self.bounds)
         twin.time_ms = self.time_ms
@@ -90,7 +90,7 @@ class Model:
         return twin
 
     def execute(self, command: EngineCommand) -> Outcome:
-        """Answer a command and do what it asks, unless it is refused or a repeat."""
+        """Execute a command, unless it is refused or a repeat; return its outcome."""
         if isinstance(command, TxnCommand):
             return self._execute_txn(command)
         if isinstance(command, Create):
@@ -160,11 +160,11 @@ class Model:
                 return commits.forget(c)
 
     def now(self, command: EngineCommand) -> int:
-        """Tell the time of a frame written now."""
+        """Return the time of a frame written now."""
         return max(command.now_ms, self.time_ms)
 
     def write(self, command: EngineCommand) -> int:
-        """Let time pass, because something is written now."""
+        """Advance the time of the last write to now, and return it."""
         self.time_ms = self.now(command)
         return self.time_ms
 
@@ -249,7 +249,7 @@ class Model:
         return None
 
     def units_left(self, stream: Stream, offset: int) -> int:
-        """Count what is left of the append at an offset: messages, or bytes outside JSON."""
+        """Return how much is left of the append at an offset: messages in JSON, else bytes."""
         if offset == stream.tail:
             return 0
         message = stream.messages[offset - stream.head]
@@ -272,8 +272,8 @@ class Model:
         stream.head = source.head
         cut = offset + fork.sub_offset if stream.is_json else offset
         for message in source.messages[: cut - source.head]:
-            # CHOICE: an append inherited in part ends, for the fork, where the fork's share ends: a
-            # fork of the fork cannot reach what the fork itself does not hold.
+            # CHOICE: an append inherited in part ends, for the fork, where the inherited part ends:
+            # a fork of the fork cannot contain what the fork does not contain.
             stream.messages.append(message._replace(append_end=min(message.append_end, cut)))
         if fork.sub_offset > 0 and not stream.is_json:
             whole = source.messages[offset - source.head].body
@@ -303,11 +303,11 @@ class Model:
         return answer or self.accept(stream, c)
 
     def digest_claimed(self, stream: Stream, append: Append) -> int | None:
-        """Tell what an append's payload is compared by; None equals no other."""
+        """Return the digest by which an append is compared; None equals no stored digest."""
         return None if append.body_error is not None else digest_stored(stream, append)
 
     def _append_unguarded(self, stream: Stream, c: Append) -> Outcome:
-        """Take an append as if it named neither producer nor key; only the answer speaks of it."""
+        """Append without deduplication: producer and key are only used for the outcome."""
         answer = self._append_anonymous(stream, replace_fields(c, producer=None, key=None))
         if not isinstance(answer, out.Appended) or (c.producer is None and c.key is None):
             return answer
@@ -386,7 +386,7 @@ class Model:
         return done
 
     def _remember_key(self, stream: Stream, key: str, use: KeyUse) -> None:
-        stream.keys.pop(key, None)  # a forgotten one begins anew, as the newest
+        stream.keys.pop(key, None)  # an expired one becomes the newest
         stream.keys[key] = use
         if len(stream.keys) > self.keys_max:
             del stream.keys[next(iter(stream.keys))]
@@ -428,7 +428,7 @@ class Model:
         if refusal is not None:
             return refusal
         if known is not None and known.session == c.session:
-            return rules.claimed(known, c, known.epoch)  # again: nothing is written
+            return rules.claimed(known, c, known.epoch)  # a repeat: nothing is written
         owners = [txn.owner for txn in self.txns.pending_of(c.producer_id)]
         writing = [owner.epoch for owner in owners if isinstance(owner, ProducerOwner)]
         epoch = rules.claim_epoch(known, registered, writing)
@@ -477,7 +477,7 @@ class Model:
         return out.Deleted(is_soft=False)
 
     def _has_forks(self, path: str) -> bool:
-        # CHOICE: a soft-deleted fork counts as live: forks of its own still need its source.
+        # CHOICE: a soft-deleted fork counts, because its own forks still need its source.
         return any(s.fork is not None and s.fork.path == path for s in self.streams.values())
 
     def _switch(self, stream: Stream, c: ask.SwitchDedup) -> Outcome:
@@ -509,14 +509,14 @@ class Model:
         self._delete(c)
         return out.Expired()
 
-    # ---- looking inside --------------------------------------------------------------------------
+    # ---- inspection ------------------------------------------------------------------------------
 
     def messages(self, path: str, *, committed: bool = False) -> list[tuple[int, bytes]]:
-        """List what can be read now, with its offsets; nothing of a stream that is not there."""
+        """Return the readable messages with their offsets; none if there is no such stream."""
         return [(message.offset, message.body) for message in self._visible(path, committed)]
 
     def labels(self, path: str, *, committed: bool = False) -> list[Label]:
-        """List what goes with each message that can be read now: its extras, its producer."""
+        """Return the extras and the producer of each readable message."""
         return [Label(m.offset, *m.extra, m.producer) for m in self._visible(path, committed)]
 
     def _visible(self, path: str, committed: bool) -> list[Message]:
@@ -570,7 +570,7 @@ class Model:
         }
 
     def _share(self, txn: Txn, number: int) -> tuple[int, int, int]:
-        """Tell what a transaction holds of a stream: its first offset, messages and chunks."""
+        """Return first offset, messages and chunks of a transaction in a stream."""
         data = self.txns.by_number(number)[1].data_of(txn.number)
         staged = [chunk.batch.count for chunk in txn.chunks if chunk.stream == number]
         first = data[0].offset if data else -1
@@ -578,7 +578,7 @@ class Model:
 
     def _stream_view(self, stream: Stream) -> dict[str, object]:
         plain = {name: value for name, value in vars(stream).items() if name != "messages"}
-        # Only keys that still speak: when the others are swept away is nobody's business.
+        # Only keys that have not expired: when the others are removed is not specified.
         alive = self.time_ms - self.key_window_ms
         return plain | {
             "tail": stream.tail,
@@ -592,7 +592,7 @@ class Model:
 
     def _producer_view(self, producer: Producer) -> dict[str, object]:
         plain = producer._asdict()
-        del plain["forgotten" if producer.mode == DENSE else "plain"]  # notions of one mode
+        del plain["forgotten" if producer.mode == DENSE else "plain"]  # a field of the other mode
         is_open = any(txn.number == producer.txn for txn in self.txns.open.values())
         held = rules.held_of_txn(producer.txn_receipts, self.receipts)
         return plain | {"txn": producer.txn * is_open, "txn_receipts": held if is_open else ()}

@@ -22,11 +22,11 @@ from tests.sim.reference_positions import Mover
 from tests.sim.reference_streams import BAD_EXTRAS, Stream, media_type
 from tests.sim.reference_txn import Note, Transactions, Txn
 
-PLACE_BYTES = 32  # the place of a chunk in the frame of a decision
+PLACE_BYTES = 32  # of a chunk in the decision frame
 
 
 class Version(NamedTuple):
-    """A version of a sink that was committed."""
+    """A committed version of a sink."""
 
     number: int
     input: str | None
@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
 
 
 class Commits:
-    """What is known of sinks and snapshots, and how a one-shot commit is judged."""
+    """The sinks and snapshots, and the rules of one-shot commits."""
 
     def __init__(self, txns: Transactions) -> None:
         self.txns = txns
@@ -149,7 +149,7 @@ class Commits:
         return txns.find_undecided(now, txn.id, txn.epoch, (c.producer_id, c.producer_epoch))
 
     def _left_out(self, txn: Txn) -> Outcome | None:
-        """Find a stream of a sink's that was deleted, or is another one by now; s6."""
+        """Refuse if a stream of the transaction was deleted, or deleted and created again; s6."""
         for path in sorted(set(txn.deleted)):
             stream = self.txns.book.streams.get(path)
             if stream is None:
@@ -182,7 +182,7 @@ class Commits:
         return None
 
     def _growth(self, c: ask.Commit, listed: list[Txn]) -> dict[int, int]:
-        """Count by stream number what the commit will add."""
+        """Return how many messages the commit will add, by stream number."""
         growth: dict[int, int] = {}
         for append in c.appends:
             assert append.batch is not None
@@ -210,7 +210,7 @@ class Commits:
         return None
 
     def _ended_by(self, c: ask.Commit) -> list[Txn]:
-        """List the transactions that a commit aborts: fenced, or superseded in its sink."""
+        """Return the transactions that a commit ends: fenced, or of its sink."""
         txns = self.txns
         if c.sink is not None:
             return [txn for txn in txns.open.values() if _is_sinks(txn, c.sink)]
@@ -324,7 +324,7 @@ def _mover_of(c: ask.Commit) -> Mover:
 
 
 def _is_sinks(txn: Txn, tag: ask.SinkTag) -> bool:
-    """Tell whether a transaction belongs to a sink, at this version or before it."""
+    """Return whether a transaction belongs to a sink, at this version or an earlier one."""
     owner = txn.owner
     return isinstance(owner, SinkOwner) and owner.app == tag.app and owner.version <= tag.version
 
@@ -338,7 +338,7 @@ def _judge_append(stream: Stream, append: ask.CommitAppend) -> out.Refusal | Non
 
 
 def bad_batch(batch: Batch | None, body_error: str | None) -> out.Refusal | None:
-    """Judge a body by what is wrong with it, as the order of checks comes to it."""
+    """Return the refusal of an invalid body, or None."""
     if body_error is not None:
         return out.BadBody(body_error)
     if batch is not None and batch.extras == BAD_EXTRAS:
@@ -347,7 +347,7 @@ def bad_batch(batch: Batch | None, body_error: str | None) -> out.Refusal | None
 
 
 def _joined(parts: list[TxnResult]) -> TxnResult:
-    """Put the shares of a commit together: one row per stream, one per position."""
+    """Merge the results of a commit: one row per stream, one per position."""
     streams: dict[str, StreamResult] = {}
     positions: dict[tuple[str, str], PositionResult] = {}
     deleted: set[str] = set()

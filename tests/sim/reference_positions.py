@@ -1,8 +1,8 @@
 """The positions of groups in the reference model: who may move one, and when.
 
 Written from the section "Positions" of `docs/reference/transactions.md`; the comments name its
-rows. Nothing is indexed: who holds a position is found by looking at every open transaction, and
-whether a named stream is still there by looking for it.
+rows. Nothing is indexed: the holder of a position is found by a scan of all pending transactions,
+and whether a named stream still exists by a lookup of its path.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ from semel.model.commands import Owner, ProducerOwner
 from semel.model.outcomes import Outcome
 from tests.sim.reference_streams import Stream
 
-Key = tuple[str, int]  # a group, and the number of a stream: a path may get another stream
+Key = tuple[str, int]  # a group and a stream number: a path may get another stream
 Mover = tuple[bool, str]  # a producer (True) and its id, or a sink and its app
 
 
@@ -24,7 +24,7 @@ class Stored(NamedTuple):
 
     offset: int = 0
     version: int = 0  # how often it was moved
-    mover: Mover | None = None  # of the last move that was no plain set
+    mover: Mover | None = None  # of the last move that was not a plain set
 
 
 class Named(NamedTuple):
@@ -33,7 +33,7 @@ class Named(NamedTuple):
     path: str
     to: int
     guard: int  # the stored version when the transaction first named the position
-    expected: int | None  # the last call as given: `from`, and below `version`
+    expected: int | None  # `from` of the last call; below, its `version`
     version: int | None
 
 
@@ -41,7 +41,7 @@ Names = Mapping[Key, Named]  # of one transaction, in the order they were first 
 
 
 class Namer(Protocol):
-    """What positions need of an undecided transaction."""
+    """The fields of a pending transaction that the rules of positions use."""
 
     number: int
     id: str
@@ -55,7 +55,7 @@ NOBODY: frozenset[int] = frozenset()
 
 
 def mover_of(owner: Owner) -> Mover:
-    """Return who moves positions by a transaction of this owner."""
+    """Return the mover in transactions of this owner."""
     is_producer = isinstance(owner, ProducerOwner)
     return is_producer, owner.id if isinstance(owner, ProducerOwner) else owner.app
 
@@ -74,7 +74,7 @@ class Positions:
         self._streams, self._undecided, self._groups_max = streams, undecided, groups_max
         self.stored: dict[Key, Stored] = {}
 
-    # ---- looking ---------------------------------------------------------------------------------
+    # ---- lookups ---------------------------------------------------------------------------------
 
     def at(self, group: str, path: str) -> Stored:
         """Return what is stored for a group in the stream of a path."""
@@ -90,7 +90,7 @@ class Positions:
 
     def lost(self, names: Names) -> list[tuple[str, str]]:
         """Return group and path of the positions that can no longer be moved, sorted by both."""
-        # CHOICE: each once, also if two streams of the path were deleted.
+        # CHOICE: each once, even if two streams with this path were deleted.
         return sorted({(key[0], n.path) for key, n in names.items() if self.is_lost(key, n)})
 
     def alive(self, names: Names) -> list[tuple[Key, Named]]:
@@ -111,9 +111,9 @@ class Positions:
     # ---- naming ----------------------------------------------------------------------------------
 
     def name(self, txn: Namer, moves: Iterable[ask.PositionMove]) -> dict[Key, Named] | Outcome:
-        """Name one position after the other; return all that are named then, or a refusal."""
+        """Name the positions one by one; return all named positions, or a refusal."""
         names = dict(txn.positions)
-        fresh: list[Key] = []  # new to their stream, named before in this call
+        fresh: list[Key] = []  # named earlier in this call, and new to their stream
         for move in moves:
             if (refusal := self._in_another_stream(move)) is not None:
                 return refusal  # A2
@@ -202,7 +202,7 @@ class Positions:
         )
 
     def past_the_tail(self, move: ask.PositionMove, growth: dict[int, int]) -> Outcome | None:
-        """A9b, of what is named anew and again; `growth` is what the commit itself adds."""
+        """A9b, of positions named first or again; `growth` is what the commit itself adds."""
         stream = self._streams[move.path]
         tail = stream.tail + growth.get(stream.number, 0)
         if move.to <= tail:
@@ -212,7 +212,7 @@ class Positions:
     def no_place(
         self, move: ask.PositionMove, growth: dict[int, int], fresh: list[Key]
     ) -> Outcome | None:
-        """A9b, of what is named for the first time; a group new to its stream joins `fresh`."""
+        """A9b, of positions named first; a group new to its stream is added to `fresh`."""
         if (refusal := self.past_the_tail(move, growth)) is not None:
             return refusal
         key = self.key(move.group, move.path)
@@ -227,7 +227,7 @@ class Positions:
     # ---- deciding --------------------------------------------------------------------------------
 
     def judge_named(self, txn: Namer, besides: Collection[int] = NOBODY) -> Outcome | None:
-        """A10 and A14: judge what an open transaction has named, before it is moved or held."""
+        """A10 and A14: check what an open transaction has named, before it is moved or held."""
         for group, path in self.lost(txn.positions):
             return txn_out.PositionConflict(group, path, 0, reason=txn_out.BY_DELETION)
         for key, named in self.alive(txn.positions):
@@ -245,7 +245,7 @@ class Positions:
         growth: dict[int, int],
         ending: Collection[int],
     ) -> Outcome | None:
-        """A18: judge the own positions of a one-shot commit, which ends the `ending` ones."""
+        """A18: check the own positions of a one-shot commit, which ends those in `ending`."""
         fresh: list[Key] = []
         for move in moves:
             refusal = (
@@ -260,7 +260,7 @@ class Positions:
         return None
 
     def judge_set(self, moves: Iterable[ask.PositionMove]) -> Outcome | None:
-        """A19: judge a plain set."""
+        """A19: check a plain set."""
         fresh: list[Key] = []
         for move in moves:
             refusal = (
@@ -282,5 +282,5 @@ class Positions:
         return old.version + 1
 
     def drop(self, number: int) -> None:
-        """Forget what is stored for a stream that ended."""
+        """Remove the positions of a stream that was deleted or has expired."""
         self.stored = {key: kept for key, kept in self.stored.items() if key[1] != number}

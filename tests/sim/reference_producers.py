@@ -1,7 +1,7 @@
-"""The producers' part of the reference model: the rule book's tables, row by row.
+"""The producers of the reference model: the tables of the rules, row by row.
 
-Plain functions of what a stream remembers of a producer (`known`, None if nothing), the identity an
-append claims (`tag`) and the epoch the registry has for that id (`registered`, None if none).
+Plain functions of what a stream stores about a producer (`known`, or None), the identity that an
+append carries (`tag`) and the epoch of that id in the registry (`registered`, or None).
 """
 
 from typing import NamedTuple
@@ -21,14 +21,14 @@ class Receipt(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """What a stream remembers of a producer.
+    """What a stream stores about a producer.
 
-    A tombstone has no receipts but, dense, that of sequence 0. `forgotten` is the F of the sparse
-    rows: the last sequence of the newest receipt let go. `past` is the last append before a dense
-    claim (its sequence, and where it ended, if known), as long as nothing followed the claim.
+    A tombstone has no receipts, except a dense one that of sequence 0. `forgotten` is F in the
+    sparse rows: the last sequence of the newest dropped receipt. `past` is the last append before a
+    dense claim (its sequence and, if known, its next offset), until an append follows the claim.
 
-    `last` is the last sequence accepted, `plain` the last outside transactions at this epoch (the
-    rule book's P). `txn` is the latest inline transaction, `txn_receipts` all of its receipts.
+    `last` is the last accepted sequence, `plain` the last one outside transactions at this epoch (P
+    in the rules). `txn` is the latest inline transaction, `txn_receipts` all of its receipts.
     """
 
     mode: str
@@ -70,21 +70,21 @@ def is_known_session(known: Producer, tag: ProducerTag) -> bool:
 
 
 def is_new_session(known: Producer, tag: ProducerTag) -> bool:
-    """Tell whether the tag brings, without an epoch, a session not seen here."""
+    """Return whether the tag has no epoch, and a session that is new here."""
     if tag.epoch is not None or tag.session is None:
         return False
     return not is_known_session(known, tag)
 
 
 def is_restart(known: Producer, tag: ProducerTag) -> bool:
-    """Tell whether the tag begins a new epoch by itself (repeats were answered before)."""
+    """Return whether the tag begins a new epoch by itself; it must not be a repeat."""
     if is_new_session(known, tag):
         return tag.mode != DENSE or tag.first_seq == 0
     return is_bare(tag) and is_dense_start(tag)
 
 
 def next_epoch(known: Producer | None, tag: ProducerTag, registered: int | None) -> int:
-    """Say which epoch the append would run under."""
+    """Return the epoch that the append would get."""
     if tag.epoch is not None:
         return tag.epoch
     if known is None:
@@ -119,8 +119,8 @@ def identity(known: Producer | None, tag: ProducerTag, registered: int | None) -
 
 
 def _identity_over_tombstone(known: Producer, tag: ProducerTag) -> Outcome | None:
-    # CHOICE: "goes on" leaves the table: f to i are about producers that are still there. (Only i
-    # could differ: a sparse bare append over a tombstone the registry has overtaken.)
+    # CHOICE: row d ends the table: f to i are about producers without a tombstone. (Only i could
+    # differ: a sparse bare append over a tombstone whose epoch is below the registry's.)
     if tag.epoch is None:
         is_successor = not is_known_session(known, tag)
     else:
@@ -137,8 +137,8 @@ def _identity_without_epoch(
         return out.StaleSession(known.epoch)  # h
     if registered is None or known.epoch >= registered or is_new_session(known, tag):
         return None
-    # CHOICE: "but not dense with seq 0" belongs to "there is none" only: the stored session of an
-    # overtaken epoch is refused with any sequence.
+    # CHOICE: "but not dense with seq 0" applies to "there is none" only: the stored session of an
+    # epoch below the registry's is refused with any sequence.
     if is_bare(tag) and is_dense_start(tag):
         return None
     return out.StaleEpoch(registered)  # i
@@ -168,7 +168,7 @@ def repeat(
 
 
 def held_of_txn(receipts: tuple[Receipt, ...], receipts_max: int) -> tuple[Receipt, ...]:
-    """Choose the receipts of a transaction that are held: the first and the newest."""
+    """Return the retained receipts of a transaction: the first and the newest ones."""
     return (*receipts[:1], *receipts[1:][1 - receipts_max :])
 
 
@@ -179,7 +179,7 @@ def repeat_inline(
     digest: int | None,
     receipts_max: int,
 ) -> Outcome | None:
-    """Answer a repeat inside an inline transaction: only its own receipts count."""
+    """Return the outcome of a repeat in an inline transaction: only its own receipts count."""
     if known is None or known.txn != txn:
         return None
     held = held_of_txn(known.txn_receipts, receipts_max)
@@ -187,7 +187,7 @@ def repeat_inline(
         if receipt.first_seq == tag.first_seq:
             if receipt not in held:
                 if known.plain >= known.txn_receipts[0].first_seq:
-                    return None  # written outside since, perhaps: nobody knows whose it was
+                    return None  # perhaps written outside the transaction since
                 return out.Duplicate(None, None, False, known.epoch, known.highest)
             return _repeated(known, tag, receipt, receipt.digest == digest, False)
     return None
@@ -210,8 +210,8 @@ def _repeated(
 
 def _is_dense_repeat(known: Producer, tag: ProducerTag, is_equal: bool) -> bool:
     if is_bare(tag) and tag.first_seq == 0:
-        return is_equal  # dense 4, also of a tombstone; else dense 5
-    # Over a tombstone only a raised epoch or a new session has come this far.
+        return is_equal  # dense 4, also for a tombstone; else dense 5
+    # Over a tombstone, only a raised epoch or a new session passes the checks before.
     is_raised = tag.epoch is not None and tag.epoch > known.epoch
     return not is_raised and not is_new_session(known, tag)
 
@@ -234,7 +234,7 @@ def sequence(known: Producer | None, tag: ProducerTag, registered: int | None) -
 
 def _dense_sequence(known: Producer, tag: ProducerTag, n: int) -> Outcome | None:
     if n == 0 and (known.is_tombstone or is_restart(known, tag)):
-        return None  # repeats were answered
+        return None  # repeats were handled before
     if tag.epoch is not None and tag.epoch > known.epoch:
         return out.EpochMustStartAtZero(n) if n > 0 else None  # 2
     if is_new_session(known, tag):
@@ -244,7 +244,7 @@ def _dense_sequence(known: Producer, tag: ProducerTag, n: int) -> Outcome | None
 
 
 def sequence_inline(known: Producer | None, tag: ProducerTag, is_first: bool) -> Outcome | None:
-    """Judge a sequence inside an inline transaction; `is_first` of it on this stream."""
+    """Check a sequence in an inline transaction; `is_first` if its first on this stream."""
     is_here = known is not None and known.epoch == tag.epoch
     expected = known.last + 1 if is_here and known is not None else 0
     if tag.first_seq == expected or (is_first and tag.first_seq == 0):
@@ -274,7 +274,7 @@ def after(
     receipts_max: int,
     now_ms: int,
 ) -> Producer:
-    """Say what is remembered of the producer once the append is stored."""
+    """Return what is stored about the producer after the append."""
     epoch = next_epoch(known, tag, registered)
     if known is None:
         known = Producer(tag.mode, epoch, -1)
@@ -304,8 +304,8 @@ def after(
 def after_inline(
     known: Producer | None, tag: ProducerTag, receipt: Receipt, txn: int, now_ms: int
 ) -> Producer:
-    """Say what is remembered of the producer once a message of a transaction is stored."""
-    # As if it were outside, but nothing outside transactions moves.
+    """Return what is stored about the producer after an append in a transaction."""
+    # Like an append outside transactions, but without a receipt or `plain` of its own.
     made = after(known, tag, None, receipt, 1, now_ms)
     if known is None or made.epoch > known.epoch:
         made = made._replace(receipts=(), plain=-1, past=past(known))
@@ -316,7 +316,7 @@ def after_inline(
 
 
 def _with_zero(kept: tuple[Receipt, ...], receipts_max: int) -> tuple[Receipt, ...]:
-    """Keep the newest and, whatever its age, that of sequence 0, the first of an epoch."""
+    """Keep the newest receipts and always that of sequence 0, the first of an epoch."""
     rest = kept[1:] if kept[0].first_seq == 0 else kept
     return (*kept[: len(kept) - len(rest)], *rest[-receipts_max:])
 
@@ -355,7 +355,7 @@ def claim_refusal(
 
 
 def claim_epoch(known: Producer | None, registered: int | None, writing: list[int]) -> int:
-    """Say which epoch a claim brings; `writing` are those of undecided transactions."""
+    """Return the epoch of a claim; `writing` are those of pending transactions."""
     if known is None:
         epoch = 1 if registered is None else registered
     else:
@@ -364,7 +364,7 @@ def claim_epoch(known: Producer | None, registered: int | None, writing: list[in
 
 
 def past(known: Producer | None) -> tuple[int, int | None] | None:
-    """Say which append of the producer was the last, and where it ended, if that is known."""
+    """Return the sequence of the last append and, if known, its next offset."""
     if known is None or known.past is not None:
         return None if known is None else known.past
     if known.plain < 0:
@@ -381,7 +381,7 @@ def claimed(known: Producer | None, claim: ClaimProducer, epoch: int) -> Outcome
 
 
 def after_claim(known: Producer | None, claim: ClaimProducer, epoch: int, now_ms: int) -> Producer:
-    """Say what is remembered of the producer once it is claimed."""
+    """Return what is stored about the producer after the claim."""
     before = Producer(claim.mode, epoch, -1) if known is None else known
     older = before.older_sessions
     if before.session is not None:

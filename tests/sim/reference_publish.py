@@ -1,4 +1,4 @@
-"""Publishing inside a transaction: check 6 of an append, and what differs after it."""
+"""Appends in a transaction: check 6, and the later checks that differ."""
 
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def publish(model: "Model", stream: Stream, c: Append, tag: TxnTag) -> Outcome:
-    """Answer an append that claims to be part of a transaction."""
+    """Return the outcome of an append that names a transaction."""
     txns, by = model.txns, c.producer
     claim = (None, None) if by is None else (by.id, by.epoch)
     txn = txns.find_undecided(txns.now(c.now_ms), tag.id, tag.epoch, claim)
@@ -73,7 +73,7 @@ def _judge_inline(
     model: "Model", stream: Stream, c: Append, by: ProducerTag, txn: Txn
 ) -> Outcome | None:
     known, digest = stream.producers.get(by.id), model.digest_claimed(stream, c)
-    # What it wrote before duplicates were looked for is not remembered, and counts for nothing.
+    # Messages it wrote while deduplication was off have no producer, and do not count.
     is_again = any(m.producer is not None for m in stream.data_of(txn.number))
     is_first = not is_again
     return (

@@ -1,4 +1,4 @@
-"""The streams of the reference model: what one holds, and how a batch becomes messages."""
+"""The streams of the reference model, and how a batch is split into messages."""
 
 import struct
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ import msgspec
 from semel.model.commands import Batch
 from tests.sim.reference_producers import Producer
 
-BAD_EXTRAS = bytes(4)  # no columns: the one kind that is out of bounds in simulations
+BAD_EXTRAS = bytes(4)  # no columns: the only malformed extras in simulations
 
 
 class Extra(NamedTuple):
-    """What a message carries beside its bytes."""
+    """The key, timestamp and headers of a message."""
 
     key: bytes | None = None
     timestamp_ms: int | None = None
@@ -21,7 +21,7 @@ class Extra(NamedTuple):
 
 
 class Label(NamedTuple):
-    """All that goes with a message but its bytes."""
+    """Everything about a message except its bytes."""
 
     offset: int
     key: bytes | None
@@ -33,10 +33,10 @@ class Label(NamedTuple):
 class Message(NamedTuple):
     offset: int
     body: bytes
-    append_end: int  # the offset after the last message of the append that brought this one
+    append_end: int  # the next offset of the append that wrote this message
     extra: Extra = Extra()
     producer: tuple[str, int, int, int] | None = None
-    txn: int = 0  # the number of the inline transaction that brought it
+    txn: int = 0  # the number of the inline transaction that wrote it
     is_control: bool = False
 
 
@@ -48,7 +48,7 @@ class KeyUse(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a fork began: `offset` and `sub_offset` as the creation used them."""
+    """Where a fork begins in its source, as given when it was created."""
 
     path: str
     number: int
@@ -92,16 +92,16 @@ class Stream:
             self.messages.append(Message(self.tail, body, end, extra, txn=txn))
 
     def store_control(self, txn: int) -> None:
-        """Put the record of a decision behind everything."""
+        """Append a control record."""
         end = self.tail + 1
         self.messages.append(Message(self.tail, b"", end, txn=txn, is_control=True))
 
     def data_of(self, txn: int) -> list[Message]:
-        """List what a transaction has written here and is still kept."""
+        """Return the messages of a transaction that are not trimmed."""
         return [m for m in self.messages if m.txn == txn and not m.is_control]
 
     def sign(self, first: int, producer: tuple[str, int, int, int]) -> None:
-        """Note who brought the messages from `first` on."""
+        """Set the producer of the messages from `first` on."""
         at = first - self.head
         self.messages[at:] = [message._replace(producer=producer) for message in self.messages[at:]]
 
@@ -122,7 +122,7 @@ def split(batch: Batch, is_json: bool) -> list[bytes]:
 
 
 def split_extras(batch: Batch) -> list[Extra]:
-    """Take the columns apart by the page `docs/reference/http.md`, without the engine's help."""
+    """Decode the columns as `docs/reference/http.md` specifies, without the engine's code."""
     count, data = batch.count, batch.extras
     found = [Extra()] * count
     if not data:

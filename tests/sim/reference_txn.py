@@ -1,7 +1,7 @@
-"""The transactions of the reference model: who is open, who was decided, and how.
+"""The transactions of the reference model: pending ones, and the outcomes of ended ones.
 
-Written from `docs/reference/transactions.md`. Nothing is indexed: what a transaction wrote is
-found by looking at every message, what is stable by looking at every transaction.
+Written from `docs/reference/transactions.md`. Nothing is indexed: the messages of a transaction
+are found by a scan of the stream, the stable offset by a scan of all transactions.
 """
 
 from collections.abc import Collection
@@ -37,7 +37,7 @@ from tests.sim.reference_streams import Stream
 
 
 class Chunk(NamedTuple):
-    """A staged append: it has no offset."""
+    """A staged append, which has no offset."""
 
     seq: int
     stream: int  # its number
@@ -45,7 +45,7 @@ class Chunk(NamedTuple):
 
 
 class Note(NamedTuple):
-    """The outcome of a decided transaction."""
+    """The outcome of an ended transaction."""
 
     id: str
     epoch: int
@@ -58,7 +58,7 @@ class Note(NamedTuple):
 
 @dataclass
 class Txn:
-    """An undecided transaction. Streams are numbers: a path may get another stream."""
+    """A pending transaction. Streams are numbers: a path may get another stream."""
 
     number: int
     id: str
@@ -71,11 +71,11 @@ class Txn:
     touched_ms: int
     is_prepared: bool = False
     streams: list[int] = field(default_factory=list)
-    positions: dict[Key, Named] = field(default_factory=dict)  # as first named, for good
+    positions: dict[Key, Named] = field(default_factory=dict)  # in order of first naming; never removed
     chunks: list[Chunk] = field(default_factory=list)
-    sent: list[tuple[int, int]] = field(default_factory=list)  # stream and digest, by seq, for good
+    sent: list[tuple[int, int]] = field(default_factory=list)  # stream and digest by seq; never removed
     next_seq: int = 0
-    deleted: list[str] = field(default_factory=list)  # of `streams`, those that ended
+    deleted: list[str] = field(default_factory=list)  # paths removed from `streams`
 
     def is_overdue(self, now: int) -> bool:
         return not self.is_prepared and self.deadline_ms is not None and now >= self.deadline_ms
@@ -85,7 +85,7 @@ class Txn:
 
 
 class Bounds(NamedTuple):
-    """The limits a simulation may draw small."""
+    """The limits that a simulation may make small."""
 
     pending: int = limits.TXN_PENDING_MAX
     open_by_producers: int = limits.TXN_OPEN_MAX
@@ -102,7 +102,7 @@ class Bounds(NamedTuple):
 
 
 class Book(Protocol):
-    """What transactions need of the model they are part of."""
+    """The fields of the model that the rules of transactions use."""
 
     streams: dict[str, Stream]
     registry: dict[str, int]
@@ -110,19 +110,19 @@ class Book(Protocol):
 
 
 class Transactions:
-    """The open transactions, the outcomes remembered, and the positions of groups."""
+    """The pending transactions, the retained outcomes, and the positions of groups."""
 
     def __init__(self, book: Book, bounds: Bounds) -> None:
         self.book, self.bounds = book, bounds
         self.next_number = 1
         self.open: dict[str, Txn] = {}  # by id, prepared ones included
-        self.notes: list[Note] = []  # in order of decision
-        self.aborted: set[int] = set()  # numbers, for ever
+        self.notes: list[Note] = []  # in the order they ended
+        self.aborted: set[int] = set()  # numbers; never removed
         self.positions = Positions(book.streams, self.open, bounds.groups)
         self.commit_seqs: dict[str, int] = {}  # of producers, at their epoch in the registry
         self.results: dict[str, list[tuple[int, TxnResult]]] = {}
         self.digests: dict[str, dict[int, int]] = {}  # of commits, by producer and sequence
-        self.ended: dict[str, list[int]] = {}  # epochs of a producer's transactions, for ever
+        self.ended: dict[str, list[int]] = {}  # epochs by producer; never removed
 
     def copy(self, book: Book) -> "Transactions":
         twin = Transactions(book, self.bounds)
@@ -140,13 +140,13 @@ class Transactions:
         twin.ended = {name: list(epochs) for name, epochs in self.ended.items()}
         return twin
 
-    # ---- looking ---------------------------------------------------------------------------------
+    # ---- lookups ---------------------------------------------------------------------------------
 
     def now(self, now_ms: int) -> int:
         return max(now_ms, self.book.time_ms)
 
     def write(self, now_ms: int) -> int:
-        """Let time pass, because something is written now."""
+        """Advance the time of the last write to now, and return it."""
         self.book.time_ms = self.now(now_ms)
         return self.book.time_ms
 
@@ -160,14 +160,14 @@ class Transactions:
         return next((p, s) for p, s in self.book.streams.items() if s.number == number)
 
     def missing(self, paths: list[str]) -> Outcome | None:
-        """Refuse the first path that holds no stream."""
+        """Refuse the first path that has no stream."""
         for path in paths:
             if isinstance(found := self.here(path), out.Refusal):
                 return txn_out.StreamRefused(path, found)
         return None
 
     def open_in(self, stream: Stream) -> list[Txn]:
-        """List the inline transactions that hold messages in a stream, oldest first."""
+        """Return the inline transactions with messages in a stream, oldest first."""
         inline = [
             t for t in self.open.values() if t.kind == TXN_INLINE and stream.number in t.streams
         ]
@@ -191,7 +191,7 @@ class Transactions:
     def find(
         self, now: int, txn_id: str, epoch: int, producer: tuple[str | None, int | None] | None
     ) -> Txn | Note | Outcome:
-        """Find the transaction a call means; `producer` is None for a call by hand."""
+        """Find the transaction that a call names; `producer` is None for an operator's call."""
         notes, txn = self.notes_of(txn_id, now), self.open.get(txn_id)
         for note in notes:
             if note.epoch == epoch:
@@ -220,7 +220,7 @@ class Transactions:
     def find_undecided(
         self, now: int, txn_id: str, epoch: int, producer: tuple[str | None, int | None] | None
     ) -> Txn | Outcome:
-        """Find a transaction for a call that needs it undecided."""
+        """Find a transaction for a call that needs it pending."""
         found = self.find(now, txn_id, epoch, producer)
         if not isinstance(found, Note):
             return found
@@ -342,7 +342,7 @@ class Transactions:
     def raise_epoch(
         self, producer_id: str, epoch: int, now: int, fenced_by_hand: Txn | None = None
     ) -> None:
-        """Let the registry know of an epoch; a higher one ends what the older ones began."""
+        """Register an epoch; a higher one aborts the transactions of the older ones."""
         if self.book.registry.get(producer_id, -1) >= epoch:
             return
         self.book.registry[producer_id] = epoch
@@ -395,7 +395,7 @@ class Transactions:
             if (refusal := self.positions.judge_named(txn)) is not None:
                 return refusal  # A10
             txn.touched_ms = self.write(c.now_ms)
-            txn.is_prepared, txn.deadline_ms = True, None  # A11: from now on it holds
+            txn.is_prepared, txn.deadline_ms = True, None  # A11: from now on it holds its positions
         return txn_out.Prepared(txn.id, txn.epoch, f"{txn.id}:{txn.epoch}")
 
     def _is_counted(self, txn: Txn, c: ask.Prepare) -> bool:
@@ -429,7 +429,7 @@ class Transactions:
         return txn_out.CommitDone(found.id, found.epoch, result)
 
     def told_to_commit(self, note: Note) -> Outcome:
-        """Refuse to commit what is decided already."""
+        """Return the refusal to commit a transaction that has ended."""
         if note.decision == COMMITTED:
             return txn_out.InvalidTxnState(COMMITTED)
         is_late = note.reason == BY_TIMEOUT
@@ -443,7 +443,7 @@ class Transactions:
         return None
 
     def moved_under(self, txn: Txn, besides: Collection[int] = NOBODY) -> Outcome | None:
-        """A13 and A14: compare what an open one has named; of a prepared one nothing."""
+        """A13 and A14: check what an open transaction has named; a prepared one passes."""
         return None if txn.is_prepared else self.positions.judge_named(txn, besides)
 
     def abort(self, c: ask.AbortTxn | ask.FenceTxn) -> Outcome:
@@ -481,7 +481,7 @@ class Transactions:
     # ---- the decision ----------------------------------------------------------------------------
 
     def finish(self, txn: Txn, decision: str, reason: str, now: int) -> TxnResult:
-        """Decide a transaction: give out offsets, move positions, remember the outcome."""
+        """End a transaction: give out offsets, move positions, store the outcome."""
         del self.open[txn.id]
         deleted = {*txn.deleted, *(path for _, path in self.positions.lost(txn.positions))}  # A13
         if decision == ABORTED:
@@ -500,7 +500,7 @@ class Transactions:
         return result
 
     def _mark(self, txn: Txn, now: int) -> tuple[StreamResult, ...]:
-        """Put a control record behind everything, where the transaction has messages."""
+        """Append a control record to each stream in which the transaction has messages."""
         results = []
         for number in txn.streams:
             path, stream = self.by_number(number)
@@ -512,7 +512,7 @@ class Transactions:
         return tuple(sorted(results, key=lambda result: result.path))
 
     def _unfold(self, txn: Txn, now: int) -> tuple[StreamResult, ...]:
-        """Give the chunks their offsets."""
+        """Append the chunks to their streams, which gives them offsets."""
         results: dict[str, StreamResult] = {}
         for chunk in txn.chunks:
             path, stream = self.by_number(chunk.stream)
@@ -539,7 +539,7 @@ class Transactions:
             self.notes.remove(note)
 
     def drop_stream(self, path: str, number: int) -> None:
-        """Forget a stream that is deleted or expired; positions named in it stay named."""
+        """Remove a stream that was deleted or has expired; its named positions stay named."""
         for txn in self.open.values():
             if number in txn.streams:
                 txn.streams.remove(number)
@@ -549,7 +549,7 @@ class Transactions:
 
 
 def claim(c: ask.TxnCall) -> tuple[str | None, int | None] | None:
-    """Say who a call claims to come from; None by hand."""
+    """Return the producer that a call names; None for an operator."""
     return None if c.by_operator else (c.producer_id, c.producer_epoch)
 
 

@@ -1,4 +1,4 @@
-"""Running seeds: one World each, its steps drawn by weight, its end compared whole."""
+"""Runs of seeds: each is a World whose steps are drawn by weight and whose end is compared."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -30,14 +30,14 @@ WEIGHTS: dict[str, float] = {
 
 @dataclass
 class Result:
-    """What one seed did."""
+    """The counts of one seed, and the digest of its trace."""
 
     counts: Counter[str]
     digest: str
 
 
 def run_seed(seed: int, steps: int = STEPS_PER_SEED, *, txn_share: float | None = None) -> Result:
-    """Run one seed to its end; raises Violation with the seed in its message."""
+    """Run one seed to its end; raise `Violation` with the seed in its message."""
     try:
         if seed % SMALL_EVERY or txn_share == 0:
             return run_world(World(seed, txn_share), steps)
@@ -50,7 +50,7 @@ def run_seed(seed: int, steps: int = STEPS_PER_SEED, *, txn_share: float | None 
 
 
 def run_world(world: World, steps: int) -> Result:
-    """Let a world live for some steps, settle, crash and settle again."""
+    """Run some steps, settle, crash, settle again, and flip bits."""
     names = list(WEIGHTS)
     chosen = world.rng.choices(names, list(WEIGHTS.values()), k=steps)
     for name in chosen:

@@ -1,4 +1,4 @@
-"""Limits of transactions so small that a run meets them: no setting has them, they are patched."""
+"""Limits of transactions that a run reaches; they are patched, because they are not settings."""
 
 import importlib
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ _USERS = (
 
 @contextmanager
 def small_limits() -> Iterator[None]:
-    """Let the engine have the small limits, wherever it looks them up."""
+    """Patch the small limits into every module of the engine that uses them."""
     with ExitStack() as stack:
         for module in map(importlib.import_module, _USERS):
             for name, value in _NAMES.items():

@@ -1,4 +1,4 @@
-"""How answers are counted: by type, and by reason where one type stands for several rules."""
+"""Counts of outcomes: by type, and by reason where one type covers several rules."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from semel.model.outcomes_txn import PositionConflict
 
 
 def count(counts: Counter[str], outcome: Outcome) -> None:
-    """Count an answer by its type; if that stands for several rules, by its reason too."""
+    """Count an outcome by its type; if the type covers several rules, by its reason too."""
     name = type(outcome).__name__
     counts[name] += 1
     match outcome:

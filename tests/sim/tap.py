@@ -1,4 +1,4 @@
-"""A broker that tells the simulator what it decides and what it answers, in the order it does."""
+"""A broker that reports its decisions and its outcomes to the simulator, in their order."""
 
 from typing import NamedTuple, Protocol
 
@@ -20,28 +20,28 @@ class Entry(NamedTuple):
     event: Event
     sections: tuple[Section, ...]
     time_ms: int
-    lsn: int  # where a frame stands that is more than one append; else 0
+    lsn: int  # of a frame that is more than one append; else 0
 
     def replay(self, state: State) -> None:
-        """Fold the frame into another state."""
+        """Apply the frame to another state."""
         apply(state, self.event, self.sections, self.time_ms, self.lsn)
 
 
 class Observer(Protocol):
-    """Who listens."""
+    """What receives the decisions and outcomes."""
 
     def decided(self, command: EngineCommand, decision: Decision, *, is_written: bool) -> None:
-        """The broker stands by a decision; `is_written` if its event went to the journal."""
+        """Receive a decision; `is_written` if its event was queued for the journal."""
 
     def facts_end(self) -> int:
-        """Tell the end of the last frame decided so far."""
+        """Return the end of the last frame decided so far."""
 
     def answered(self, outcome: Outcome, facts_end: int) -> None:
-        """An answer left that was decided when the facts reached to `facts_end`."""
+        """Receive a returned outcome, which depends on the frames up to `facts_end`."""
 
 
 class TappedBroker(Broker):
-    """The broker, with a listener."""
+    """A broker with an observer."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TappedBroker(Broker):
         self.last_lsn = 0
 
     def submit(self, command: EngineCommand, reply: Reply) -> None:
-        _last[:] = [command]  # an invalid one is refused before `decide`
+        _last[:] = [command]  # an invalid command never gets to `decide`
         super().submit(command, reply)
 
     def _note_event(
@@ -94,4 +94,4 @@ def _decide(state: State, command: EngineCommand) -> Decision:
     return real_decide(state, command)
 
 
-setattr(broker_module, "decide", _decide)  # noqa: B010 - the one seam the simulator needs
+setattr(broker_module, "decide", _decide)  # noqa: B010 - the only patch the simulator needs
