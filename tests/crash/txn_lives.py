@@ -61,9 +61,9 @@ class Node:
             assert process.poll() is None, process.communicate()[1]
         finally:
             process.kill()
-            output, complaints = process.communicate()
-        assert not complaints, complaints
-        return not output
+            stdout, stderr = process.communicate()
+        assert not stderr, stderr
+        return not stdout
 
 
 def _has_journal_open(pid: int) -> bool:

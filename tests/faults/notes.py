@@ -30,9 +30,7 @@ class Notes:
         self.over: Final = over
         self.history: Final = History()
         self.counts: Final[Counter[str]] = Counter()
-        self.unexpected_errors: Final[
-            list[Exception]
-        ] = []  # errors that no producer should get here
+        self.unexpected_errors: Final[list[Exception]] = []  # of producers
         self._lock = threading.Lock()
 
     def count(self, name: str, number: int = 1) -> None:

@@ -87,7 +87,7 @@ class Clients:
         legs = self._legs(model, txn)
         if len(legs) < 2:
             return self._publish(model, txn, legs, now_ms)
-        if self.durable is None or not self._is_told(self.durable, txn):
+        if self.durable is None or not self._is_stored(self.durable, txn):
             return self._one_shot(model, client, now_ms)
         command = self._decide(model, txn, now_ms)
         self._late.append(command)
@@ -102,7 +102,7 @@ class Clients:
         legs = [(model.txns.by_number(number)[0], Leg.parse(body)) for number, body in staged]
         return sorted(legs, key=lambda leg: leg[1].amount)
 
-    def _is_told(self, durable: Model, txn: Txn) -> bool:
+    def _is_stored(self, durable: Model, txn: Txn) -> bool:
         """Return whether both legs are durable: a client commits only what was acknowledged."""
         known = durable.txns.open.get(txn.id)
         is_same = known is not None and known.number == txn.number

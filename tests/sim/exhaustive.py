@@ -35,7 +35,7 @@ class Image:
     operation: str
 
 
-class Film(World):
+class Recording(World):
     """A run without faults that keeps an image after every operation."""
 
     def __init__(self, seed: int, txn_share: float | None = None) -> None:
@@ -62,7 +62,7 @@ class Film(World):
         super().note(entry)
         self.history.append(entry)
 
-    def shoot(self) -> None:
+    def run_steps(self) -> None:
         """Run a random mix of commands, writes and checkpoints."""
         for _ in range(STEPS):
             step = self.rng.choices(
@@ -74,19 +74,19 @@ class Film(World):
 
 def check_all(seed: int, txn_share: float | None = None) -> int:
     """Record a run, and check every image in every crash mode; return the number of checks."""
-    film = Film(seed, txn_share)
-    film.shoot()
+    run = Recording(seed, txn_share)
+    run.run_steps()
     count = 0
-    for number, image in enumerate(film.images):
+    for number, image in enumerate(run.images):
         for way in WAYS:
-            _check(film, image, way, number)
+            _check(run, image, way, number)
             count += 1
         if number % 20 == 0:
-            count += _check_crashes_in_recovery(film, image, number)
+            count += _check_crashes_in_recovery(run, image, number)
     return count
 
 
-def _fallen(image: Image, way: str, number: int) -> tuple[VirtualDisk, VirtualStore]:
+def _crashed(image: Image, way: str, number: int) -> tuple[VirtualDisk, VirtualStore]:
     disk, store = image.disk.copy(), image.store.copy()
     if way == KILL:
         disk.kill()
@@ -98,26 +98,26 @@ def _fallen(image: Image, way: str, number: int) -> tuple[VirtualDisk, VirtualSt
     return disk, store
 
 
-def _check(film: Film, image: Image, way: str, number: int) -> None:
-    disk, store = _fallen(image, way, number)
-    recovered = film.recover(disk, store)
-    _compare(film, image, recovered, f"{image.operation}, {way}")
+def _check(run: Recording, image: Image, way: str, number: int) -> None:
+    disk, store = _crashed(image, way, number)
+    recovered = run.recover(disk, store)
+    _compare(run, image, recovered, f"{image.operation}, {way}")
     digest = disk.digest()
     for _ in range(2):
         disk.kill()
         disk.lock()
-        again = film.recover(disk, store)
-        demand_equal(state_view(again.state), state_view(recovered.state), "second recovery")
-        demand_equal(parts_view(again.state), parts_view(recovered.state), "second recovery")
+        again = run.recover(disk, store)
+        demand_equal(state_view(again.state), state_view(recovered.state), "further recovery")
+        demand_equal(parts_view(again.state), parts_view(recovered.state), "further recovery")
         demand(again.position == recovered.position, "recovery moved the journal's end")
     demand(disk.digest() == digest or way == KILL, "a further recovery changed the disk")
 
 
-def _compare(film: Film, image: Image, recovered: Recovered, what: str) -> None:
+def _compare(run: Recording, image: Image, recovered: Recovered, what: str) -> None:
     end = recovered.position
     demand(end >= image.promised_end, f"{what}: promised {image.promised_end}, found {end}")
-    state, model = State(film.limits), film._new_model()
-    for entry in film.history[: image.decided]:
+    state, model = State(run.limits), run._new_model()
+    for entry in run.history[: image.decided]:
         if entry.end <= end:
             entry.replay(state)
             model.execute(entry.command)
@@ -126,10 +126,10 @@ def _compare(film: Film, image: Image, recovered: Recovered, what: str) -> None:
     demand_equal(parts_view(recovered.state), parts_view(state), f"{what}: parts")
     demand_equal(found, model.view(), f"{what}: recovered state and model")
     broker = TappedBroker(
-        recovered, now_ms=film.now_ms, segment_bytes=film.segment_bytes, observer=film
+        recovered, now_ms=run.now_ms, segment_bytes=run.segment_bytes, observer=run
     )
     demand_readable(broker, model)
-    demand_outcomes(broker, model, film.now_ms)
+    demand_outcomes(broker, model, run.now_ms)
 
 
 class _DieAt:
@@ -143,21 +143,21 @@ class _DieAt:
         return Fail(Killed(), is_after=True) if self._left < 0 and operation in CHANGES else None
 
 
-def _check_crashes_in_recovery(film: Film, image: Image, number: int) -> int:
+def _check_crashes_in_recovery(run: Recording, image: Image, number: int) -> int:
     """Kill recovery at each of its changes, lose power, and recover again."""
     count = 0
     for way in _ways_of(number):
         for at in range(1_000):
-            disk, store = _fallen(image, KILL, number)
+            disk, store = _crashed(image, KILL, number)
             disk.faults = _DieAt(at)
             try:
-                film.recover(disk, store)
+                run.recover(disk, store)
             except Death:
                 disk.faults = None
                 disk.crash(Random(number + at), way)  # type: ignore[arg-type]
                 disk.lock()
                 what = f"{image.operation}, killed in recovery at {at}, {way}"
-                _compare(film, image, film.recover(disk, store), what)
+                _compare(run, image, run.recover(disk, store), what)
                 count += 1
             else:
                 break

@@ -220,8 +220,8 @@ class Model:
     def _is_same_fork(self, origin: Origin | None, fork: ask.ForkRequest | None) -> bool:
         if origin is None or fork is None:
             return origin is None and fork is None
-        is_place = fork.source == origin.path and fork.sub_offset == origin.sub_offset
-        return is_place and fork.offset in (None, origin.offset)
+        is_equal = fork.source == origin.path and fork.sub_offset == origin.sub_offset
+        return is_equal and fork.offset in (None, origin.offset)
 
     def _fork_refusal(self, fork: ask.ForkRequest, content_type: str | None) -> Outcome | None:
         source = self.streams.get(fork.source)

@@ -22,7 +22,7 @@ from tests.sim.reference_positions import Mover
 from tests.sim.reference_streams import BAD_EXTRAS, Stream, media_type
 from tests.sim.reference_txn import Note, Transactions, Txn
 
-PLACE_BYTES = 32  # of a chunk in the decision frame
+EXTENT_BYTES = 32  # of a chunk in the decision frame
 
 
 class Version(NamedTuple):
@@ -139,7 +139,7 @@ class Commits:
         if not isinstance(txn, Txn):
             if c.sink is not None:
                 return txn_out.BranchMissing(listed.id)
-            return txns.told_to_commit(txn) if isinstance(txn, Note) else txn
+            return txns.refuse_commit(txn) if isinstance(txn, Note) else txn
         if c.sink is not None:
             if not _is_sinks(txn, c.sink):
                 return txn_out.NotOwner()
@@ -178,7 +178,7 @@ class Commits:
                 return refusal
         chunks_max = self.txns.bounds.chunks
         if sum(len(txn.chunks) for txn in listed) > chunks_max:
-            return out.BatchTooLarge(chunks_max * PLACE_BYTES)
+            return out.BatchTooLarge(chunks_max * EXTENT_BYTES)
         return None
 
     def _growth(self, c: ask.Commit, listed: list[Txn]) -> dict[int, int]:

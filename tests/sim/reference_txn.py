@@ -71,9 +71,9 @@ class Txn:
     touched_ms: int
     is_prepared: bool = False
     streams: list[int] = field(default_factory=list)
-    positions: dict[Key, Named] = field(default_factory=dict)  # in order of first naming; never removed
+    positions: dict[Key, Named] = field(default_factory=dict)  # in naming order; never removed
     chunks: list[Chunk] = field(default_factory=list)
-    sent: list[tuple[int, int]] = field(default_factory=list)  # stream and digest by seq; never removed
+    sent: list[tuple[int, int]] = field(default_factory=list)  # stream and digest; never removed
     next_seq: int = 0
     deleted: list[str] = field(default_factory=list)  # paths removed from `streams`
 
@@ -225,8 +225,8 @@ class Transactions:
         if not isinstance(found, Note):
             return found
         is_late = found.reason == BY_TIMEOUT
-        told = txn_out.InvalidTxnState(found.decision, found.reason or None)
-        return txn_out.TxnTimedOut() if is_late else told
+        refusal = txn_out.InvalidTxnState(found.decision, found.reason or None)
+        return txn_out.TxnTimedOut() if is_late else refusal
 
     def find_open(self, now: int, c: ask.TxnCall) -> Txn | Outcome:
         """Find a transaction for a call that adds to it."""
@@ -416,9 +416,9 @@ class Transactions:
         found = self.find(now, c.id, c.epoch, claim(c))
         if isinstance(found, Note):
             if found.decision == COMMITTED:
-                told = found.result  # A12
-                return txn_out.CommitDone(found.id, found.epoch, told, is_duplicate=True)
-            return self.told_to_commit(found)
+                result = found.result  # A12
+                return txn_out.CommitDone(found.id, found.epoch, result, is_duplicate=True)
+            return self.refuse_commit(found)
         if not isinstance(found, Txn):
             return found
         if isinstance(found.owner, SinkOwner):
@@ -428,7 +428,7 @@ class Transactions:
         result = self.finish(found, COMMITTED, "", self.write(c.now_ms))
         return txn_out.CommitDone(found.id, found.epoch, result)
 
-    def told_to_commit(self, note: Note) -> Outcome:
+    def refuse_commit(self, note: Note) -> Outcome:
         """Return the refusal to commit a transaction that has ended."""
         if note.decision == COMMITTED:
             return txn_out.InvalidTxnState(COMMITTED)

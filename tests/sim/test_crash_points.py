@@ -1,7 +1,7 @@
-"""The crash points of a transaction, T1 to T12, one by one, in every way a machine can crash.
+"""The crash points of a transaction, T1 to T12, one by one, in every crash mode.
 
-There is one decision frame, so that T4, T5 and T6 (decided, but markers, offsets or positions not
-applied yet) are one point: the frame is there or it is not.
+There is one decision frame, so that T4, T5 and T6 (ended, but control records, offsets or positions
+not applied yet) are one point: the frame is durable or it is not.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def begin(script: Script, kind: str, timeout_ms: int = 60_000) -> Begin:
 
 
 def messages(script: Script, kind: str, epoch: int = 1) -> Iterator[EngineCommand]:
-    """Word one message of the transaction for each stream, and a position."""
+    """Yield an append of the transaction to each stream, and a move of a position."""
     for number, path in enumerate(STREAMS):
         tag = TxnTag("t", epoch, number if kind == TXN_STAGED else None)
         by = ProducerTag("p", 0, 0, 0) if kind == TXN_INLINE else None
@@ -81,7 +81,7 @@ def seen(script: Script) -> list[list[bytes]]:
 
 
 def demand_all(script: Script) -> None:
-    """Everything of the transaction is there: messages, position, outcome."""
+    """Check that messages, position and outcome of the transaction are there."""
     assert seen(script) == [[b"a"], [b"b"], [b"c"]]
     assert script.model.txns.positions.stored == {("g", 1): (0, 1, (True, "p"))}
     answer = script.do(commit(script))
@@ -169,7 +169,7 @@ def test_t4_to_t6_a_durable_decision_is_whole(way: str, kind: str, is_cut: bool)
         script.take_checkpoint()
     got = script.send(commit(script))
     script.until(script.is_all_synced)
-    assert got == []  # nobody was told
+    assert got == []  # not acknowledged yet
     crash(script, way)
     demand_all(script)
 
@@ -234,7 +234,7 @@ def test_t9_a_torn_decision_is_all_or_nothing(way: str, kind: str, seed: int) ->
 # rows: X22
 @pytest.mark.sim
 def test_t10_recovery_itself_may_crash() -> None:
-    # A film checks every image three times over, and crashes inside recovery too.
+    # Every image is recovered three times, and some recoveries are killed too.
     assert check_all(1002, txn_share=0.8) > 300
 
 
@@ -248,7 +248,7 @@ def test_t11_damage_to_the_rows_of_a_transaction_is_found(kind: str) -> None:
         with script.store.read() as view:
             rows = list(view.scan(table))
         for key, value in rows:
-            disk, store = fallen(script)
+            disk, store = killed_copy(script)
             writer = store.write()
             writer.put(table, key, bytes([value[0] ^ 1]) + value[1:])
             writer.commit()
@@ -275,7 +275,7 @@ def test_t12_damaged_messages_of_a_decided_transaction_are_never_left_out(
     if is_cut:
         script.take_checkpoint()
     for path in STREAMS:
-        disk, store = fallen(script)
+        disk, store = killed_copy(script)
         needle = b"find me " + path.encode()
         [name] = [name for name, data in disk.files().items() if needle in data]
         disk.flip(name, disk.files()[name].index(needle), 3)
@@ -301,7 +301,7 @@ def test_without_that_rule_chunks_would_be_lost() -> None:
 
 
 def fill_segments_with_chunks() -> Script:
-    """Fill whole segments with nothing but chunks of an open transaction, below a checkpoint."""
+    """Fill whole segments with chunks of an open transaction only, below a checkpoint."""
     script = new_script()
     script.done(begin(script, TXN_STAGED))
     for seq in range(40):
@@ -313,8 +313,8 @@ def fill_segments_with_chunks() -> Script:
     return script
 
 
-def fallen(script: Script) -> tuple[VirtualDisk, VirtualStore]:
-    """Copy what a killed process leaves behind."""
+def killed_copy(script: Script) -> tuple[VirtualDisk, VirtualStore]:
+    """Return copies of the disk and the store after a kill."""
     disk, store = script.disk.copy(), script.store.copy()
     disk.kill()
     store.kill()
@@ -331,8 +331,7 @@ def read_again(script: Script, disk: VirtualDisk, store: VirtualStore, path: str
 
 
 class _DieBeforeSync:
-    """Dies between a write and its sync."""
+    """Kills the process between a write and its sync."""
 
     def before(self, operation: str, _name: str, _size: int) -> Fault | None:
-        """Choose the fate of one operation."""
         return Fail(Killed()) if operation == "sync" else None

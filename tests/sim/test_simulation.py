@@ -1,4 +1,4 @@
-"""A taste of the simulator for every test run; `python -m tests.sim` is the whole meal."""
+"""A short run of the simulator for every test run; `python -m tests.sim` is the full one."""
 
 import pytest
 

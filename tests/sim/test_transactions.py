@@ -1,4 +1,4 @@
-"""Transactions in the simulator: the machine alone, crash points by name, and a bank."""
+"""Transactions in the simulator: the machine alone, and a bank."""
 
 import pytest
 

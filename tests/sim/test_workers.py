@@ -1,4 +1,4 @@
-"""Two workers of one group: in every order of their steps a message is processed once."""
+"""Two workers of one group: in every order of their steps each message is processed once."""
 
 from collections import Counter
 from itertools import product
@@ -26,10 +26,10 @@ from tests.sim.workers import (
     every_run,
 )
 
-SAME, MORE = (10, 10), (10, 15)  # up to where they read
+SAME, MORE = (10, 10), (10, 15)  # the offsets up to which they read
 
-# The number of orders of the steps of two workers and a third actor that has none, one or two. A
-# worker has 4 steps; 5 if it prepares, 2 if it sends but a one-shot commit.
+# The number of orders of the steps of two workers and a third actor with none, one or two steps. A
+# worker has 4 steps; 5 if it prepares, 2 if it only sends a one-shot commit.
 ORDERS = {
     (4, 4): (70, 630, 3_150),
     (5, 4): (126, 1_260, 6_930),
@@ -58,7 +58,7 @@ def orders(plan: Plan) -> int:
 
 
 def tried(plan: Plan) -> tuple[int, Counter[str]]:
-    """Run a plan in every order; return their number, and what happened that may not."""
+    """Run a plan in every order; return the number of orders, and the faults found."""
     found: Counter[str] = Counter()
     count = 0
     for run in every_run(plan):
@@ -120,7 +120,7 @@ def test_workers_that_send_no_version_process_a_message_once(
     demand_once(Plan(MORE, ways, disturbance, FROM))
 
 
-# Here the number of orders depends on the answers: a worker that was refused has more steps.
+# Here the number of orders depends on the outcomes: a worker that was refused has more steps.
 RETRIES = [
     (SAME, (OPEN, OPEN), NOTHING, 70),
     (SAME, (PREPARED, OPEN), NOTHING, 216),
@@ -175,7 +175,7 @@ def test_without_its_rule_a_fault_is_found(mutant: Mutant, plan: Plan, fault: st
 
 @pytest.mark.sim
 def test_without_the_incarnation_a_stream_created_anew_is_taken_for_the_old_one() -> None:
-    """The positions of both are 0 at first: this is why a worker sends the incarnation."""
+    """Both streams begin at position 0: this is why a worker sends the incarnation."""
     _, found = tried(Plan(SAME, (OPEN, OPEN), ANEW, ONLY_TO))
     assert found["doubled"] > 0
     _, found = tried(Plan(SAME, (OPEN, OPEN), ANEW, ALL))

@@ -1,8 +1,8 @@
 """Two workers of one group, over all interleavings of their steps, on the machine alone.
 
-Both read the same input, and each commits what it made of it together with the group's position.
-A third actor may delete the input and create it anew, or set the position. Every order of all
-these steps is run. `Run.faults` defines what may not happen in any of them.
+Both read the same input, and each commits its output together with the group's position. A third
+actor may delete the input and create it again, or set the position. Every order of all these steps
+is run. `Run.faults` defines what must not happen in any of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,9 +27,9 @@ from tests.unit.machine.builders import JSON, json_batch
 GROUP: Final = "g"
 INPUT: Final = "in"
 MESSAGES: Final = json_batch(*[b"0"] * 20)
-FRAME_BYTES: Final = 8  # any step will do
+FRAME_BYTES: Final = 8  # any value will do
 
-# What the third actor does: its steps, and what each of them does at once.
+# The steps of the third actor; each step is a tuple of actions.
 Disturbance = tuple[tuple[str, ...], ...]
 NOTHING: Final[Disturbance] = ()
 ANEW: Final[Disturbance] = (("delete", "create"),)
@@ -38,24 +38,24 @@ REWIND: Final[Disturbance] = (("rewind",),)
 FORWARD: Final[Disturbance] = (("forward",),)
 
 # How a worker commits: by a transaction, which it may prepare first; by a one-shot commit that
-# lists a staged one, prepared or not; or by a one-shot commit alone.
+# lists a staged transaction, prepared or not; or by a one-shot commit alone.
 OPEN: Final = "open"
 PREPARED: Final = "prepared"
 LISTED: Final = "listed"
 PREPARED_LISTED: Final = "prepared, listed"
 AT_ONCE: Final = "at once"
 
-# What a worker sends with `to`.
+# What a worker sends besides `to`.
 ALL: Final = "from, incarnation, version"
 FROM: Final = "from, incarnation"
 ONLY_TO: Final = "nothing else"
 
 
 class Plan(NamedTuple):
-    """What two workers do, and the third actor."""
+    """What the two workers and the third actor do."""
 
-    ends: tuple[int, int]  # up to where each of them reads
-    ways: tuple[str, str] = (OPEN, OPEN)  # how each of them commits
+    ends: tuple[int, int]  # the offset up to which each worker reads
+    ways: tuple[str, str] = (OPEN, OPEN)  # how each worker commits
     disturbance: Disturbance = NOTHING
     sends: str = ALL
     retries: int = 0  # how often a worker that was refused begins again with a read
@@ -122,10 +122,10 @@ class Run:
             self.sets.append(self.clock)
             self.rewinds += [self.clock] if what == "rewind" else []
 
-    # ---- what came of it -------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     def faults(self) -> set[str]:
-        """Return the names of what has happened in a finished run and may not happen."""
+        """Return the names of the faults of a finished run."""
         found = {
             "doubled": self._is_doubled(),
             "undone": self._is_a_set_undone(),
@@ -136,10 +136,10 @@ class Run:
         return {name for name, is_so in found.items() if is_so}
 
     def _is_doubled(self) -> bool:
-        """Return whether two commits cover the same message, and no rewind came between.
+        """Return whether two commits cover the same message, without a rewind in between.
 
-        After a rewind messages are read again, which is what it is for. It counts if it was
-        accepted between the decisions of the two.
+        After a rewind, messages are read again on purpose. A rewind counts if it was accepted
+        between the two commits.
         """
         for one, two in combinations(self.outputs, 2):
             is_shared = one.incarnation == two.incarnation and (
@@ -165,10 +165,10 @@ def _is_between(times: list[int], start: int, end: int) -> bool:
 
 
 class Worker:
-    """Reads, begins a transaction, names the position, prepares if it shall, and commits.
+    """Reads, begins a transaction, names the position, prepares if planned, and commits.
 
-    One that commits at once only reads and commits. After a refusal it aborts; then it does nothing
-    in the steps it has left, or begins again.
+    With `AT_ONCE`, a worker only reads and commits. After a refusal it aborts; then it begins again
+    if it has retries left, or does nothing in its remaining steps.
     """
 
     def __init__(self, run: Run, number: int) -> None:
@@ -274,15 +274,15 @@ class Worker:
     def _stop(self) -> None:
         self._is_over = True
         if self._run.plan.retries:
-            self.left = []  # with retries the number of steps depends on the answers anyway
+            self.left = []  # with retries the number of steps depends on the outcomes
 
 
 def every_run(plan: Plan) -> Iterator[Run]:
     """Run a plan in every order of the steps of its three actors."""
-    script: list[int] = []  # which of the options to take; the first one after its end
+    script: list[int] = []  # which option to take at each step; then always the first
     while True:
         run = Run(plan)
-        taken: list[tuple[int, int]] = []  # the choice, of how many options
+        taken: list[tuple[int, int]] = []  # the choice, and the number of options
         while options := run.options():
             choice = script[len(taken)] if len(taken) < len(script) else 0
             taken.append((choice, len(options)))

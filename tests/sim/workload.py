@@ -1,7 +1,7 @@
-"""What the simulated clients ask for.
+"""The commands of the simulated clients.
 
-Each command is drawn with an eye on the reference model, so that all outcomes occur often: a
-generator that is refused 99 times in 100 tests nothing.
+Each command is drawn from the state of the reference model, so that all outcomes occur often: a
+generator whose commands are refused 99 times in 100 tests nothing.
 """
 
 import struct
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Workload:
-    """A seeded source of commands; `txn_share` of them, by their own dice, about transactions."""
+    """A seeded generator of commands; `txn_share` of them, drawn by `txn_rng`, use transactions."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Workload:
         self._txns = TxnWorkload(self._txn_rng, self._paths, self._batch)
 
     def draw(self, model: Model, now_ms: int) -> EngineCommand:
-        """Choose the next command: sometimes one that was asked before, as a retry would."""
+        """Return the next command: sometimes one that was sent before, like a retry."""
         self._count += 1
         if self._txn_share and self._txn_rng.random() < self._txn_share:
             command = self._txns.draw(model, now_ms)
@@ -137,7 +137,7 @@ class Workload:
         return ask.ClaimProducer(path, now_ms, producer_id, session, mode)
 
     def _switches_on(self, model: Model, path: str) -> bool:
-        """Switch on what is off, most of the time: there is more to test while it is on."""
+        """Return whether to switch deduplication on; most switches change the setting."""
         stream = model.streams.get(path)
         is_off = stream is not None and stream.dedup_from is None
         return is_off if self._rng.random() < 0.9 else not is_off
@@ -217,7 +217,7 @@ class Workload:
         return batch
 
     def _extras(self, count: int) -> bytes:
-        """Give each message a key, a timestamp and headers, or none of some; none may have any."""
+        """Encode random keys, headers and timestamps; columns and single values may be missing."""
         rng = self._rng
 
         def some(value: Callable[[], T], nothing: T) -> list[T] | None:
@@ -260,7 +260,7 @@ class Workload:
         style = rng.choices(["epoch", "session", "bare", "both"], [45, 25, 20, 10])[0]
         if style == "both" and rng.random() < 0.3:
             session = rng.choice(self._sessions)
-        if rng.random() < 0.08:  # a restart, a zombie, or the end of the numbers
+        if rng.random() < 0.08:  # a restart, an old instance, or a very high epoch
             seq = 0 if rng.random() < 0.8 else seq
             session = rng.choice(self._sessions)
             epoch = rng.choice([0, (epoch or 0) + 1, (epoch or 0) + 2, NUMBER_MAX // 10**6])
@@ -285,7 +285,7 @@ def _is_json(model: Model, fork: ask.ForkRequest | None, content_type: str | Non
 
 
 def is_broken(command: EngineCommand) -> bool:
-    """Tell a command that must be refused before anything else looks at it."""
+    """Return whether a command is invalid, and so must be refused before it is decided."""
     if isinstance(command, TxnCommand):
         return False
     if isinstance(command, ask.Register):

@@ -1,7 +1,7 @@
-"""The moves of positions that the simulated clients ask for.
+"""The moves of positions that the simulated clients send.
 
-Most are of a position that a transaction has named or moved already, as two workers of one group
-do. What a move expects is right more often than not, else no transaction would get to its commit.
+Most move a position that a transaction has already named or moved, as two workers of one group do.
+The conditions of a move are mostly true, because otherwise few transactions would be committed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ from tests.sim.reference_txn import Txn
 T = TypeVar("T")
 
 GROUPS = ("g0", "g0", "g0", "g1", "g2")  # most workers are of one group
-ELSEWHERE = "i0"  # the incarnation of no stream
+ELSEWHERE = "i0"  # an incarnation that no stream has
 
 
 class PositionWorkload:
-    """A seeded source of moves."""
+    """A seeded generator of moves."""
 
     def __init__(self, rng: Random, path: Callable[[Model], str]) -> None:
         self._rng, self._path = rng, path
         self._count = 0
 
-    # ---- what is sent ----------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------
 
     def naming(self, model: Model, txn: Txn | None) -> tuple[PositionMove, ...]:
-        """Draw what a transaction names: new, again, by the same call, or twice in one call."""
+        """Draw the moves of a call that names positions: new, known, twice, or a repeat."""
         rng = self._rng
         if txn is not None and txn.positions and rng.random() < 0.15:
             key, named = rng.choice(list(txn.positions.items()))
@@ -44,12 +44,12 @@ class PositionWorkload:
         return tuple(moves)
 
     def own(self, model: Model, near: Sequence[Txn]) -> tuple[PositionMove, ...]:
-        """Draw the positions of a one-shot commit, some of which transactions nearby have named."""
+        """Draw the moves of a one-shot commit; the transactions `near` have named some of them."""
         count = self._rng.choice([0, 0, 0, 1, 1, 2])
         return _distinct([self._one(model, near, None) for _ in range(count)])
 
     def setting(self, model: Model) -> tuple[PositionMove, ...]:
-        """Draw a plain set: a rewind of one that is stored, or any move."""
+        """Draw a plain set: a rewind of a stored position, or any moves."""
         rng, stored = self._rng, list(model.txns.positions.stored)
         if stored and rng.random() < 0.35:
             group, number = rng.choice(stored)
@@ -57,7 +57,7 @@ class PositionWorkload:
         return _distinct([self._one(model, [], None) for _ in range(rng.choice([1, 1, 2]))])
 
     def ending(self, model: Model, now_ms: int) -> EngineCommand | None:
-        """Delete a stream in which a transaction has named a position, or make it anew."""
+        """Delete a stream in which a transaction has named a position, or create it again."""
         rng = self._rng
         names = [n for t in model.txns.open.values() for n in t.positions.values()]
         if not names:
@@ -83,7 +83,7 @@ class PositionWorkload:
         return self._move(model, group, path, named)
 
     def _where(self, model: Model, near: Sequence[Txn]) -> tuple[str, str]:
-        """Choose a group and a path: one named nearby, one named or moved anywhere, or any."""
+        """Choose a group and a path: named by `near`, named or moved by any transaction, or any."""
         rng = self._rng
         luck = rng.random()
         if luck < 0.3:
@@ -99,7 +99,7 @@ class PositionWorkload:
         return rng.choice(names) if names else (rng.choice(GROUPS), self._path(model))
 
     def _move(self, model: Model, group: str, path: str, named: Named | None) -> PositionMove:
-        """Draw a move of a position; `named` is the one this transaction has named before."""
+        """Draw a move of a position; `named` is what this transaction has named before."""
         rng, stream, stored = self._rng, model.streams[path], model.txns.positions.at(group, path)
         expected = incarnation = version = None
         if rng.random() < 0.7:
@@ -115,7 +115,7 @@ class PositionWorkload:
         return PositionMove(group, path, to, expected, incarnation, version)
 
     def _to(self, model: Model, move: PositionMove) -> int:
-        """Choose an offset: mostly ahead of what is stored, now and then past the tail."""
+        """Choose an offset: mostly not before the stored one, and rarely past the tail."""
         rng, stream = self._rng, model.streams.get(move.path)
         if stream is None:
             return rng.randint(0, 3)
@@ -125,5 +125,5 @@ class PositionWorkload:
 
 
 def _distinct(moves: list[PositionMove]) -> tuple[PositionMove, ...]:
-    """Leave out the second of two that are about the same position."""
+    """Keep only the last move of each position."""
     return tuple({(move.group, move.path): move for move in moves}.values())

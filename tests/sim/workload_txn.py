@@ -1,8 +1,8 @@
-"""What the simulated clients ask of transactions, groups and sinks.
+"""The commands of the simulated clients about transactions, groups and sinks.
 
-Two or three producers share a few transaction ids, with zombies among them; commits and aborts are
-sent again late; tasks of a sink die and are forgotten. How positions are moved is drawn by
-`workload_positions.py`.
+A few producers share a few transaction ids, and some commands carry an old epoch. Commits and
+aborts are sent again late, and some transactions of sinks are never ended. The moves of positions
+are drawn by `workload_positions.py`.
 """
 
 from collections import deque
@@ -36,16 +36,16 @@ from tests.sim.workload_positions import PositionWorkload
 
 T = TypeVar("T")
 
-CROWD = 7  # more than one producer may have pending
+CROWD = 7  # more transactions than one producer may have pending
 
-# What is sent again long after.
+# The commands that are sent again much later.
 LATE = (ask.CommitTxn, ask.AbortTxn, ask.Commit, ask.Prepare, ask.AddPositions)
 
 Weights = dict[Callable[[Model, int], EngineCommand], float]
 
 
 class TxnWorkload:
-    """A seeded source of commands about transactions."""
+    """A seeded generator of commands about transactions."""
 
     def __init__(self, rng: Random, paths: Sequence[str], batch: Callable[[bool], Batch]) -> None:
         self._rng = rng
@@ -55,13 +55,13 @@ class TxnWorkload:
         self._producers = [f"q{i}" for i in range(rng.randint(1, 3))]
         self._apps = [f"a{i}" for i in range(rng.randint(1, 2))]
         if rng.random() < 0.3:
-            self._producers.append("sink:a0")  # it moves positions like the sink, by its name only
+            self._producers.append("sink:a0")  # as a mover it is printed like the sink
         self._groups = ["g0", "g1"]
         self._positions = PositionWorkload(rng, self._path)
         self._kinds = rng.choice([[TXN_INLINE, TXN_INLINE, TXN_STAGED], [TXN_INLINE], [TXN_STAGED]])
         self._late: deque[EngineCommand] = deque(maxlen=60)
         self._count = 0
-        self._crowd = 0  # how many are still to be begun by one producer, in a row
+        self._crowd = 0  # how many transactions one producer still begins in a row
         self._weights: Weights = {
             self._begin: 12,
             self._begin_sink: 5,
@@ -83,10 +83,10 @@ class TxnWorkload:
             self._fill_hole: 1,
         }
         if rng.random() < 0.2:
-            self._weights[self._stage] = 150  # whole segments of nothing but chunks
+            self._weights[self._stage] = 150  # whole segments with chunks only
 
     def draw(self, model: Model, now_ms: int) -> EngineCommand:
-        """Choose the next command; some decisions are asked for again, long after."""
+        """Return the next command; some commands are sent again much later."""
         self._count += 1
         if self._rng.random() < 0.002:
             self._crowd = CROWD
@@ -118,7 +118,7 @@ class TxnWorkload:
         return self._rng.choice(txns) if txns else None
 
     def _target(self, model: Model, kind: str | None = None) -> tuple[str, int, Txn | None]:
-        """Choose a transaction, mostly an open one: its id, an epoch and, if open, itself."""
+        """Choose a transaction, mostly a pending one: its id, an epoch and, if pending, itself."""
         rng, luck = self._rng, self._rng.random()
         notes = model.txns.notes[-30:]
         if luck < 0.07 and notes:
@@ -130,7 +130,7 @@ class TxnWorkload:
         return txn.id, max(0, txn.epoch + (luck > 0.96) - (luck > 0.98) * 2), txn
 
     def _claim(self, txn: Txn | None) -> dict[str, Any]:
-        """Say who asks: the owner, nobody, or now and then a stranger or a zombie."""
+        """Draw who sends a call: the owner, nobody, or rarely an operator or another producer."""
         rng = self._rng
         if rng.random() < 0.04:
             return {"by_operator": True}
@@ -161,7 +161,7 @@ class TxnWorkload:
         )
 
     def _begin_one_more(self, model: Model, now_ms: int) -> EngineCommand:
-        """Begin another of the first producer, and no decision of one between."""
+        """Begin another transaction of the first producer, without ending one in between."""
         name = self._producers[0]
         owner = ProducerOwner(name, model.registry.get(name, 0))
         return ask.Begin(now_ms, f"m{self._count}", owner, TXN_STAGED, 60_000, (), True)
@@ -302,7 +302,7 @@ class TxnWorkload:
         return command
 
     def _disturb(self, model: Model, now_ms: int) -> EngineCommand:
-        """Do something to a stream that a transaction would rather not see."""
+        """Close, trim or fork a stream, mostly one that is part of a transaction."""
         rng, txn = self._rng, self._open(model, TXN_INLINE)
         path = self._stream_of(model, txn)
         stream = model.streams.get(path)
@@ -330,7 +330,7 @@ class TxnWorkload:
         mine = [t for t in model.txns.open.values() if t.owner == owner and t.kind == TXN_STAGED]
         chosen = self._some(mine, 2)
         listed = [ask.ListedTxn(txn.id, txn.epoch) for txn in chosen]
-        # What a raised epoch ends holds nothing.
+        # A transaction that a raised epoch aborts holds no positions.
         near = chosen or [t for t in model.txns.open.values() if t.is_prepared and _is_by(t, name)]
         if rng.random() < 0.04:
             listed.append(ask.ListedTxn(*self._target(model)[:2]))
@@ -387,7 +387,7 @@ class TxnWorkload:
     # ---- sequences that were skipped -------------------------------------------------------------
 
     def _fill_hole(self, model: Model, now_ms: int) -> EngineCommand:
-        """Send what a sparse producer has skipped; if none has, let one skip something."""
+        """Send a sequence that a sparse producer has skipped; if there is none, skip some."""
         found = [
             (path, name, known)
             for path, stream in model.streams.items()

@@ -1,9 +1,9 @@
-"""One simulated machine: a disk, a clock, a process that dies and comes back, and its clients.
+"""One simulated computer: a disk, a clock, a process that crashes and restarts, and its clients.
 
-The process is the real broker, journal and machine. Its loop and its two threads are played by one
-seeded scheduler: any command, write, completion, checkpoint step, read, fault or crash may come
-next. Two oracles run beside it: the reference model, which executes every command in the order the
-broker decided them, and a shadow state, folded from the very frames the broker queued.
+The process is the real broker, journal and machine. One seeded scheduler replaces its loop and its
+two threads: any command, write, completion, checkpoint step, read, fault or crash may come next.
+Two other states are compared with it: the reference model, which executes every command in the
+order of the broker's decisions, and a shadow state, folded from the frames the broker queued.
 """
 
 import hashlib
@@ -43,13 +43,13 @@ BOOTS_MAX = 50
 
 
 class World:
-    """A seeded run."""
+    """A run of the simulator, determined by its seed."""
 
     def __init__(
         self, seed: int, txn_share: float | None = None, bounds: Bounds | None = None
     ) -> None:
         self.seed = seed
-        # Dice of their own: without transactions a seed runs as it did before there were any.
+        # A separate generator: without transactions a seed runs as it did before they existed.
         self.txn_rng = Random(f"transactions {seed}")
         drawn = self.txn_rng.choice([0.0, 0.3, 0.6, 0.8])
         self.txn_share = drawn if txn_share is None else txn_share
@@ -88,11 +88,11 @@ class World:
         self.durable_end = 0
         self.last_use: dict[int, int] = {}
         self.waiters: list[tuple[str, int, bool, list[bool]]] = []
-        self.ends: dict[int, tuple[int, int]] = {}  # stream -> stable offset and tail, as seen
+        self.ends: dict[int, tuple[int, int]] = {}  # stream -> last known stable offset and tail
         self.boot()
 
     def draw_limits(self) -> MachineLimits:
-        """Choose the limits of the run: often small ones, which are met."""
+        """Draw the limits of the run, often small ones, so that they are reached."""
         rng = self.rng
         return MachineLimits(
             receipts=rng.choice([5, 8, 64]),
@@ -115,10 +115,10 @@ class World:
             self.bounds,
         )
 
-    # ---- the process: birth ----------------------------------------------------------------------
+    # ---- the process: start ----------------------------------------------------------------------
 
     def boot(self) -> None:
-        """Start the process; faults may end it again before it serves."""
+        """Start the process; faults may crash it again during recovery."""
         for attempt in range(BOOTS_MAX):
             self.injector.is_on = attempt < BOOTS_MAX // 2 and self.rng.random() < 0.5
             try:
@@ -133,7 +133,7 @@ class World:
                 self.injector.is_on = True
                 return
             self.counts["crash in recovery"] += 1
-        raise Violation("the process does not come up")
+        raise Violation("the process does not start")
 
     def _recover(self) -> None:
         self.disk.lock()
@@ -162,7 +162,7 @@ class World:
         self.cut: Cut | None = None
         self.dead: list[int] | None = None
         self.waiters = []
-        # Reads leave no trace on disk: after a restart every window begins anew.
+        # Reads are not stored: after a restart the time to live of every stream starts again.
         self.last_use = dict.fromkeys(
             self.broker.state.by_number, self.broker.state.frame_time(self.now_ms)
         )
@@ -171,7 +171,7 @@ class World:
         self._check_ends()
 
     def _check_ends(self) -> None:
-        """What is stable never goes back, nor does the tail."""
+        """Check that no stable offset and no tail has decreased."""
         for number, view in self.broker.durable_view.by_number.items():
             if view.tail is None:
                 continue
@@ -192,9 +192,9 @@ class World:
         )
 
     def _compare_with_past(self, recovered: Recovered) -> None:
-        """What came back is a prefix of what was decided, and holds all that was promised."""
+        """Check that a prefix of the decisions was recovered, with all that was promised."""
         end = recovered.position
-        demand(end >= self.promised_end, f"told up to {self.promised_end}, found {end}")
+        demand(end >= self.promised_end, f"promised up to {self.promised_end}, found {end}")
         demand(end >= self.durable_end, f"synced up to {self.durable_end}, found {end}")
         survived = [entry for entry in self.log if entry.end <= end]
         self.model = self.durable_model
@@ -213,7 +213,7 @@ class World:
         self._compare_full_replay(found, recovered.segments)
 
     def _compare_full_replay(self, found: dict[str, object], segments: Segments) -> None:
-        """While all from LSN 0 on exists the journal alone gives the same state."""
+        """Check that the journal alone gives the same state, if it still begins at LSN 0."""
         spans = segments.spans()
         ends = [0, *(end for _, end in spans[:-1])]
         if [first for first, _ in spans] != ends:
@@ -225,10 +225,10 @@ class World:
         demand_equal(found, state_view(replayed.state), "recovered state and full replay")
         self.counts["full replays compared"] += 1
 
-    # ---- the process: life -----------------------------------------------------------------------
+    # ---- the process: running --------------------------------------------------------------------
 
     def decided(self, command: EngineCommand, decision: Decision, *, is_written: bool) -> None:
-        """Compare a decision with the model's."""
+        """Compare a decision with that of the model, and record its frame."""
         if decision.event is not None and not is_written:
             self.counts["refused for room"] += 1
             return
@@ -245,22 +245,22 @@ class World:
             self.note(Entry(self.broker.end, command, event, sections, time_ms, lsn))
 
     def note(self, entry: Entry) -> None:
-        """Remember a frame that is on its way to the disk."""
+        """Record a frame that is not durable yet."""
         self.log.append(entry)
 
     def facts_end(self) -> int:
-        """Tell the end of the last frame decided so far."""
+        """Return the end of the last frame decided so far."""
         return self.log[-1].end if self.log else self.durable_end
 
     def answered(self, outcome: Outcome, facts_end: int) -> None:
-        """Whatever is told must be there after any crash."""
+        """Record a returned outcome: what it depends on must survive any crash."""
         count(self.counts, outcome)
         self.trace.update(repr(outcome).encode())
         if not isinstance(outcome, Overloaded):
             self.promised_end = max(self.promised_end, facts_end)
 
     def _check_expiry(self, command: EngineCommand, event: StreamExpired) -> None:
-        """A sliding window may end late, never early."""
+        """Check that a stream with a time to live expires late or in time, never early."""
         assert isinstance(command, Expire)
         view = self.broker.durable_view.by_number.get(event.stream)
         if view is not None and view.row.ttl_ms is not None and view.row.expires_at_ms is None:
@@ -272,11 +272,11 @@ class World:
     def ask(self) -> None:
         """Let a client send a command."""
         self.counts["operations"] += 1
-        self.counts["asked behind a waiting command"] += self.broker.is_congested
+        self.counts["queued after a waiting command"] += self.broker.is_congested
         self.broker.submit(self.workload.draw(self.model, self.now_ms), _ignore)
 
     def write(self) -> None:
-        """Play the journal's thread, one step at a time: take a group, write it, tell the loop."""
+        """Run one step of the journal's thread: take a write group, write it, or complete it."""
         if self.group is None:
             self.group = self.broker.next_group()
             self.is_group_on_disk = False
@@ -287,7 +287,7 @@ class World:
             self.complete()
 
     def complete(self) -> None:
-        """Play the loop's end of a write."""
+        """Run what the loop does after a write."""
         group, self.group = self.group, None
         assert group is not None
         if group.is_synced:
@@ -296,7 +296,7 @@ class World:
         self._check_ends()
 
     def find_room(self) -> None:
-        """Play the journal's thread looking for a spare segment; until then commands may wait."""
+        """Let the journal's thread look for a spare segment; commands may wait for it."""
         if self.broker.needs_room and (self.group is None or not self.is_group_on_disk):
             self.broker.set_room(self.writer.make_room())
 
@@ -308,7 +308,7 @@ class World:
             self.durable_end = entry.end
 
     def checkpoint(self) -> None:
-        """Play the checkpoint's thread, one step at a time."""
+        """Run one step of the checkpoint's thread."""
         if self.dead is not None:
             unlink_segments(self.disk, self.dead)
             self.counts["segments unlinked"] += len(self.dead)
@@ -319,7 +319,7 @@ class World:
             self._commit_cut(self.cut)
 
     def is_cut_ready(self) -> bool:
-        """Tell whether all the cut holds is durable."""
+        """Return whether everything in the cut is durable."""
         return self.cut is not None and self.broker.durable >= self.cut.lsn
 
     def _commit_cut(self, cut: Cut) -> None:
@@ -335,7 +335,7 @@ class World:
         self.counts["checkpoints"] += 1
 
     def read(self) -> None:
-        """Let a client read a whole stream: it must see exactly what is durable."""
+        """Let a client read a whole stream, and check that it gets exactly what is durable."""
         path = self.workload.path()
         self.counts["operations"] += 1
         view = self.broker.durable_view.by_path.get(path)
@@ -363,7 +363,7 @@ class World:
             self.counts["reads"] += 1
 
     def wait(self) -> None:
-        """Let a client wait at the end of a stream."""
+        """Let a client wait for new messages of a stream."""
         path = self.workload.path()
         view = self.broker.durable_view.by_path.get(path)
         if view is None or view.tail is None:
@@ -376,23 +376,23 @@ class World:
             self.waiters.append((path, end, is_committed, woken))
 
     def tick(self) -> None:
-        """Let time pass, or jump."""
+        """Advance the clock, or let it jump; expire what is due."""
         self.now_ms += self.rng.choice([1, 5, 30])
         if self.swarm.jumps and self.rng.random() < 0.05:
             self.now_ms += self.rng.choice([-TEN_YEARS_MS, -HOUR_MS, -1, HOUR_MS, TEN_YEARS_MS])
         self.broker.sweep(self.now_ms, 10)
 
     def change_capacity(self) -> None:
-        """Let the disk fill up, or be emptied."""
+        """Let the disk become full, or give it room again."""
         if self.swarm.no_room:
             used = sum(map(len, self.disk.files().values()))
             self.disk.capacity_bytes = self.rng.choice([None, None, used, used // 2])
             self.broker.set_room(self.writer.make_room())
 
-    # ---- the process: death ----------------------------------------------------------------------
+    # ---- the process: crash ----------------------------------------------------------------------
 
     def crash(self, *, is_power: bool) -> None:
-        """End the process, with or without the machine, and start it again."""
+        """Kill the process, or lose power if `is_power`, and start it again."""
         self._fall(is_power=is_power)
         self.disk.capacity_bytes = None
         self.boot()
@@ -410,7 +410,7 @@ class World:
             self.store.kill()
 
     def settle(self) -> None:
-        """Let everything under way finish, without faults, and compare all of it."""
+        """Finish everything that is in progress, without faults, and compare all of it."""
         self.injector.is_on = False
         self.disk.capacity_bytes = None
         self.broker.set_room(self.writer.make_room())
@@ -419,7 +419,7 @@ class World:
             self.write()
             if self.group is None and not self.log:
                 break
-        demand(not self.log, "something is never written")
+        demand(not self.log, "some frames are never written")
         demand_equal(state_view(self.broker.state), self.model.view(), "live state and model")
         demand_outcomes(self.broker, self.model, self.now_ms)
         for path, offset, is_committed, woken in self.waiters:
@@ -431,4 +431,4 @@ class World:
 
 
 def _ignore(_outcome: Outcome) -> None:
-    """The observer has seen it."""
+    """Ignore an outcome; the observer has already received it."""
