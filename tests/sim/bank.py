@@ -202,7 +202,7 @@ class Bank(World):
         assert not isinstance(got[0], Refusal), got
 
     def ask(self) -> None:
-        """Let a client send a command, unless another one waits; it knows what is durable."""
+        """Show a client what is durable; let it send a command unless another one waits."""
         self.clients.durable = self.durable_model
         if not self.broker.is_congested:
             super().ask()

@@ -1,6 +1,6 @@
 """Seeded bugs: each breaks one promise on purpose, and the simulator must find it.
 
-A test that cannot fail proves nothing. Every mutant is a context manager that patches the engine.
+A test that cannot fail proves nothing. Every mutant returns a patch of the engine.
 """
 
 import importlib

@@ -28,7 +28,7 @@ class Stored(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A move that the commit of an undecided transaction makes."""
+    """A move that the commit of a pending transaction will make."""
 
     path: str
     to: int

@@ -23,7 +23,7 @@ class Receipt(NamedTuple):
 class Producer(NamedTuple):
     """What a stream stores about a producer.
 
-    A tombstone has no receipts, except a dense one that of sequence 0. `forgotten` is F in the
+    A tombstone has no receipts; a dense one keeps that of sequence 0. `forgotten` is F in the
     sparse rows: the last sequence of the newest dropped receipt. `past` is the last append before a
     dense claim (its sequence and, if known, its next offset), until an append follows the claim.
 

@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A commit: which messages were read, when the position was named, and when it was decided."""
+    """A commit: the messages read, and the times of naming the position and of committing."""
 
     incarnation: str
     first: int
