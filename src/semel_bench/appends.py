@@ -64,7 +64,7 @@ _BARE: Final = "bare limit"
 
 
 async def measure_append(harness: Harness) -> list[Figure]:
-    """Measure semel with and without producer headers, other servers, and a `BareServer`."""
+    """Measure other servers, a `BareServer`, and semel with and without producer headers."""
     options = harness.options
     with harness.scratch() as folder, ExitStack() as stack:
         sides = await _append_sides(harness, folder, stack)

@@ -43,7 +43,7 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.command("bench")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
-    "--quick", "is_quick", is_flag=True, help="Use small sizes. The figures then mean little."
+    "--quick", "is_quick", is_flag=True, help="Use small sizes, only to try the benchmarks."
 )
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures to this JSON file.")
 @click.option("--svg", "svg_file", type=_FILE, help="Also draw the figures in this SVG file.")

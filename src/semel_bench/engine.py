@@ -49,7 +49,7 @@ async def measure_engine(harness: Harness) -> list[Figure]:
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Exclude the objects that exist now from garbage collection during the block.
+    """During the block, exclude all objects that already exist from garbage collection.
 
     The engine does the same after its start.
     """

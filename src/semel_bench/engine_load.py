@@ -37,7 +37,7 @@ def path_of(number: int) -> str:
 
 
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
-    """Return a function that builds `count` appends, numbered from `start`.
+    """Return a function that takes (start, count) and returns appends, numbered from `start`.
 
     The appends go to the streams in turn. The order of the streams is random. With `is_tagged`,
     each stream has its own dense producer with epoch 0.
@@ -258,7 +258,7 @@ def _create(number: int, now_ms: int) -> Create:
 
 
 async def create_engine_streams(engine: Engine, streams: int) -> None:
-    """Create the streams that a workload with `streams` streams appends to."""
+    """Create the streams to which `workload(streams, ...)` appends."""
     now_ms = engine.clock.now_ms()
     for start in range(0, streams, _CREATED_AT_ONCE):
         numbers = range(start, min(start + _CREATED_AT_ONCE, streams))

@@ -41,7 +41,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def rounds(self) -> int:
-        """The number of rounds for each side."""
+        """The number of rounds for each side of a comparison."""
         return self.pick(5, 1)
 
     @property
@@ -115,7 +115,7 @@ def file_system(directory: str) -> str:
 
 
 class Target(Struct, frozen=True):
-    """A bound for a figure. `of` says whether it applies to the figure's value or to its ratio."""
+    """A bound for a figure. `of` says whether the bound applies to the figure's value or ratio."""
 
     sense: Literal[">=", "<="]
     bound: float
@@ -126,7 +126,7 @@ class Figure(Struct, frozen=True):
     """One measured value.
 
     `ratio` is the ratio of this value to another value, and `beside` is the name of the other
-    value. `work` is the name of the benchmark. The command `semel bench` sets it.
+    value. `work` is the name of the benchmark, set by the command `semel bench`.
     """
 
     name: str

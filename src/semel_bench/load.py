@@ -192,7 +192,7 @@ def timed_side(
     *,
     parts: int = 1,
 ) -> Side[Round]:
-    """Return a side for `interleave` that calls `drive` with the sources for one round.
+    """Return a function for `interleave` that calls `drive` with the sources for one round.
 
     The length of a round is `options.round_seconds`, divided by `parts`. If latencies are compared,
     the rounds must be short, so that all sides run while the disk is in the same state.

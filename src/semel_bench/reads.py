@@ -114,7 +114,7 @@ class EventReader(asyncio.Protocol):
         self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Add the data to `arrived`. While `arrived` is None, only look for the tail."""
+        """Add the data to `arrived`. If `arrived` is None, only check if the tail is reached."""
         if self.arrived is not None:
             self.arrived.append((time.perf_counter(), data))
         elif not self._began.done():
@@ -175,7 +175,7 @@ _NUMBER: Final = re.compile(rb'"n": ?([0-9]+)')
 
 
 async def measure_sse(harness: Harness) -> list[Figure]:
-    """Measure the time from an append until each of 1,000 readers has received its message."""
+    """Measure the time from an append until its message has reached each of 1,000 readers."""
     options = harness.options
     count = options.scaled(1_000)
     with harness.scratch() as folder, semel_server(folder) as semel:

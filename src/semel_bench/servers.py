@@ -226,7 +226,7 @@ def semel_server(folder: str) -> AbstractContextManager[Process]:
 
 
 def bare_server(directory: str | None) -> AbstractContextManager[Process]:
-    """Return a context manager that runs a `BareServer`. It writes only if `directory` is set."""
+    """Return a context manager that runs a `BareServer`. Without `directory`, it writes nothing."""
     arguments = [] if directory is None else [directory]
     return _running("bare", [sys.executable, "-m", "semel_bench.servers", *arguments])
 

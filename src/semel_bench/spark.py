@@ -187,7 +187,7 @@ class _Spark(Struct, frozen=True):
     thread: Executor
 
     def side(self, query: Query) -> Side[Run]:
-        """Return a side for `interleave` that runs the query."""
+        """Return a function for `interleave` that runs the query."""
         return partial(self.run, query)
 
     async def run(self, query: Query) -> Run:

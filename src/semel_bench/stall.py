@@ -1,7 +1,7 @@
 """Measures how long a checkpoint delays the event loop while there is a steady load.
 
 Before each checkpoint, every stream is written to, so that the checkpoint must store every stream.
-During every second checkpoint, the appends are submitted one at a time, because the engine
+During half of the checkpoints, the appends are submitted one at a time, because the engine
 sometimes writes a single append on the event loop itself.
 
 A ticker wakes up every millisecond. A gap is the delay of one wake-up. It includes the time that
@@ -36,9 +36,9 @@ _THREADS: Final = Path("/proc/self/task")
 
 
 class Gaps(Struct):
-    """Gaps in seconds. `seen` has the observed gaps, and `net` has the net gaps.
+    """Delays of the event loop, in seconds. `seen` has the gaps, and `net` has the net gaps.
 
-    A net gap does not include the time that threads waited for a core.
+    A gap is the whole delay. A net gap excludes the time that threads waited for a core.
     """
 
     seen: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Gaps(Struct):
 
 
 async def measure_stall(harness: Harness) -> list[Figure]:
-    """Measure the gaps during checkpoints and at other times.
+    """Measure the delays of the event loop during checkpoints and at other times.
 
     Also measure the parts of a checkpoint that run on the event loop.
     """
@@ -107,8 +107,8 @@ def _gap_figures(name: str, gaps: Gaps, target: Target | None = None) -> list[Fi
 def _parts(engine: Engine) -> dict[str, tuple[object, str]]:
     """Return the methods to measure, keyed by label.
 
-    These methods run on the event loop: those of a checkpoint, and others that can delay the event
-    loop.
+    These are the methods of a checkpoint that run on the event loop, and other methods that can
+    delay the event loop.
     """
     return {
         "cut()": (engine.broker, "cut"),
@@ -190,7 +190,7 @@ def _check(outcome: Outcome) -> None:
 
 
 class Ticker:
-    """Wakes up every millisecond and records how late each wake-up is.
+    """Wakes up every millisecond and records how late each wake-up is (the gap).
 
     The gaps during a checkpoint and in the half second after it are in `steady`, or in `trickle` if
     the pump submits one append at a time. All other gaps are in `quiet`.

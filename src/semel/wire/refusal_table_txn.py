@@ -34,8 +34,8 @@ _POSITION_CONFLICTS: Final = {
         " has a different version; continue reading at {0.offset}"
     ),
     "mover": (
-        "the position of the group {0.group} in {0.path} was last moved by {0.mover}; set `from` to"
-        " the offset at which you began to read, or use one producer id for the group"
+        "the position of the group {0.group} in {0.path} was last moved by {0.mover}, not by you;"
+        " set `from` to the offset at which you began to read, or use one producer id for the group"
     ),
     "moved": (
         "the position of the group {0.group} in {0.path} was moved to {0.offset} after it was added"
@@ -59,7 +59,7 @@ TXN_REFUSALS: Final = (
         outcome="UnknownTransaction",
         message="there is no transaction with that id and epoch",
         error="UnknownTransaction",
-        advice="begin the transaction first; if it was begun, it ended more than 7 days ago",
+        advice="begin a new transaction; this one was never begun, or the server has forgotten it",
         cli="`semel txn ls` lists the pending transactions",
     ),
     Entry(
@@ -180,17 +180,14 @@ TXN_REFUSALS: Final = (
         message=_position_conflict,
         names={"path": "stream"},
         error="PositionConflict",
-        advice=(
-            "nothing was applied: a different worker or a user has moved the group's position;"
-            " abort the transaction, and continue with a new tail(group=...)"
-        ),
+        advice="nothing was applied; abort the transaction, and read with a new tail(group=...)",
     ),
     Entry(
         "unstable_offsets",
         409,
         outcome="UnstableOffsets",
         message=(
-            "the prepared transaction {0.transaction} includes the position of the group {0.group}"
+            "the prepared transaction {0.transaction} moves the position of the group {0.group}"
             " in {0.path}; commit or abort that transaction first"
         ),
         names={"path": "stream", "transaction": "transaction_id", "epoch": "transaction_epoch"},
@@ -223,7 +220,7 @@ TXN_REFUSALS: Final = (
             " the input in this request, or the inputs cannot be compared"
         ),
         error="CheckpointDiverged",
-        advice="find out which checkpoint is right; use `semel sinks rebind` if yours is right",
+        advice="find out which checkpoint is right; if yours is right, use `semel sinks rebind`",
         spark=(
             "no row of this batch was written: this checkpoint was copied or restored, and a"
             " different run has written to the sink {app} since then. Continue with that run's"
@@ -240,7 +237,7 @@ TXN_REFUSALS: Final = (
         advice="continue with the version after last_version",
         spark=(
             "the batch is too old: the server no longer knows whether its rows were written."
-            " Continue after the last version of the sink {app}"
+            " Continue after the last batch that the sink {app} has committed"
         ),
     ),
     Entry(

@@ -1,4 +1,4 @@
-"""The type of a response, the headers that every response has, and the problem for a refusal."""
+"""Defines `Response` and the headers of every response, and builds the errors for refusals."""
 
 import zlib
 from collections.abc import Mapping
@@ -169,7 +169,7 @@ _WORTH_A_RETRY: Final = (
 
 
 def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
-    """Return the problem for a refusal.
+    """Return the error response for a refusal.
 
     `is_x` means that the request used the X-Producer-* dialect.
     """
@@ -207,7 +207,7 @@ def _facts_of(outcome: out.Outcome, entry: Entry) -> dict[str, object]:
 
 
 def _of_stream(outcome: txn_out.StreamRefused) -> Problem:
-    """Return the problem for `outcome.cause`. The stream's path is added to the problem."""
+    """Return the error response for `outcome.cause`, with the stream's path added."""
     cause = problem_of(outcome.cause)
     return Problem(
         cause.status,

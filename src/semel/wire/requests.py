@@ -64,7 +64,7 @@ class AppendPlan(Struct, frozen=True, gc=False):
     """The parsed headers of an append. Appends that differ only in body and sequence share a plan.
 
     If `is_named` is False, the server has chosen the producer id, and the plan is for one append
-    only. If `is_common` is False, `append_response_lines` must not build the response.
+    only. If `is_common` is False, the response needs the slower `post_response`.
     """
 
     path: str
@@ -290,7 +290,7 @@ def _read_first_content(content_type: str | None, body: bytes) -> tuple[Batch | 
 
 
 def parse_fork(headers: Headers) -> ForkRequest | None:
-    """Return the fork that the headers request; None if they request no fork.
+    """Return the fork that the headers ask for; None if they do not ask for a fork.
 
     Raises MalformedRequest if a header about the fork is malformed.
     """
@@ -340,7 +340,7 @@ class ReadRequest(Struct, frozen=True, gc=False):
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
-    """Parse a read. Each header can occur several times, because its value is a list."""
+    """Parse a read. Repeated headers are allowed, because the headers of a read contain lists."""
     parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
@@ -406,9 +406,9 @@ def parse_cursor(text: str | None) -> int | None:
 def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
     """Return the read cursor for a response. `previous` is the read cursor in the request.
 
-    Read cursors must increase. If `previous` is None or before the current interval, the result is
-    the number of the current interval. Otherwise, the result is `previous` plus `jitter_s`,
-    converted to intervals. `jitter_s` is a random number of seconds from 1 to JITTER_S_MAX.
+    A read cursor is the number of a 20-second interval. Read cursors must increase. If `previous`
+    is None or in the past, the result is the current interval. Otherwise, `jitter_s`, rounded up to
+    whole intervals, is added to `previous`. `jitter_s` is random, from 1 to JITTER_S_MAX seconds.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:

@@ -1,6 +1,6 @@
 """The responses to requests on streams, and the responses that all resources share.
 
-The problem for a refusal does not depend on the request. `semel.wire.rendering` builds it.
+`semel.wire.rendering` builds the `Problem` for each refusal.
 """
 
 import re
@@ -288,7 +288,7 @@ def read_response(
 ) -> Response:
     """Return the response to a read: the messages from `start` up to `next_offset`.
 
-    The status is 304, without a body, if the request's If-None-Match contains the response's ETag.
+    If the request's If-None-Match contains the response's ETag, the response is 304 with no body.
     """
     is_at_tail = next_offset >= facts.tail
     is_closed = facts.is_closed and is_at_tail
@@ -433,7 +433,7 @@ def etag_of(
 
 
 def is_match(etag: str, if_none_match: str) -> bool:
-    """Return True if If-None-Match is `*` or a list that contains `etag`.
+    """Return True if the header If-None-Match is `*` or a list that contains `etag`.
 
     The comparison is weak: it ignores the prefix `W/`. If the list is malformed, only the tags
     before the syntax error are compared.

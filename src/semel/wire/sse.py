@@ -64,8 +64,8 @@ class SseEncoder:
     character is held back until a later message completes the character. Until then, `next_offset`
     is the offset of the held message, so that a reader can reconnect and get the whole character.
 
-    If more than HELD_BYTES_MAX bytes would be held back, a reader that reconnects loses the
-    character.
+    If more than HELD_BYTES_MAX bytes would be held back, only the incomplete character is held
+    back. A reader that reconnects before the character is complete loses the character.
     """
 
     def __init__(self, content_type: str, start: int) -> None:

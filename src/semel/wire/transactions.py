@@ -137,7 +137,7 @@ ACTIONS: Final[Mapping[str, tuple[type[TxnAction], type[TxnRequest]]]] = {
 def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms: int) -> TxnAction:
     """Parse a request that changes the transaction with the id `name`.
 
-    `action` is a key of ACTIONS.
+    `action` is a key of ACTIONS, such as `commit`.
     """
     command, kind = ACTIONS[action]
     request = read_document(headers, body, kind)
@@ -150,7 +150,7 @@ def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms:
 
 
 def _own_fields(request: TxnRequest) -> dict[str, Any]:
-    """Return the command fields that only this type of request has."""
+    """Return the fields of the command that are specific to the type of `request`."""
     match request:
         case AddStreamsRequest(streams=streams):
             return {"streams": tuple(dict.fromkeys(streams))}
@@ -250,7 +250,7 @@ def results_of(
 
 
 def group_offsets(positions: Iterable[PositionResult | PositionView]) -> GroupOffsets:
-    """Return the printed offset of each position, keyed by group and then by path."""
+    """Return the offset of each position as text, keyed by group and then by path."""
     groups: GroupOffsets = {}
     for position in positions:
         groups.setdefault(position.group, {})[position.path] = print_offset(position.offset)

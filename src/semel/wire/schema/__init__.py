@@ -14,7 +14,7 @@ from msgspec import Struct
 
 
 class StrictRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base class for JSON request bodies."""
+    """Base class for JSON request bodies that refuse unknown members."""
 
 
 class StreamEntry(Struct, frozen=True):

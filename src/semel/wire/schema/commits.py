@@ -15,8 +15,8 @@ T = TypeVar("T")
 class StreamAppend(StrictRequest, frozen=True):
     """The messages that a one-shot commit appends to one stream.
 
-    `messages` is a JSON array. The server computes the commit's digest from its bytes, so the bytes
-    are kept exactly as they were sent.
+    `messages` is a JSON array. Its bytes are kept exactly as they were sent, because the server
+    computes the commit's digest from them.
     """
 
     stream: str
@@ -127,7 +127,7 @@ class SinkVersion(Struct, frozen=True):
 
 
 class SinkVersionResult(SinkVersion, frozen=True):
-    """A committed version of a sink, with more detail.
+    """A committed version of a sink, with its group positions and deleted streams.
 
     `offsets` maps each group to its new position in each stream. `deleted` lists the version's
     streams that no longer exist.

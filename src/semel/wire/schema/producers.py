@@ -67,9 +67,9 @@ class ProducerReceipt(Struct, frozen=True):
 
 
 class RegisteredProducer(Struct, frozen=True):
-    """The registration of a producer id, and the base class for a producer's state in a stream.
+    """The registration of a producer id. `stream` is None, because it applies to all streams.
 
-    In a registration, `stream` is None, because a registration does not belong to a stream.
+    The subclasses describe the state of a producer in one stream.
     """
 
     stream: str | None
@@ -126,9 +126,9 @@ class Explanation(Struct, frozen=True):
 class ExplainResponse(Struct, frozen=True, kw_only=True):
     """The response to `GET /v1/producers/explain`: an append, and the outcome it would have.
 
-    `other_payload` is the outcome for a payload that differs from the stored payload. It is null if
-    the payload makes no difference. `known` is the producer's state in the stream, or null if the
-    stream does not know the producer.
+    If an append with these sequences is already stored, `outcome` is for the same payload, and
+    `other_payload` is for a different payload. `other_payload` is null if the payload makes no
+    difference. `known` is the producer's state in the stream; null if there is no such state.
     """
 
     stream: str

@@ -94,7 +94,7 @@ class MovedPositions(Struct, frozen=True):
 
 
 class Positions(MovedPositions, frozen=True):
-    """All positions of a group. `pending` maps a path to the pending move of its position."""
+    """All positions of a group. `pending` maps a path to the pending move in that stream."""
 
     pending: dict[str, PendingMove] = {}
 
