@@ -67,7 +67,7 @@ class ProducerReceipt(Struct, frozen=True):
 
 
 class RegisteredProducer(Struct, frozen=True):
-    """The registration of a producer id. `stream` is None, because it applies to all streams.
+    """The registration of a producer id. `stream` is None, because a registration has no stream.
 
     The subclasses describe the state of a producer in one stream.
     """
