@@ -1,4 +1,4 @@
-"""HTTP requests: server addresses, request targets, headers, and the encoding as bytes."""
+"""The client's HTTP requests: server address, request target, headers, and encoding to bytes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -248,7 +248,7 @@ class AppendHeaders(Struct, frozen=True):
     def is_staged(self) -> bool:
         """True if the append belongs to a staged transaction.
 
-        The appended messages get their offsets when the transaction commits.
+        Messages in a staged transaction get their offsets when the transaction commits.
         """
         return self.transaction is not None and self.transaction.seq is not None
 

@@ -186,8 +186,8 @@ class ResponseParser:
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
                 self._refuse(
-                    f"the response has Transfer-Encoding {coding!r}; only chunked without"
-                    " Content-Length is supported"
+                    f"the response has Transfer-Encoding {coding!r}; expected only"
+                    " chunked, and no Content-Length header"
                 )
             self._step = self._take_chunk_size
         elif length is not None:

@@ -119,8 +119,8 @@ def live_reader(
 class SseReader(PageReader):
     """A live reader that uses server-sent events.
 
-    Only control events have offsets. Between two control events, only the first message has an
-    `offset`, and only the last message has a `next_offset`.
+    Only control events have offsets. Therefore, of the messages between two control events, only
+    the first has an `offset`, and only the last has a `next_offset`.
     """
 
     def __init__(self, calls: StreamCalls, offset: str, *, isolation: str = READ_COMMITTED) -> None:

@@ -36,7 +36,7 @@ class CreateResult(Struct, frozen=True):
 
 
 class StreamCalls:
-    """The calls on one stream. They cache the stream's media type."""
+    """The calls on one stream. The stream's media type is cached here."""
 
     def __init__(self, site: ServerConfig, path: str) -> None:
         self.site = site
@@ -163,7 +163,7 @@ class StreamCalls:
         return self.content_type
 
     def _require_semel(self, call: str) -> Flow[None]:
-        """Raise NotSupported if the server is not semel. Such a server could misread the call."""
+        """Raise NotSupported if the server is not semel. Other servers could misread the call."""
         if not self.is_semel:
             yield from self.head()
         if not self.is_semel:
@@ -172,8 +172,8 @@ class StreamCalls:
     def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
         """Append an encoded body and return the receipt.
 
-        Raises Indeterminate if an attempt got no response and the server then refuses the repeat.
-        Then it is unknown whether the first attempt was stored.
+        Raises Indeterminate if it is unknown whether the body was stored: an attempt got no
+        response, and the server refused the repeat.
         """
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded
@@ -184,8 +184,8 @@ class StreamCalls:
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
-                "the first attempt to append got no response, and the server refused the repeat; it"
-                f" is unknown whether the first attempt was stored: {error.message}",
+                "it is unknown whether the append was stored: the first attempt got no response,"
+                f" and the server refused the repeat: {error.message}",
                 status=exchange.response.status,
             )
         raise error

@@ -1,7 +1,7 @@
 """The flow driver for threads. It runs flows with blocking sockets. Threads can share a driver.
 
-A `Tail` determines its start offset in the constructor. If a thread waits for messages, a different
-thread can end the wait with `close`.
+`Tail` iterates over a stream's messages. Its constructor determines the start offset. While one
+thread waits for the next message, a different thread can end the wait with `close`.
 """
 
 import contextlib
@@ -63,8 +63,8 @@ class Stop:
     def watch(self, connection: socket.socket | None) -> None:
         """Record the socket on which the call waits, so that `set` can shut the socket down.
 
-        If `set` was already called, shut the socket down immediately. If the call no longer waits,
-        `connection` is None.
+        `connection` is None if the call no longer waits. If `set` was already called, shut the
+        socket down immediately.
         """
         with self._lock:
             self._socket = connection
@@ -144,7 +144,7 @@ class SyncDriver:
     ) -> T:
         """Run a flow and return its result. Exceptions of the flow are passed on.
 
-        After `timeout` seconds, or once `stop` is set, requests fail and pauses return False.
+        After `timeout` seconds, or once `stop` is set, requests fail and a pause results in False.
 
         A response counts as lost if the server sends no byte for `silence_seconds`. Without this
         limit, a failure of the server's machine would not be noticed.

@@ -1,4 +1,4 @@
-"""The parts that both flow drivers share: connection settings, the pool, and random numbers."""
+"""Code for the sync and the async flow driver: settings, connection pool, random numbers."""
 
 import os
 import ssl

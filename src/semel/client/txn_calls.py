@@ -56,11 +56,11 @@ _FIND_OUT: Final = (
     "call commit() again (this is safe), or call client.transaction_status({token!r})"
 )
 _DO_AGAIN: Final = (
-    "abort the transaction and repeat it; a read_committed read skips aborted messages"
+    "abort and repeat the transaction; this is safe: read_committed reads skip aborted messages"
 )
 _REFUSED: Final = (
-    "the server refused a group's position, or the request got no response; add the position"
-    " again, or abort the transaction and repeat it with a new tail"
+    "the server has not accepted a group's new position; add the position again, or abort the"
+    " transaction and repeat it with a new tail(group=...)"
 )
 _INDETERMINATE: Final = "an append got no response; abort the transaction and repeat it"
 
@@ -184,7 +184,7 @@ class TransactionCalls:
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
         """Make the commit also move the positions of a group.
 
-        If the caller passes only an end offset, the move starts at the last position that is known.
+        If a stream has only an end offset, its move starts at the group's last known position.
         """
         yield from self._add(group, self._moving.plan(group, moves))
 
@@ -276,9 +276,9 @@ class TransactionCalls:
         return self._ours(_sent(site, request, self.id, action))
 
     def _ours(self, flow: Flow[T]) -> Flow[T]:
-        """Run `flow`. If the server refuses it because the transaction has ended, update `state`.
+        """Run `flow`. Update `state` if the server's refusal shows that the transaction has ended.
 
-        If a newer instance fenced the producer, TransactionFenced replaces the server's error.
+        Raises TransactionFenced if a newer instance has fenced the producer.
         """
         try:
             return (yield from flow)
@@ -320,7 +320,7 @@ class TransactionCalls:
 def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
     """Return the status of the transaction with this token.
 
-    `token` can also be a transaction id. Then the newest transaction with that id is used.
+    `token` can also be a transaction id. It stands for the newest transaction with that id.
     """
     with suppress(ValueError, errors.UnknownTransaction):
         return (yield from _status(site, *parse_token(token)))

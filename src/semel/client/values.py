@@ -129,7 +129,7 @@ def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | 
 def columns_of(count: int, extras: Mapping[int, Extra]) -> Extras:
     """Return the extras of `count` messages as columns.
 
-    `extras` maps the index of a message to its extras. Messages without extras are omitted.
+    `extras` maps the index of a message to its extras. It needs no entry for other messages.
     """
     rows = [extras.get(index) for index in range(count)]
     return Extras(
@@ -194,10 +194,10 @@ _decode_json: Final = msgspec.json.Decoder().decode
 
 
 class ReadOffset(str):
-    """The offset after a message. Its `source` is the reader that returned the message.
+    """The offset after a message: a str with the attribute `source`.
 
-    In all other respects a ReadOffset is a str. A copy or a pickle of a ReadOffset is a plain str
-    without the source.
+    `source` identifies the reader that returned the message. A copy or a pickle is a plain str
+    without `source`.
     """
 
     __slots__ = ("source",)
@@ -252,7 +252,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         """The offset after the message.
 
         If the reader of the message is known, this is a ReadOffset that refers to the reader.
-        Commits use that reference.
+        A commit of this offset uses the reference.
         """
         offset = _offset(self.next_ordinal)
         if offset is None or self.source is None:
@@ -309,8 +309,8 @@ class Receipt(Struct, frozen=True):
     `next_offset` is the stream's tail after the append. It is None if the append is staged, or if
     the server no longer retains the offset.
 
-    `duplicate` is True if an earlier request had stored the append. Then `next_offset` is the
-    offset from that request. `mismatch` is True if that request had a different payload.
+    `duplicate` is True if an earlier request had stored the append. In that case, `next_offset`
+    is from the earlier request, and `mismatch` is True if that request had a different payload.
     """
 
     next_offset: str | None
@@ -322,8 +322,8 @@ class Receipt(Struct, frozen=True):
 class StreamInfo(Struct, frozen=True):
     """The state of a stream when the server responded. `ttl` is in seconds.
 
-    `dedup` is True if the stream recognises duplicates. It does so starting at the offset
-    `dedup_from`; None means the start of the stream. A `read_committed` reader stops at
+    `dedup` is True if the stream recognises duplicates of messages from the offset `dedup_from` on.
+    If `dedup_from` is None, it recognises all duplicates. A `read_committed` reader stops at
     `stable_offset`. Only semel returns `stable_offset` and `incarnation`.
     """
 
@@ -425,7 +425,7 @@ Moves = Mapping[str, Move]
 
 
 def ordinal_of(offset: Offset | None) -> int:
-    """Return the ordinal of an offset. Raises ValueError if `offset` is not an offset."""
+    """Return an offset as an int, its ordinal. Raises ValueError if `offset` is invalid."""
     ordinal = parse_offset(offset) if isinstance(offset, str) else offset
     if not isinstance(ordinal, int) or ordinal < 0:
         raise ValueError(f"{offset!r} is not an offset; use the next_offset of a message")
@@ -433,12 +433,12 @@ def ordinal_of(offset: Offset | None) -> int:
 
 
 def offset_of(offset: Offset | None) -> str:
-    """Return an offset or an ordinal as a str. Raises ValueError if `offset` is neither."""
+    """Return an offset as a str. Raises ValueError if `offset` is invalid."""
     return print_offset(ordinal_of(offset))
 
 
 def targets_of(moves: Moves) -> dict[str, Target]:
-    """Convert a group's moves to the form that requests use. The keys are stream paths."""
+    """Convert moves of a group's positions to the form for requests. The keys are paths."""
     return {path: _target_of(move) for path, move in moves.items()}
 
 

@@ -44,7 +44,7 @@ def frame_bytes_max(segment_bytes: int) -> int:
 def chunks_max(segment_bytes: int) -> int:
     """Return the maximum number of chunks in a transaction.
 
-    The extents of all chunks, and other data, must fit in one decision frame.
+    The list of all chunks must fit in the frame that commits the transaction.
     """
     return _room_bytes(segment_bytes) // EXTENT_BYTES
 
@@ -67,7 +67,7 @@ class SegmentPart:
     """The bytes of one write group that go into one segment.
 
     If the write group begins this segment, `ending` is the previous segment's last frame. The
-    writer first renames the spare file to this segment's name, and then writes `ending`.
+    writer writes `ending` after it has renamed the spare file to this segment's name.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -141,7 +141,7 @@ class Appender:
 
     @property
     def has_facts(self) -> bool:
-        """True if the open write group contains an event. Then replies must wait for the group."""
+        """True if the open write group contains an event, so that replies must wait for it."""
         return self._group.is_synced
 
     def _fits(self, length: int) -> bool:

@@ -1,6 +1,6 @@
 """The checkpoint: the state at an LSN, as sealed rows in the store.
 
-The event loop makes a `Cut`. This is fast, because a cut only refers to immutable rows.
+The event loop makes a `Cut`: references to the changed rows. This is fast, as nothing is copied.
 
 A different thread commits the cut to the store in one transaction, when every frame before the
 cut's LSN is durable. Therefore the store never contains a change that a crash could undo.
@@ -84,10 +84,10 @@ class Cut(Struct, frozen=True):
 
 
 def commit_cut(store: Store, cut: Cut) -> list[int]:
-    """Commit a durable cut to the store, and return the segments that are no longer needed.
+    """Commit a cut to the store, and return the segments that are no longer needed.
 
-    Raises StoreFull if the store has no room. Then nothing was changed, and the caller can try
-    again later. Also raises CorruptData or OSError.
+    All frames before the cut's LSN must be durable. If the store has no room, nothing is changed
+    and StoreFull is raised, and the caller can try again later. Also raises CorruptData or OSError.
     """
     writer = store.write()
     try:
@@ -143,7 +143,7 @@ def _put_table(
 
 
 def _slices(names: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the names in short lists, because sorting a long list stalls the event loop."""
+    """Yield the names in short lists. Sorting them all in one step would stall the event loop."""
     names = iter(names)
     while names_slice := list(islice(names, _SORT_MAX)):
         yield names_slice
@@ -160,7 +160,7 @@ def drop_removed(cut: Cut) -> None:
 
 
 def _drop_owned(tables: TableWriter, owner: str, numbers: set[int]) -> None:
-    """Remove the rows of these streams (`owner` is OF_STREAM) or transactions (OF_TXN)."""
+    """Remove all rows of these streams or transactions. `owner` is OF_STREAM or OF_TXN."""
     names = [name for name, table in STATE_TABLES.items() if table.owner == owner]
     for number in sorted(numbers):
         for name in names:

@@ -47,7 +47,7 @@ class Files(Protocol):
         """Return the names of the files, sorted."""
 
     def open(self, name: str) -> File:
-        """Open a file for reading. A `Disk` opens it for reading and writing."""
+        """Open a file for reading. The subclass `Disk` opens it for reading and writing."""
 
 
 class Disk(Files, Protocol):

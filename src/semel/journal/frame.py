@@ -6,11 +6,11 @@
     8       1     version
     9       1     kind
     10      2     number of sections
-    12      4     length of the whole frame, a multiple of 8
-    16      4     length of the meta
+    12      4     length of the whole frame in bytes, a multiple of 8
+    16      4     length of the meta in bytes
     20      4     checksum of the previous frame
     24      8     LSN: the frame's own position in the journal
-    32      8     durable watermark when the frame was encoded
+    32      8     durable watermark: all frames before this LSN were durable
     40      8     time, ms since 1970
     48            meta (msgpack), then the sections, then zeros up to a multiple of 8
 

@@ -32,7 +32,7 @@ class IndexBlock(Struct, gc=False, eq=False):
 
     The block covers the offsets from `first` up to, but not including, `next`. `entries` contains
     two little-endian u32 for each frame. The properties `offsets` and `positions` return them.
-    `older` is the stream's previous block, if that block is also in memory.
+    `older` is the stream's previous block, or None if that block is not in memory.
     """
 
     first: int
@@ -54,8 +54,8 @@ class IndexBlock(Struct, gc=False, eq=False):
     def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset `end` is excluded. Only the needed entries are copied. One read can call this for
-        many small ranges, and a copy of the whole block for each range would be slow.
+        The offset `end` is excluded. Only the needed entries are copied, because one read can call
+        this for many small ranges.
         """
         entries = range(len(self.entries) // _ENTRY.size)
         start = bisect_right(entries, offset - self.first, key=self._offset_of) - 1
@@ -155,11 +155,11 @@ class Index:
         return self._sealing
 
     def finish_cut(self) -> None:
-        """Drop the blocks of the last cut, because the checkpoint now contains them."""
+        """Drop the blocks that `cut` returned, because the checkpoint now contains them."""
         self._sealing = {}
 
     def undo_cut(self) -> None:
-        """Restore the blocks of the last cut, because the checkpoint was not made."""
+        """Restore the blocks that `cut` returned, because the checkpoint was not made."""
         for stream, newest in self._fresh.items():
             oldest = newest
             while oldest.older is not None:

@@ -1,7 +1,7 @@
 """Reading segments frame by frame, and distinguishing a torn tail from corruption.
 
 A crash can damage the last write group in any way. There can even be intact frames after a lost
-frame. The write group was never acknowledged. It is a torn tail, and recovery truncates it.
+frame. Such a write group was never acknowledged. It is a torn tail, and recovery truncates it.
 
 Every frame contains a durable watermark. If a bad frame is below the watermark of a later frame,
 the bad frame was durable. That is corruption, and nothing is truncated.

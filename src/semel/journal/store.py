@@ -1,4 +1,4 @@
-"""The interface of the store that contains the checkpoint's tables, and the row checksums.
+"""The row checksums, and the interface of the store that contains the checkpoint's tables.
 
 A store has ordered tables. Every transaction is atomic and durable. In production, the store is
 LMDB (`lmdb_store.py`). `semel.testing` has a store for the simulator.
@@ -57,7 +57,7 @@ class StoreWriter(StoreReader, Protocol):
     def commit(self) -> None:
         """Make all changes durable together.
 
-        Raises StoreFull if the store has no room. Then nothing is changed. Also raises OSError.
+        If the store has no room, nothing is changed and StoreFull is raised. Also raises OSError.
         """
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""The transaction history: the outcomes of ended transactions, and the aborted ranges.
+"""The transaction history: outcomes of ended transactions, and offset ranges that were aborted.
 
 New rows are in memory until a checkpoint stores them. The rows are not part of the state, because
 the state must not grow with the number of ended transactions.
@@ -78,7 +78,7 @@ def owner_key(row: OutcomeRow) -> bytes:
 
 
 class TxnHistory:
-    """The outcomes and aborted ranges of a running engine."""
+    """The transaction outcomes and the aborted offset ranges of a running engine."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -105,11 +105,11 @@ class TxnHistory:
         return self._sealing
 
     def finish_cut(self) -> None:
-        """Drop the rows of the last cut, because the checkpoint now contains them."""
+        """Drop the rows that `cut` returned, because the checkpoint now contains them."""
         self._sealing = TxnHistoryCut({}, {})
 
     def undo_cut(self) -> None:
-        """Restore the rows of the last cut, because the checkpoint was not made."""
+        """Restore the rows that `cut` returned, because the checkpoint was not made."""
         older, newer = self._sealing, self._fresh
         for epochs in newer.outcomes.values():
             for row in epochs.values():
@@ -136,8 +136,8 @@ class TxnHistory:
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
         """Return the newest outcome with this transaction id for which `is_kept` returns True.
 
-        All rows are tried, because the newest row can expire before an older row with a different
-        owner. Raises CorruptRead if a stored row is damaged.
+        Older rows are tried too, because the newest row can expire before an older row with a
+        different owner. Raises CorruptRead if a stored row is damaged.
         """
         for layer in (self._fresh, self._sealing):
             for row in reversed(layer.outcomes.get(txn_id, {}).values()):
@@ -287,9 +287,9 @@ def _drop_of_sink(tables: TableWriter, app: str, outcomes_from: int) -> None:
 
 
 def _drop_expired(tables: TableWriter, before_ms: int) -> None:
-    """Remove the outcomes of transactions that ended at or before `before_ms`, oldest first.
+    """Remove the outcomes of transactions that ended at or before `before_ms`.
 
-    The table `outcome_order` lists the outcomes in the order of time.
+    The oldest are removed first. One call removes at most `_OLD_MAX` outcomes.
     """
     old: list[bytes] = []
     for key, sealed in tables.writer.scan("outcome_order"):

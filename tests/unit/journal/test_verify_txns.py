@@ -68,7 +68,7 @@ def open_txn(bed: TxnBed) -> int:
 
 CASES: list[tuple[str, Plant]] = [
     (
-        "repeats transaction",
+        "wrong for transaction",
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(8), encode(TXN)),
     ),
     ("cannot be decoded", lambda tables: tables.put("sinks", b"app", encode(1))),

@@ -329,7 +329,7 @@ class RowCheck:
     def _check_txns(self) -> None:
         for key, row in self._decoded("transactions", TxnRow):
             if key != NUMBER_KEY.encode(row.number):
-                self._corrupt("transactions", key, f"the row repeats transaction {row.number}")
+                self._corrupt("transactions", key, f"the key is wrong for transaction {row.number}")
             self._txns[row.number] = row
         self._check_txn_streams()
         self._check_parts()
