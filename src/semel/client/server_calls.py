@@ -189,7 +189,7 @@ def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
 
 
 def show_group(site: ServerConfig, group: str) -> Flow[Document]:
-    """Return the group's positions and, as the key `snapshot`, its pinned step or None."""
+    """Return the group's positions and, under the key `snapshot`, its pinned step or None."""
     page = yield from get(site, site.address.target(GROUPS, group, "offsets"), Document)
     target = site.address.target(GROUPS, group, "snapshot")
     return {**page, "snapshot": (yield from pinned_step(site, target, Document))}

@@ -182,14 +182,14 @@ class TransactionCalls:
         return receipt
 
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
-        """Make the commit also move the positions of a group.
+        """Move positions of a group when the transaction commits.
 
-        If a stream has only an end offset, its move starts at the group's last known position.
+        If `moves` has only the end offset, the move starts at the group's last known position.
         """
         yield from self._add(group, self._moving.plan(group, moves))
 
     def add_message(self, message: Message) -> Flow[None]:
-        """Make the commit also move the position of the message's group past the message."""
+        """Move the position of the message's group past the message when the transaction commits."""
         cursor = cursor_of(message)
         planned = self._moving.plan_from(
             (cursor.group, cursor.path), cursor.position, end_offset_of(message)
@@ -320,7 +320,7 @@ class TransactionCalls:
 def status(site: ServerConfig, token: str) -> Flow[TransactionStatus]:
     """Return the status of the transaction with this token.
 
-    `token` can also be a transaction id. It stands for the newest transaction with that id.
+    `token` can also be a transaction id, which means the newest transaction with that id.
     """
     with suppress(ValueError, errors.UnknownTransaction):
         return (yield from _status(site, *parse_token(token)))

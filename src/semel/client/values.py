@@ -129,7 +129,7 @@ def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | 
 def columns_of(count: int, extras: Mapping[int, Extra]) -> Extras:
     """Return the extras of `count` messages as columns.
 
-    `extras` maps the index of a message to its extras. It needs no entry for other messages.
+    `extras` maps a message's index to its extras. A message without extras has no entry.
     """
     rows = [extras.get(index) for index in range(count)]
     return Extras(
@@ -323,7 +323,7 @@ class StreamInfo(Struct, frozen=True):
     """The state of a stream when the server responded. `ttl` is in seconds.
 
     `dedup` is True if the stream recognises duplicates of messages from the offset `dedup_from` on.
-    If `dedup_from` is None, it recognises all duplicates. A `read_committed` reader stops at
+    If `dedup_from` is None, that is the start of the stream. A `read_committed` reader stops at
     `stable_offset`. Only semel returns `stable_offset` and `incarnation`.
     """
 

@@ -14,8 +14,8 @@
     40      8     time, ms since 1970
     48            meta (msgpack), then the sections, then zeros up to a multiple of 8
 
-A section has a header of 32 bytes, a list of message lengths, the extras, and the payload. The
-details are in `docs/reference/format.md`.
+A section has a header of 32 bytes, a list of message lengths, the extras (keys, headers and
+timestamps), and the payload. The details are in `docs/reference/format.md`.
 """
 
 from struct import Struct as Layout

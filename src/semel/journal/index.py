@@ -43,12 +43,12 @@ class IndexBlock(Struct, gc=False, eq=False):
 
     @property
     def offsets(self) -> "array[int]":
-        """The first offsets of the frames, counted from `first`."""
+        """The first offset of each frame, relative to `first`."""
         return array("I", self.entries)[::2]
 
     @property
     def positions(self) -> "array[int]":
-        """The positions of the frames, counted from the start of the segment."""
+        """The position of each frame, relative to the start of the segment."""
         return array("I", self.entries)[1::2]
 
     def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
