@@ -189,7 +189,7 @@ class TransactionCalls:
         yield from self._add(group, self._moving.plan(group, moves))
 
     def add_message(self, message: Message) -> Flow[None]:
-        """Move the position of the message's group past the message when the transaction commits."""
+        """On commit, move the position of the message's group past the message."""
         cursor = cursor_of(message)
         planned = self._moving.plan_from(
             (cursor.group, cursor.path), cursor.position, end_offset_of(message)
