@@ -8,7 +8,7 @@ from semel.model.messages import Header, headers_of, keys_of, split_messages, ti
 
 
 class SliceProducer(Struct, frozen=True, gc=False):
-    """The producer of an append. The sequences are for the whole append, not only the slice."""
+    """The producer of an append. Its sequence numbers are for the whole append, not the slice."""
 
     id: str
     epoch: int
@@ -19,8 +19,8 @@ class SliceProducer(Struct, frozen=True, gc=False):
 class Slice(Struct, frozen=True, gc=False):
     """All messages of one append, or only the messages in a range of offsets.
 
-    If `is_joined` is True, `payload` has commas between the messages. `lengths` has a u32 for each
-    message, but is empty for a single message. `extras` contains keys, headers and timestamps.
+    If `is_joined` is True, `payload` has commas between the messages. `lengths` has each message's
+    length as a u32, but is empty for a single message. `extras` has keys, headers and timestamps.
     """
 
     offset: int
@@ -42,7 +42,7 @@ class Slice(Struct, frozen=True, gc=False):
         return split_messages(self.payload, self.count, self.lengths, is_joined=self.is_joined)
 
     def keys(self) -> list[bytes | None]:
-        """Return the key of each message, or None if the message has no key."""
+        """Return the keys of the messages, with None for each message that has no key."""
         return keys_of(self.extras, self.count) if self.extras else [None] * self.count
 
     def headers(self) -> list[list[Header]]:

@@ -3,8 +3,8 @@
 Each commit to the table also stores the number of the step. A repeated step is recognised by its
 number.
 
-If the server's data is deleted, step numbers start at 1 again, and a new step can have an old
-number. To detect this case, each commit also stores a part of the step's hash.
+If the server's data is deleted, step numbers start at 1 again, so a new step can have the number
+of an old step. To detect this case, each commit also stores a part of the step's hash.
 """
 
 from typing import Final

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InputMessage(NamedTuple):
-    """A message from an input. `offset` is an integer (an ordinal), and `raw` is encoded JSON."""
+    """A message from an input. `offset` is its ordinal in the stream, and `raw` is encoded JSON."""
 
     binding: str
     stream: str
@@ -54,7 +54,7 @@ class MessageFailed(Exception):
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """A processor's function, with everything that a process needs to call it."""
+    """A processor's function, with everything that is needed to call it."""
 
     graph: str
     processor: str
@@ -106,8 +106,8 @@ def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> li
 def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
     """Call the function for each of `calls`, and yield the outputs in order.
 
-    For a failed call, yield a message for the error stream. Raise MessageFailed if the processor
-    has no error stream. A call also fails if Python cannot decode its input message.
+    If a call fails, yield a message for the error stream or, if the processor has none, raise
+    MessageFailed. A call also fails if Python cannot decode its input message.
 
     MemoryError, and exceptions such as KeyboardInterrupt, are raised unchanged, because the message
     did not cause them.
@@ -196,10 +196,10 @@ def _output(path: str, value: Any) -> Output:
 
 
 def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a pair (stream, output) for each output in a function's result, except None.
+    """Yield (stream, output) for each output in a function's result. Skip outputs that are None.
 
-    If there are several outputs, the result must be None or a dict {binding: output}. Raises
-    TypeError for any other result, and KeyError for a binding that is not declared.
+    If the processor has several outputs, the result must be None or a dict {binding: output}.
+    Raises TypeError for any other result, and KeyError for a binding that is not declared.
     """
     if result is None:
         return
@@ -234,7 +234,7 @@ DecodedCall = tuple[Call, dict[str, Any]]
 
 
 def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Yield an error message for each call that cannot be decoded, then all other outputs."""
+    """Yield an error message for each call with undecodable input, then all other outputs."""
     decoded: list[DecodedCall] = []
     for call in calls:
         try:

@@ -65,8 +65,8 @@ class StepOutput(Struct, frozen=True):
     """The output of a step: messages to append in the commit, staged transactions, or both.
 
     `appends` maps each stream to encoded JSON values. `transactions` are the tokens of the staged
-    transactions. The messages of staged transactions come after `appends`. `written` maps each
-    stream to the number of messages that the step produced for the stream.
+    transactions, whose messages come after those in `appends`. `written` maps each stream to
+    the number of messages that the step produced for the stream.
     """
 
     appends: Mapping[str, Sequence[bytes]] = {}
@@ -81,7 +81,7 @@ class Work(Struct, frozen=True):
     The step is pinned on the server, so a retry gets exactly the same step.
 
     `messages()` reads the messages of the step and returns them keyed by binding. `producer_id` and
-    `producer_epoch` identify the owner of the commit. `version` is the number of the commit.
+    `producer_epoch` identify the instance that commits. `version` is the number of the commit.
     """
 
     graph: Graph
@@ -95,7 +95,7 @@ class Work(Struct, frozen=True):
 
     @property
     def evaluation(self) -> Evaluation:
-        """The processor's function, with everything that a process needs to call it."""
+        """The processor's function, with everything that is needed to call it."""
         return evaluation_of(self.graph, self.processor, self.step.hash)
 
     @property

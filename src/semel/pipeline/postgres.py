@@ -130,7 +130,7 @@ def _move(
     attempts: Sequence[str],
     count: int,
 ) -> bool:
-    """Store the hash and move the rows. Return False if the hash was already stored.
+    """Store the hash and move the rows, or return False if the hash was already stored.
 
     In both cases, delete the step's rows from the staging table. If the hash was already stored,
     another driver has moved the rows.

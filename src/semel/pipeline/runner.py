@@ -272,7 +272,7 @@ class Runner:
         return StepLoop(running, self._executor, inputs)
 
     def _is_ending(self, above: Iterable[str]) -> bool:
-        """Return True if the run drains and every processor in `above` has ended or stopped."""
+        """Return True if the run is draining and all of `above` have ended or stopped."""
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 
@@ -288,7 +288,7 @@ def run(
     """Run a graph until every processor has ended. Return a mapping from processor id to gauge.
 
     Raises GraphError, before any processor starts, if the graph cannot run. Raises ProcessorStopped
-    if a processor has stopped.
+    if an error has stopped a processor.
     """
     with Runner(
         graph,

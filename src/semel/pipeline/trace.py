@@ -64,14 +64,14 @@ def trace_stream(graph: str) -> str:
 
 
 def step_record(traced: TracedStep, before: Outputs | None) -> dict[str, Any]:
-    """Return the record of a step. `before` has the outputs of the previous step, if known."""
+    """Return the record of a step, with the previous step's outputs if `before` is not None."""
     record = {"type": STEP_TYPE, **asdict(traced)}
     del record["outputs"]
     return record if before is None else {**record, "before": before}
 
 
 def offsets_record(processor: str, before: Outputs) -> dict[str, Any]:
-    """Return a record for the outputs of the last step. It is needed only if no step follows."""
+    """Return a record of the last step's outputs, to append if no step follows immediately."""
     return {"type": OFFSETS_TYPE, "processor": processor, "before": before}
 
 

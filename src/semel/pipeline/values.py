@@ -50,8 +50,9 @@ def step_of(graph: str, processor: str, number: int, ranges: Iterable[Range]) ->
 def delivery_hash(graph: str, processor: str, number: int, ranges: Iterable[Range]) -> str:
     """Return the hash of a step: the SHA-256 of its identity, in hexadecimal.
 
-    The identity is the JSON array `[1, graph, processor, number, [[stream, ...], ...]]`. The ranges
-    are sorted by stream. The JSON text has no spaces, and non-ASCII characters are not escaped.
+    The identity is the JSON array `[1, graph, processor, number, ranges]`. Each range is an array
+    `[stream, incarnation, start, to]`, and the ranges are sorted. The JSON text has no spaces, and
+    non-ASCII characters are not escaped.
     """
     identity = [_VERSION, graph, processor, number, sorted(map(list, ranges))]
     text = json.dumps(identity, separators=(",", ":"), ensure_ascii=False)

@@ -68,7 +68,7 @@ class UnreadBudget:
 
     @property
     def is_full(self) -> bool:
-        """True if the budget is used up. Then new reads have to wait."""
+        """True if the budget is used up, so that new reads have to wait."""
         return self.bytes + self.reserved_bytes >= self._bytes_max
 
     def add(self, count: int) -> None:
@@ -94,7 +94,7 @@ class UnreadBudget:
             self.on_release()
 
     def close_stalled(self, holders: Iterable[UnreadHolder], now: float) -> None:
-        """Close stalled connections, to free memory. Begin with the one that stalled first."""
+        """Close the connections that have stalled longest, until enough memory is free."""
         target = self._bytes_max - min(self.waiting_bytes, self._bytes_max // 2)
         if self.bytes <= target:
             return

@@ -312,14 +312,14 @@ class ServerConnection(asyncio.Protocol):
     # ---- responding ----------------------------------------------------------------------------
 
     def is_turn(self, exchange: Exchange) -> bool:
-        """Return True if all earlier responses are sent. Then `exchange` can send its response."""
+        """Return True if `exchange` can send now, because all earlier responses are sent."""
         return bool(self._waiting) and self._waiting[0] is exchange
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
 
     def complete(self, exchange: Exchange, data: bytes) -> bool:
-        """Send a response's last bytes. Return False if an earlier response must come first."""
+        """Send a response's last bytes and return True, or return False if it is not its turn."""
         waiting = self._waiting
         if not waiting or waiting[0] is not exchange:
             return False
@@ -428,7 +428,7 @@ class ServerConnection(asyncio.Protocol):
     # ---- deadlines -----------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Refuse the current request or close the connection if a deadline has passed."""
+        """If a deadline has passed, refuse the current request or close the connection."""
         if self.output.is_stalled(now):
             self.abort()
         elif (

@@ -1,8 +1,8 @@
 """Live reads as server-sent events.
 
-An event stream first catches up with its own reads. At the tail of the stream, it joins a fan-out
+An event stream first reads alone, until it reaches the tail of the stream. Then it joins a fan-out
 group. All members of a group share one wait, one read and one encoded event. If a client cannot
-receive an event immediately, its event stream leaves the group and catches up again.
+receive an event immediately, its event stream leaves the group and reads alone again.
 """
 
 from typing import Final
@@ -184,7 +184,7 @@ class FanoutGroup:
         return not self._members
 
     def join(self, member: EventStream) -> None:
-        """Add a member. Start to wait for new messages when the first member joins."""
+        """Add a member. If it is the first member, start to wait for new messages."""
         self._members[member] = None
         member.group = self
         self._wait()

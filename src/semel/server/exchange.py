@@ -165,7 +165,7 @@ class ConnectionOutput:
         self.uncount()
 
     def _count(self, size: int) -> None:
-        """If the transport's buffer is not empty, count its bytes (at least `size`) as unread."""
+        """If the transport's buffer has bytes, count them, but at least `size`, as unread."""
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if unread and more > 0:
@@ -374,7 +374,7 @@ class Exchange(Struct, eq=False, gc=False):
 
     @property
     def is_over(self) -> bool:
-        """True if the response is complete or the client is gone. Then nothing more can be sent."""
+        """True if nothing more can be sent: the response is complete, or the client is gone."""
         return self.phase >= ExchangePhase.COMPLETE
 
     def client_gone(self) -> None:

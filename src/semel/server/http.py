@@ -140,7 +140,7 @@ class Responder(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """True if the response is complete or the client is gone. Then nothing more can be sent."""
+        """True if nothing more can be sent: the response is complete, or the client is gone."""
 
 
 Handler = Callable[[Request, Responder], None]

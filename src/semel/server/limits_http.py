@@ -1,4 +1,4 @@
-"""The limits on HTTP connections, separately and in total (see `docs/reference/limits.md`)."""
+"""The limits on each HTTP connection and on all together (see `docs/reference/limits.md`)."""
 
 import resource
 from math import inf

@@ -112,7 +112,7 @@ def processor(**more: Any) -> dict[str, Any]:
         ({"id": "g", "errors": ["e"]}, "the graph's errors is ['e']; expected a string"),
         (
             {"id": "g", "processors": {"p": 1}},
-            "the graph's key processors is {'p': 1}; expected a list",
+            "the graph's processors are {'p': 1}; expected a list",
         ),
         ({"id": "g", "processors": ["p"]}, "a processor is described as 'p'; expected a dict"),
         (processor(alts=5), "p: alts is 5; expected a stream"),

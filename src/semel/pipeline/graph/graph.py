@@ -217,7 +217,7 @@ class Graph:
         _refuse_unknown(id, "the graph", described, _GRAPH)
         processors = described.get("processors", ())
         if not isinstance(processors, list | tuple):
-            raise GraphError(id, [f"the graph's key processors is {processors!r}; expected a list"])
+            raise GraphError(id, [f"the graph's processors are {processors!r}; expected a list"])
         graph.processors.extend(_processor(id, processor) for processor in processors)
         return graph
 

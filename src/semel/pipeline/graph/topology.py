@@ -74,8 +74,8 @@ def cycle(graph: "Graph") -> list[str] | None:
 def levels(graph: "Graph") -> dict[str, int]:
     """Return a mapping from each processor id to the processor's level.
 
-    The level is the number of processors in the longest chain that leads to the processor. Raises
-    CycleError if the graph has a cycle.
+    The level is the number of processors that come before this processor in the longest chain.
+    Raises CycleError if the graph has a cycle.
     """
     above = upstream(graph)
     by_id: dict[str, int] = {}

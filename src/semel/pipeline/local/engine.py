@@ -144,10 +144,9 @@ _STAGING_SECONDS: Final = 15 * 60.0
 
 
 class LocalCommitter(Committer):
-    """Commits each step as a one-shot commit, with the next sequence of the producer.
+    """Commits each step with one request, under the next sequence of the producer.
 
-    `begin` fences older instances of the processor. The server then also aborts all transactions
-    that older instances have staged.
+    `begin` fences older instances of the processor. The server aborts their staged transactions.
     """
 
     def commit(
@@ -159,7 +158,7 @@ class LocalCommitter(Committer):
         transactions: Sequence[str] = (),
         record: Record | None = None,
     ) -> CommitResult:
-        """Commit as `Committer.commit` does. Stage the appends first if necessary.
+        """Commit all arguments together. Stage the appends first if necessary.
 
         Appends are staged if they are too large for one request, or if the JSON body of a commit
         cannot represent them. The trace record is never staged.

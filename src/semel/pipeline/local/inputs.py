@@ -1,4 +1,4 @@
-"""The inputs of a processor. They read messages ahead, wait for messages, and plan steps."""
+"""Classes that read a processor's inputs ahead, wait for messages, and plan steps."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -44,7 +44,7 @@ class Feed:
     def place(self, position: int, incarnation: str) -> None:
         """Set the position from which to read, and drop the messages that were read ahead.
 
-        Position 0 means the head of the stream, even if the stream was trimmed.
+        Position 0 means the first message of the stream that still exists.
         """
         self.incarnation = incarnation
         self.position = self._taken = position
@@ -126,7 +126,7 @@ class Feed:
 
 
 class EndFeed(Feed):
-    """Reads where a stream ends. The end is the stable offset or `limit`, whichever is smaller.
+    """Requests the end of a stream: the stable offset or `limit`, whichever is smaller.
 
     This feed returns no messages. It serves engines that read the messages themselves.
     """
@@ -152,7 +152,7 @@ class EndFeed(Feed):
         return max(self._end - self.position, 0)
 
     def fetch(self) -> None:
-        """Read the end of the stream. The next step can read up to this end.
+        """Request the end of the stream. The next step can read up to this end.
 
         Raises StreamGone if the stream was deleted and created again.
         """
@@ -178,7 +178,7 @@ class EndFeed(Feed):
         return _ordinal(page[0].ordinal) if page else parse_offset(reader.offset) or 0
 
     def take(self, count: int) -> tuple[list[Message], Range]:
-        """Return an empty list, and the next step's range of at most `count` readable offsets."""
+        """Return an empty list, and a range of up to `count` readable offsets for the next step."""
         start = self.position or self._first or 0
         to = self._taken = max(min(self._end, start + count), self.position)
         return [], Range(self.path, self.incarnation, self.position, to)
@@ -202,7 +202,7 @@ Planned = dict[str, tuple[list[Message], Range]]
 
 
 class Inputs:
-    """The feeds of a processor, one for each input.
+    """The feeds of a processor. Each feed reads one input.
 
     `limits` maps a stream to the offset at which a draining run stops reading the stream.
     """
@@ -247,8 +247,8 @@ class Inputs:
     def place(self, positions: Mapping[str, int]) -> None:
         """Start reading at the positions of a group. `positions` maps each stream to a position.
 
-        A stream without a position is read from its head. Raises ProtocolError if the server is not
-        semel.
+        A stream without a position is read from its first message. Raises ProtocolError if the
+        server is not semel.
         """
         for feed in self.feeds:
             incarnation = feed.info().incarnation

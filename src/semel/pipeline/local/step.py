@@ -108,8 +108,8 @@ class StepLoop:
     def _is_uncommitted(self, step: Step) -> bool:
         """Return True if this step starts at the current position of every input.
 
-        Otherwise the step was committed, or the inputs or the positions have changed since then. In
-        both cases the step is not repeated. The next step starts at the current positions.
+        Otherwise the step was committed, or the inputs or the positions were changed after it was
+        pinned. In both cases it is not repeated. The next step starts at the current positions.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts
@@ -196,7 +196,7 @@ class StepLoop:
     def _on_restart(self, step: Step) -> str:
         """Return the part of an error message that says what a restart will do with this step."""
         if self._is_at_most_once:
-            return "this step is lost (at-most-once processor); a restart runs the next step"
+            return "this step is lost: the processor is at-most-once; a restart runs the next step"
         return f"a restart repeats the step from its beginning, with the same hash {step.hash}"
 
     def _commit(

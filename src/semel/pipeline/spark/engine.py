@@ -286,7 +286,7 @@ def unsendable(function: Callable[..., Any]) -> str | None:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Return True if the module need not be registered with cloudpickle.
+    """Return True if workers can import the module, or cloudpickle sends its code by default.
 
     Workers can import Python's own modules, semel and installed packages.
     """

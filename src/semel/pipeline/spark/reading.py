@@ -37,7 +37,7 @@ FRAME_NAMES = tuple(FRAME.names)
 
 
 def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield the committed messages of a range in pages, with the columns of the Spark source.
+    """Yield pages of the committed messages of a range, with the columns of the Spark source.
 
     Raises DataLossError if messages of the range are missing. If `is_open` is True or the range
     starts at 0, trimmed messages are allowed, and the read starts at the first message that exists.
@@ -59,7 +59,7 @@ def input_messages(binding: str, page: pa.RecordBatch, stream: str) -> list[Inpu
 
 
 def as_frame(page: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a copy of the page that has the columns of `FRAME`."""
+    """Return a copy of the page with the columns of the DataFrame that a function gets."""
     columns = [
         page.column(name).cast(pa.string()) if name == "value" else page.column(name)
         for name in FRAME_NAMES

@@ -69,8 +69,8 @@ class Tagger(Struct, frozen=True):
     """Converts the rows of a DataFrame to messages for one output and for the error stream.
 
     If there is a column `value`, it contains the message. Otherwise the message is a JSON object of
-    the columns. A row whose `_error` is not null becomes an error message. The row's `stream` and
-    `offset` then identify the input message that failed.
+    the columns. A row whose `_error` is not null becomes an error message. In such a row, `stream`
+    and `offset` identify the input message that failed.
 
     `path` is the output stream. `names` are the columns of the DataFrame.
     """
@@ -141,8 +141,8 @@ _OUTCOME_SCHEMA: Final = pa.schema([("outcome", pa.string())])
 class FailedMessage(Struct, frozen=True):
     """A failed function call, in a processor that has no error stream.
 
-    `inputs` are the messages of the call, without their values. `kind` is the class of the error,
-    and `message` is its text.
+    `inputs` are the messages of the call, without their values. `kind` and `message` are the class
+    and the text of the error.
     """
 
     inputs: list[InputMessage]
@@ -183,7 +183,7 @@ class EvaluateTask(Struct, frozen=True):
     target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process one part and yield its outcome. The only input row has the part's number."""
+        """Process the part whose number is the single row of `batches`. Yield its outcome."""
         for number in _numbers(batches):
             yield _outcome_batch(self._outcome(number))
 
@@ -221,7 +221,7 @@ class ReadTask(Struct, frozen=True):
     url: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one part, with the columns of `FRAME`.
+        """Yield the messages of one part, with the columns of the DataFrame for the function.
 
         `batches` has a single row: the number of the part.
         """
@@ -262,10 +262,10 @@ def staged(
     rows: Callable[[], Iterator[pa.RecordBatch]],
     read: Mapping[str, int],
 ) -> TaskOutcome:
-    """Stage the rows that `rows` yields in a transaction, prepare it, and return the outcome.
+    """Stage all rows of `rows()` in a transaction, prepare it, and return the outcome.
 
-    `number` is the number of the task. `read` maps each stream to the number of messages read. The
-    caller increases these numbers while the rows are staged.
+    `number` is the number of the task. `read` maps each stream to a count of messages read. The
+    caller increases these counts while the rows are staged.
 
     Raises ClientError if a request fails. Spark then retries the task.
     """
