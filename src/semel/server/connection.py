@@ -319,7 +319,7 @@ class ServerConnection(asyncio.Protocol):
         self._loop.call_soon(callback)
 
     def complete(self, exchange: Exchange, data: bytes) -> bool:
-        """Send a response's last bytes and return True, or return False if it is not its turn."""
+        """If it is the exchange's turn, send its last bytes and return True. Else return False."""
         waiting = self._waiting
         if not waiting or waiting[0] is not exchange:
             return False

@@ -176,7 +176,7 @@ ALTS = {"alts": ["a", "b"], "out": "c"}
         ("text", STREAM, "the function 'text' is not callable"),
         (type, STREAM, "Python cannot read the parameters of <class 'type'>; wrap the function"),
         (mixed, JOIN, "annotated with different types"),
-        (batch, ALTS, "an Arrow batch can mix several inputs"),
+        (batch, ALTS, "an Arrow batch can mix inputs"),
         (batches, {**JOIN, "types": "t"}, "a join of Arrow batches cannot have filters"),
         (same, {**STREAM, "stateful": True}, "a stateful processor must take a DataFrame"),
         (

@@ -385,4 +385,4 @@ def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
             " processor, or use a function that takes messages"
         )
     if takes_binding(processor.function):
-        yield "an Arrow batch can mix several inputs, so it has no single binding; remove `binding`"
+        yield "an Arrow batch can mix inputs, so it has no binding; remove the parameter `binding`"

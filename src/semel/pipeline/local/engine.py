@@ -144,7 +144,7 @@ _STAGING_SECONDS: Final = 15 * 60.0
 
 
 class LocalCommitter(Committer):
-    """Commits each step with one request, under the next sequence of the producer.
+    """Commits each step with one request, under the producer's next sequence number.
 
     `begin` fences older instances of the processor. The server aborts their staged transactions.
     """

@@ -126,7 +126,7 @@ class Feed:
 
 
 class EndFeed(Feed):
-    """Requests the end of a stream: the stable offset or `limit`, whichever is smaller.
+    """Asks the server for the end of a stream: the stable offset or `limit`, whichever is smaller.
 
     This feed returns no messages. It serves engines that read the messages themselves.
     """
@@ -152,7 +152,7 @@ class EndFeed(Feed):
         return max(self._end - self.position, 0)
 
     def fetch(self) -> None:
-        """Request the end of the stream. The next step can read up to this end.
+        """Ask the server for the end of the stream. The next step can read up to this end.
 
         Raises StreamGone if the stream was deleted and created again.
         """

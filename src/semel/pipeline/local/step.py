@@ -196,7 +196,7 @@ class StepLoop:
     def _on_restart(self, step: Step) -> str:
         """Return the part of an error message that says what a restart will do with this step."""
         if self._is_at_most_once:
-            return "this step is lost: the processor is at-most-once; a restart runs the next step"
+            return "this step is lost, because it is at-most-once; a restart runs the next step"
         return f"a restart repeats the step from its beginning, with the same hash {step.hash}"
 
     def _commit(
