@@ -136,7 +136,7 @@ def test_a_bad_graph_is_refused_with_every_mistake(served: Served, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "has no graph; add the line"),
+        ("", "has no graph; add the line `graph = Graph('orders')`"),
         ("from semel.pipeline import Graph\na = Graph('a')\nb = Graph('b')", "select one with"),
         (
             "from semel.pipeline import Graph\na, b = Graph('a'), Graph('a')",

@@ -1,12 +1,12 @@
 """The broker: it decides every command and builds every frame of the journal.
 
-The broker does not write to the disk. It returns work orders, and the engine executes them. The
-broker does these steps of an append, which `docs/explanation/exactly-once.md` explains:
+The broker does not write to the disk. It returns work orders, and the engine executes them. These
+methods do the steps EO-2 to EO-7, which `docs/explanation/exactly-once.md` explains:
 
-    submit()      EO-2 decide, EO-3 apply, EO-4 delay the reply
-    next_group()  EO-5 return the bytes to write
-    written()     EO-6 send the replies
-    cut()         EO-7 return the rows of a checkpoint
+    submit()      decides a command (EO-2), applies its event (EO-3), delays the reply (EO-4)
+    next_group()  returns the bytes to write (EO-5)
+    written()     sends the replies (EO-6)
+    cut()         returns the rows of a checkpoint (EO-7)
 """
 
 from collections import Counter, deque
@@ -144,7 +144,7 @@ class Broker:
             self._park(command, reply)
 
     def _park(self, command: EngineCommand, reply: Reply) -> None:
-        """Queue a command that has to wait. Refuse it if too many commands are queued.
+        """Queue a command that has to wait, or refuse it if too many commands are queued.
 
         Later commands are queued as well, because commands must be executed in order.
         """
@@ -154,7 +154,7 @@ class Broker:
             self._parked.append((command, reply))
 
     def _execute(self, command: EngineCommand, reply: Reply) -> bool:
-        """Decide a command and add its event to the journal. Return False if it has to wait."""
+        """Decide a command and apply its event. Return False if the command has to wait."""
         if self._appender.pending_bytes > GROUP_BYTES_MAX:
             return False
         if not (self._expiry.is_idle or self._expire_before(command)):
@@ -171,7 +171,7 @@ class Broker:
         return self._commit(decide(self.state, command), command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
-        """Add a decision's event to the journal and apply it. Return False if there is no room."""
+        """Add an event to the journal and apply it. Return False if the journal has no room yet."""
         event = decision.event
         if event is None:
             self._release(reply, decision.outcome)
@@ -243,7 +243,7 @@ class Broker:
                     self._expiry.watch(stream)
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
-        """EO-4. Reply when everything that `result` depends on is durable. Refusals wait too."""
+        """Send `result`, even a refusal, when everything that it depends on is durable (EO-4)."""
         if self._appender.has_facts:
             self._open.replies.append((reply, result))
         elif self._flying is not None and self._flying.is_synced:
@@ -268,9 +268,9 @@ class Broker:
         return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """Abort overdue transactions that a command affects, then add stored facts to the command.
+        """Return the command with the stored facts that its decision needs. Raises ReadFailed.
 
-        Return the new command, or None if the command has to wait. Raises ReadFailed.
+        First abort the overdue transactions that it affects. Return None if it has to wait.
         """
         txns = affected_txns(self.state, command)
         is_ready = all(self._end_if_due(txn, command.now_ms) for txn in txns)
@@ -299,7 +299,7 @@ class Broker:
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
-        """EO-5. Return the next write group. Return None during a write, or if there is no work."""
+        """Return the next write group (EO-5), or None during a write or if none is needed."""
         if self._flying is not None:
             return None
         group = self._appender.take()
@@ -317,7 +317,7 @@ class Broker:
     def written(self, group: WriteGroup) -> None:
         """Record that a write group was written. If it was also synced, it is durable (EO-6).
 
-        In both cases, make the group's messages visible to readers and send the group's replies.
+        Make the group's messages visible to readers, and send the group's replies.
         """
         flying, self._flying = self._flying, None
         assert flying is not None
@@ -356,7 +356,7 @@ class Broker:
 
     @property
     def needs_room(self) -> bool:
-        """True if the writer should try to allocate a spare segment or the reserve."""
+        """True if the writer should try to allocate a spare segment or to reserve disk space."""
         return self.is_full or not self._appender.has_spare
 
     @property
@@ -366,7 +366,7 @@ class Broker:
 
     @property
     def durable(self) -> int:
-        """The durable watermark."""
+        """The durable watermark: the LSN up to which the journal is durable."""
         return self._appender.durable
 
     @property
@@ -402,13 +402,13 @@ class Broker:
         )
 
     def cut_done(self, dead: list[int]) -> None:
-        """Record that a cut is committed. After this, the segments in `dead` can be unlinked."""
+        """Record that a checkpoint is committed. The segments in `dead` can now be unlinked."""
         self._index.finish_cut()
         self._txn_history.finish_cut()
         self._segments.remove(dead)
 
     def cut_failed(self, cut: Cut) -> None:
-        """Record that the store had no space for `cut`. The next cut includes the same changes."""
+        """Record that a checkpoint had no space. The next checkpoint includes the same changes."""
         self._index.undo_cut()
         self._txn_history.undo_cut()
         self.state.dirty.absorb(cut.dirty)

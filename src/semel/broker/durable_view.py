@@ -324,8 +324,8 @@ class BrokerReader:
     def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
         """Split a range of offsets into parts. Each part is stored in one stream.
 
-        Return (stream number, start, end) for each part, sorted by offset. A fork's source stores
-        the offsets before the fork's start.
+        Return (stream number, start, end) for each part, sorted by offset. The messages
+        before a fork's start are stored in the fork's source.
         """
         pieces: list[tuple[int, int, int]] = []
         row = view.row

@@ -235,7 +235,8 @@ class Engine:
     def has_stream(self, path: str) -> bool:
         """Return True if the state has the stream, even if the stream is not durable yet.
 
-        If a response depends on the result, send it in the reply to a later `submit` or `ask`.
+        A response that depends on the result must wait for the reply to a later `submit` or `ask`,
+        because that reply is sent only when the state is durable.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
@@ -256,7 +257,7 @@ class Engine:
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the pending transaction at a stream's stable offset, even if not durable yet."""
+        """Return the pending transaction that holds back a stream's stable offset, or None."""
         return holding_view(self.broker.state, path)
 
     def wait(
@@ -343,9 +344,9 @@ class Engine:
             self._written(group, self._write(group))
 
     def _is_worth_a_thread(self, group: WriteGroup) -> bool:
-        """Return True if a group should be written on the thread, and False if on the loop.
+        """Return True if the thread should write a group, and False if the loop should write it.
 
-        A fast, idle disk syncs a single frame in less time than a thread takes to wake up.
+        On a fast, idle disk, the loop writes a single frame faster than the thread can wake up.
         """
         if not group.is_synced:
             return False
@@ -372,11 +373,11 @@ class Engine:
         self._flush_soon()
 
     def _look_for_room(self) -> None:
-        """Try again to allocate the spare segment and the reserve.
+        """Try again to allocate the spare segment and the reserved disk space.
 
-        If the last checkpoint had no space, remove the reserve instead. If the disk is full, begin
-        a checkpoint, because only a checkpoint frees the space of deleted messages. Raises
-        DiskFailed if the data directory no longer exists.
+        If the last checkpoint had no space, free the reserved space instead. If the disk is full,
+        begin a checkpoint, because only a checkpoint frees the space of deleted messages.
+        Raises DiskFailed if the data directory no longer exists.
         """
         if not self._directory.disk.is_there():
             raise DiskFailed("the data directory was deleted while the process was running")
@@ -488,7 +489,7 @@ def _settle(future: asyncio.Future[T], result: T) -> None:
 
 
 def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:
-    """Commit a cut. Return the segments that are no longer needed, or None if the store is full."""
+    """Commit a checkpoint. Return the unneeded segments, or None if the store is full."""
     try:
         return commit_cut(store, cut)
     except StoreFull:

@@ -54,8 +54,8 @@ def affected_paths(command: EngineCommand) -> list[str]:
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
     """Return the pending transactions that a command affects.
 
-    A Begin by a producer affects all transactions of that producer, because they can conflict. A
-    sink's transactions never conflict. A Begin by a sink's task therefore affects only the
+    A producer's transactions can conflict with each other, so a Begin by a producer affects all of
+    them. A sink's transactions never conflict, so a Begin by a sink's task affects only the
     transaction with the same id.
     """
     ids = dict.fromkeys(_ids_of(command))
@@ -134,10 +134,9 @@ class Lookups:
         return replace(named, remembered=outcome, last_epoch=last_epoch)
 
     def _add_stored(self, command: Create) -> Create | None:
-        """Return the command with the stored append that the fork's sub-offset splits.
+        """If the fork's sub-offset splits a stored append, add that append to the command.
 
-        Return the command unchanged if there is no append to split. Return None if the append is
-        not durable yet. Raises ReadFailed.
+        Return the command, or None if the append is not durable yet. Raises ReadFailed.
         """
         fork = command.fork
         if fork is None or not fork.sub_offset or fork.offset is None:

@@ -94,7 +94,7 @@ def _check(options: AppendOptions) -> None:
     others = (options.epoch, options.seq, options.idempotency_key, options.if_match)
     is_fitting = all(other is None for other in (*others, options.content_type))
     if options.data not in (None, "-") or options.close or not is_fitting:
-        raise CommandRefused("--lines can be used only with --file, --producer, --key and --header")
+        raise CommandRefused("only --file, --producer, --key and --header can be used with --lines")
 
 
 @contextmanager
@@ -190,8 +190,8 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
     If DATA is `-`, the data is read from standard input. In a JSON stream, each element of an array
     is one message. --json affects only the output.
 
-    If a response is lost, the request is repeated until --timeout, but stored only once. It is not
-    repeated if the stream does not recognise duplicates.
+    If a response is lost, the request is repeated until --timeout, and the data is stored only
+    once. If the stream does not recognise duplicates, the request is not repeated.
     """
     options = AppendOptions(**values)
     if options.lines:
@@ -256,7 +256,7 @@ def _with_extras(content_type: str, body: bytes, options: AppendOptions) -> byte
     if is_json_type(content_type):
         batch = split_json(body)
         if not isinstance(batch, Batch) or batch.count != 1:
-            reason = batch if isinstance(batch, str) else "the JSON array has none or several"
+            reason = batch if isinstance(batch, str) else "the array has 0 or several elements"
             raise CommandRefused(f"--key and --header require exactly one message: {reason}")
         body = batch.payload
     try:

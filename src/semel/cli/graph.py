@@ -86,7 +86,7 @@ def load_graph(file: Path, name: str | None = None) -> Graph:
             raise CommandRefused(f"{file} has no graph {name!r}; the file has {listed}")
         return graphs[name]
     if len(graphs) != 1:
-        advice = "select one with --graph" if graphs else "add the line graph = Graph('orders')"
+        advice = "select one with --graph" if graphs else "add the line `graph = Graph('orders')`"
         raise CommandRefused(f"{file} has {listed}; {advice}")
     return next(iter(graphs.values()))
 
@@ -192,7 +192,7 @@ def run_command(
 
 @contextmanager
 def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
-    """Make SIGTERM stop the runner cleanly within the block. Service managers send SIGTERM."""
+    """While the block runs, SIGTERM stops the runner cleanly. Service managers send SIGTERM."""
     # Only the main thread can set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
 """The child process of `local()`: a `semel serve` that ends when its parent process ends.
 
-The child's standard input is a pipe from the parent. The pipe is closed when the parent ends. Then
-the child removes the temporary directory that is its first argument (empty if there is none).
+The first argument is a temporary directory or empty. The standard input is a pipe from the parent.
+When the parent ends, the pipe is closed, and the child removes the directory and ends.
 """
 
 import os

@@ -220,8 +220,8 @@ def error_report(error: ClientError) -> CommandRefused:
     if isinstance(error, errors.Indeterminate):
         return CommandRefused(
             f"{error.message}; it is unknown whether the server applied the request; check this"
-            " before you repeat the request; an append can be repeated safely with"
-            " --idempotency-key, or with --producer, --epoch and --seq",
+            " before you repeat the request; an append with --idempotency-key, or with --producer,"
+            " --epoch and --seq, can be repeated safely",
             EXIT_UNAVAILABLE,
         )
     if isinstance(error, errors.Unavailable) and error.status is not None:

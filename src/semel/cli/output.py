@@ -133,7 +133,7 @@ def print_facts(
 ) -> None:
     """Print names and values, one pair per line. Omit the pairs whose value is None.
 
-    If `is_json`, print `document` as JSON instead. If `document` is None, print `facts` as JSON.
+    If `is_json`, print `document` as JSON instead, or `facts` as JSON if `document` is None.
     """
     if is_json:
         write_stdout(json_line(facts if document is None else document))

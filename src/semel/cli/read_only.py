@@ -49,7 +49,7 @@ class ReadOnlyDisk:
 class _Reader(LmdbReader):
     """Reads a checkpoint. A missing table is read as an empty table.
 
-    If the missing table should have rows, the checkpoint's digest does not match.
+    A checkpoint that has lost rows is still recognised, because its digest does not match.
     """
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -84,9 +84,9 @@ def _open_filled_copy(file: str) -> lmdb.Environment:
 class ReadOnlyStore:
     """The checkpoint of a directory, opened for reading only.
 
-    `is_shared` means that a server uses the directory. This reader then registers in LMDB's reader
-    table, so that the server does not reuse pages that are being read. Otherwise nothing is
-    written to the directory.
+    `is_shared` means that a server uses the directory. In that case, this reader registers in
+    LMDB's reader table, so that the server does not reuse pages that are being read. Otherwise
+    nothing is written to the directory.
     """
 
     def __init__(self, path: str, *, is_shared: bool) -> None:

@@ -55,7 +55,7 @@ from semel.wire.headers import print_instant
 @click.option(
     "--fork-sub-offset",
     type=click.IntRange(min=0),
-    help="The fork also shares this many bytes (JSON stream: messages) of the next append.",
+    help="The fork also shares this many bytes (JSON: messages) of the append at --fork-offset.",
 )
 @remote
 def create_command(client: Client, path: str, *, is_json: bool, **options: Any) -> None:

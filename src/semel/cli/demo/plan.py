@@ -124,7 +124,7 @@ class Plan(Struct, frozen=True):
         return Order(number, at, _ITEMS[item], 100 + rest % 99_900)
 
     def kill_points(self) -> list[int]:
-        """Return the numbers of confirmed orders at which the server is killed."""
+        """Return how many orders must be confirmed before each kill of the server."""
         width = self.orders / (self.server_kills + 1)
         shifts = (draw_number(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]

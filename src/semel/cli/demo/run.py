@@ -110,9 +110,9 @@ class Driver:
         self._process.stdin.close()
 
     def _last_error(self) -> str:
-        """Return the last error in the log. Python logs its error after Java."""
+        """Return the last error in the log, and the path of the log."""
         lines = self._log.read_text(errors="replace").splitlines()
-        errors = [line for line in lines if _ERROR.match(line)]
+        errors = [line for line in lines if _ERROR.match(line)]  # Python logs after Java
         return f"{errors[-1] if errors else 'no error message'} (see the log {self._log})"
 
 
@@ -247,7 +247,7 @@ class LaneResult(Struct, frozen=True):
 
 
 class RunFacts(Struct, frozen=True):
-    """The number of kills and the duration of a run. Each kill affects all lanes."""
+    """The number of kills and the duration of a run. Each kill affects both ways of writing."""
 
     server_kills: int
     driver_kills: int
@@ -294,7 +294,7 @@ class DemoRun:
         self._client: Client
 
     def run(self) -> tuple[list[LaneResult], RunFacts]:
-        """Run the plan. Return one result for each lane, and the facts about the run.
+        """Run the plan. Return one result for each way of writing, and the facts about the run.
 
         All processes have ended when this returns or raises.
         """
