@@ -36,7 +36,7 @@ def txn_command() -> None:
 @click.option(
     "--stream",
     type=Path(),
-    help="List only transactions that can write to this stream or move a group's position.",
+    help="List only transactions that can write to this stream or move a group's position in it.",
 )
 @remote
 def list_txns_command(
@@ -63,7 +63,7 @@ def _owner(txn: Mapping[str, Any]) -> str:
 
 
 def _holds(txn: Mapping[str, Any]) -> str:
-    """List the streams whose readers wait for the transaction, and the offset where they wait."""
+    """List each stream whose readers wait for the transaction, with the offset where they wait."""
     return ", ".join(
         f"{path} from {part['first_offset']}"
         for path, part in txn["streams"].items()
@@ -152,7 +152,7 @@ def groups_command() -> None:
 @click.argument("group")
 @remote
 def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
-    """Show the positions, pending moves and pinned step of a group."""
+    """Show a group's positions, their pending changes, and the group's pinned step."""
     document = client.run(calls.show_group(client.site, group))
     if is_json:
         write_stdout(json_line(document))
@@ -203,7 +203,7 @@ def sinks_command() -> None:
 def list_sinks_command(client: Client, *, is_json: bool) -> None:
     """List the sinks.
 
-    Prints a table on a terminal. Otherwise prints one app per line.
+    Prints a table on a terminal. Otherwise prints the id of each sink, one per line.
     """
     sinks = client.run(calls.list_sinks(client.site))
     names = ("app", "query_id", "last_version", "open_transactions")

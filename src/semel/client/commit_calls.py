@@ -115,9 +115,9 @@ class CommitId(Struct, frozen=True):
 class Parts(Struct, frozen=True):
     """The content of a commit.
 
-    `appends` maps each stream to the values to append. `offsets` maps each group to its moves.
-    `expects` maps each stream to the tail that it must have. `transactions` lists the tokens of
-    staged transactions to commit.
+    `appends` maps each stream to the values to append. `offsets` maps each group to its new
+    positions. `expects` maps each stream to the tail that it must have. `transactions` lists the
+    tokens of staged transactions to commit.
     """
 
     appends: Mapping[str, Iterable[Any]] = {}
@@ -196,7 +196,7 @@ def commit_known_parts(
 def commit_version_known(
     streams: KnownStreams, version: Version, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
-    """Commit a version. A move to a message's offset is sent with a condition.
+    """Commit a version. If it moves a group to a message's offset, the move has a condition.
 
     The condition is that the group is still at the position that the message's reader expects.
     Other moves are sent unchanged. The server refuses a move without a condition if a different

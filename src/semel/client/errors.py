@@ -2,17 +2,17 @@
 
     SemelError
     ├── Refused                  the server refused; nothing was applied if `applied` is "no"
-    │   ├── BadRequest           400 and similar: correct the call
+    │   ├── BadRequest           the request is invalid: correct the call
     │   │   ├── OffsetBeyondTail
     │   │   └── TooLarge
     │   ├── Unauthorized · Forbidden
     │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed
     │   ├── ConfigConflict · ContentTypeConflict · StreamSeqConflict
     │   ├── PreconditionFailed   the tail is `next_offset`, not the offset in If-Match
-    │   ├── OffsetTrimmed        start at `head`
+    │   ├── OffsetTrimmed        the messages there were trimmed; start at `head`
     │   ├── ProducerRefused      the sequence or epoch does not match the producer's state
     │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
-    │   │   ├── SequenceGap      sequence `expected` is missing; `received` was sent
+    │   │   ├── SequenceGap      sequence `expected` must be stored before `received`
     │   │   ├── BatchOverlap     only the sequences up to `last_seq` are stored
     │   │   ├── ProducerExpired  the producer was idle too long; use an epoch above `current_epoch`
     │   │   ├── RestartAmbiguous
@@ -23,16 +23,16 @@
     │   │   ├── TransactionFenced        a newer instance owns the producer (also a ProducerFenced)
     │   │   ├── TransactionCommitted     the transaction is committed and cannot be aborted
     │   │   ├── InvalidTransactionState · UnknownTransaction · ConcurrentTransactions
-    │   │   ├── PartitionNotInTransaction · TooManyTransactions
-    │   │   └── BranchIncomplete · BranchMissing
+    │   │   └── PartitionNotInTransaction · TooManyTransactions · BranchIncomplete · BranchMissing
     │   ├── PositionRefused      the position of `group` in `stream` cannot be moved
     │   │   ├── PositionConflict the position has moved since it was read; it is now at `offset`
     │   │   └── UnstableOffsets  a pending transaction can still move the position
     │   ├── StreamInTransaction · OffsetUnstable   a pending transaction has messages in the stream
-    │   ├── SinkRefused          CheckpointDiverged · AppBound · VersionForgotten
+    │   ├── SinkRefused          a sink's commit conflicts with an earlier commit
+    │   │   └── CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used before with a different payload
     │   ├── NotSupported         the server is not semel and does not support this call
-    │   ├── LimitReached         try again after `retry_after`, or delete something
+    │   ├── LimitReached         the server has reached a limit; try again after `retry_after`
     │   │   └── DiskFull
     │   └── CorruptData          the stored data is corrupt
     ├── Unavailable              nothing was applied: the server is unreachable or overloaded
@@ -247,9 +247,9 @@ class BatchOverlap(ProducerRefused):
 
 
 class RestartAmbiguous(ProducerRefused):
-    """A bare producer sent a stored sequence again with a different payload.
+    """A producer that sends no epoch and no session has sent a stored sequence again.
 
-    The producer has probably restarted and uses its old sequences for new messages.
+    The payload is different or can no longer be compared. The producer may have restarted.
     """
 
 
@@ -340,7 +340,7 @@ class PositionRefused(Refused):
 
 
 class PositionConflict(PositionRefused):
-    """The position has moved since it was read, or the stream was deleted or created again.
+    """The group's position has changed since it was read, or the stream was deleted.
 
     `reason` is one of:
 

@@ -1,4 +1,4 @@
-"""Flows that read and move a group's positions, and that pin its steps. They use no sockets."""
+"""Flows that read and set a group's positions and its pinned step. They use no sockets."""
 
 import time
 from collections.abc import Callable, Container, Sequence
@@ -73,7 +73,7 @@ def stable_positions(
     seconds_max: float = STABLE_SECONDS_MAX,
     clock: Callable[[], float] = time.monotonic,
 ) -> Flow[Positions]:
-    """Return the group's positions once no pending transaction can move it in these streams.
+    """Return a group's positions once no pending transaction can change those in `paths`.
 
     The wait also ends after `seconds_max` seconds, or when the transactions' deadlines have passed,
     even if some are still pending. Transactions whose token is in `own` are ignored.
@@ -103,14 +103,14 @@ def _token(move: schema.PendingMove) -> str:
 
 
 def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Positions]:
-    """Move the group in all of these streams or in none of them. Return its positions.
+    """Set the group's position in all of these streams or in none. Return its positions.
 
-    A move without conditions is sent with the current version of the position, and sent again if
-    the version has changed. Otherwise a retry after a lost response could undo other clients'
-    moves.
+    If a move has no condition, the flow adds one: the position must not have changed since the flow
+    read it. If it has changed, the flow tries again. Without this condition, a retry after a lost
+    response could undo other clients' moves.
 
     Raises PositionConflict if a condition does not hold. Raises Indeterminate if it is unknown
-    whether the group was moved.
+    whether the position was set.
     """
     if not moves:
         raise ValueError("no position is given; pass at least one stream and its offset")
@@ -163,7 +163,7 @@ def _indeterminate(group: str) -> Indeterminate:
 
 
 def _guarded(move: Move, path: str, page: Positions) -> Move:
-    """Return the move with a condition: the position is still the one in `page`.
+    """Add a condition to a move: the group's position must still be the one in `page`.
 
     A move that already has conditions is returned unchanged.
     """
@@ -274,7 +274,7 @@ def cursor_of(message: Message) -> GroupCursor:
 
 
 class GroupReader(PageReader):
-    """A reader that starts at a group's position. Committing a message moves the group."""
+    """A reader that starts at a group's position. Committing a message moves the position."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The group positions that a client has read, and the conditions that it sends with its moves.
 
-The client sends an expected offset with each move of a group, because another reader could have
-moved the group. The expected offset is the position at which the message's reader began, or the
-position to which this reader's messages last moved the group.
+When a message is committed, the group moves to the offset after it. With this move, the client
+sends the offset at which it expects the group, because another reader could have moved the group.
+The expected offset is where the message's reader began, or where its last commit moved the group.
 
 Every message and every `next_offset` refers to its reader. Any thread or task can therefore commit
 the message. This module uses no sockets.
@@ -42,9 +42,9 @@ class KnownPosition:
     def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
         """Return the move to send: (from, to, incarnation, version).
 
-        If the group was already moved to `to` or beyond, the move is a repeated move. It then has
-        the `from` and the `version` of the first known position, so that the server recognises the
-        repeated commit or refuses the move.
+        If the group was already moved to `to` or beyond, this move is a repetition. In that case
+        `from` and `version` are those of the first known position, so that the server recognises
+        the repeated commit or refuses the move.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -103,7 +103,7 @@ class ReadPosition:
         self._known[group] = position
 
     def known(self, group: str) -> KnownPosition:
-        """Return the position that `group` must have when a message of this reader moves it."""
+        """Return the position that `group` must have when a message of this reader is committed."""
         position = self._known.get(group)
         if position is None:
             position = self._known[group] = KnownPosition(self.start, self._version(group))
@@ -170,8 +170,8 @@ class KnownPositions:
 
         If the offset comes from a message, this is the position that the message's reader has read.
 
-        A number or a copied offset does not refer to a reader. Then the result depends on how many
-        tails this client has opened for the group in this stream:
+        A number or a copied offset does not refer to a reader. For these, the result depends on
+        how many tails this client has opened for the group in this stream:
 
         - one: the position that this tail has read;
         - none: the position to which this client has moved the group, or 0;
@@ -185,9 +185,9 @@ class KnownPositions:
             positions = self._read.get(name, [])
             if len(positions) > 1:
                 raise ValueError(
-                    f"this client has opened several tails of {path} for the group {group}; it is"
-                    " unknown which tail the offset comes from; use txn.commit_message(message),"
-                    " pass the message's next_offset object itself, or pass (from, to)"
+                    f"the offset could belong to any of several tails of {path} for the group"
+                    f" {group}; use txn.commit_message(message), or pass (from, to) or the message's"
+                    " next_offset object itself"
                 )
             if positions:
                 return positions[0]
@@ -288,7 +288,7 @@ class MovePlanner:
     def _on(
         self, name: PositionName, pending: _Pending, position: KnownPosition | None, to: int
     ) -> tuple[Move, _Pending]:
-        """Return a move to `to` that starts at the target of a pending move.
+        """Plan a move to `to` that starts at the target of a pending move.
 
         If `to` is before that target, the group stays at the target.
         """

@@ -2,7 +2,7 @@
 
 One request commits the outputs together with the group's position in the input. The server refuses
 the request if the group is not at the expected position. Outputs are therefore stored exactly for
-the messages before the stored position. After a restart, processing continues there.
+the messages before the stored position. After a restart, processing continues at this position.
 """
 
 from collections import deque

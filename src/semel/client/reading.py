@@ -146,7 +146,7 @@ class PageReader:
         has_moved = page.next_offset != self.offset
         if page.messages and not has_moved:
             raise errors.ProtocolError(
-                f"the response to a read at {self.offset} has messages, but the same next offset"
+                f"a read at {self.offset} returned messages, but the next offset is the same"
             )
         self.offset, self._cursor = page.next_offset, page.cursor
         self.has_begun = True

@@ -55,8 +55,8 @@ class AsyncClient:
     A request is sent again only if that is safe, and at most `retries` times. With `retries=None`,
     only the timeout limits the retries.
 
-    `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. `gzip` requests
-    compressed responses. This helps only on slow networks.
+    `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. With
+    `gzip=True`, the client asks for compressed responses. This helps only on slow networks.
 
     Libraries that build on the client can use `url`, `timeout`, `run` and `run_until_stopped`. The
     other attributes, and the method `registered`, are internal.
@@ -274,15 +274,16 @@ class AsyncClient:
         transactions: Sequence[str] = (),
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
-        """Append to several streams and move groups in one commit: all or nothing.
+        """Append to streams and set the positions of groups, in one commit: all or nothing.
 
         `producer_id`, `epoch` and `seq` identify the commit. `seq` counts 0, 1, 2, and so on. A
         repeated call changes nothing, even after a crash. It returns the first result, with
         `duplicate` set.
 
         `appends` maps each stream to its values. `offsets` maps each group to a mapping from
-        streams to new offsets. An offset is a message's `next_offset` or a pair (from, to). Raises
-        PositionConflict if the group was moved after the message was read, or is not at `from`.
+        streams to new positions. Each of these is a message's `next_offset` or a pair (from, to).
+        Raises PositionConflict if the group is not at `from`, or if its position has changed since
+        the message was read.
 
         `if_` maps each stream to the tail that it must have. `transactions` lists the tokens of
         this producer's staged transactions that are committed too.
@@ -340,9 +341,9 @@ class AsyncClient:
         live=False, return when the present tails are reached.
 
         Raises TooLarge if the outputs of one message do not fit into a commit. Raises
-        PositionConflict if another client moves the group. Raises TransactionFenced if a newer
-        instance with the same `producer_id` has begun. The default `producer_id` is derived from
-        the group and the inputs.
+        PositionConflict if another client changes the group's position. Raises TransactionFenced if
+        a newer instance with the same `producer_id` has begun. The default `producer_id` is derived
+        from the group and the inputs.
 
         `timeout` limits only the first responses. After that, the call waits while the server is
         unreachable.

@@ -28,7 +28,7 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
     There are three sources for the epoch:
 
     - The caller passes `epoch`.
-    - If `is_claiming`, the epoch is the stored epoch plus one. `session` distinguishes two
+    - If `is_claiming`, the epoch is the server's stored epoch plus one. `session` distinguishes two
       instances that use the same epoch.
     - Otherwise the server assigns the next epoch to each new session.
     """

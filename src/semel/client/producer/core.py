@@ -16,8 +16,8 @@ These rules ensure that every message is stored exactly once:
 4. After a refusal that allows a retry, nothing is sent until every batch in flight has a response.
    Then all refused batches are sent again.
 5. A fatal refusal ends the producer, because the server would refuse every later sequence.
-6. The producer moves to a higher epoch only at the start, and only if no batch is perhaps stored
-   with the old epoch. Otherwise that batch could be stored twice.
+6. The producer moves to a higher epoch only at the start, and only if no batch can have been
+   stored with the old epoch. Otherwise that batch could be stored twice.
 """
 
 from collections import deque
@@ -369,9 +369,8 @@ class ProducerCore:
     def _is_own_gap(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Return True if `error` is a sequence gap that a retry of earlier batches will close.
 
-        The server refuses a batch with a gap if an earlier batch in flight was refused or
-        overtaken. The gap is fatal if the missing sequence was already confirmed when `batch` was
-        sent.
+        The server reports a gap if an earlier batch in flight was refused or arrives later.
+        The gap is fatal if the missing sequence was already confirmed when `batch` was sent.
         """
         if not isinstance(error, SequenceGap):
             return False
@@ -383,7 +382,7 @@ class ProducerCore:
     def _can_send_again(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Prepare a refused batch to be sent again. Return False if that is not possible.
 
-        To prepare the batch, remove the messages that are already stored, or increase the epoch.
+        This removes the messages that are already stored, or increases the epoch.
         """
         if isinstance(error, BatchOverlap):
             return self._remove_stored(batch, error.last_seq)
@@ -434,7 +433,7 @@ class ProducerCore:
     def _fail(self, error: ClientError, refused: ProducerBatch | None = None) -> None:
         """Fail the producer. Report every batch as stored or as failed.
 
-        `refused` is the batch whose response caused the failure, if there is one.
+        `refused` is the batch whose response caused the failure, or None.
         """
         self.failure = error
         if refused is not None and isinstance(error, ProducerFenced):

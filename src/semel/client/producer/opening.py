@@ -102,8 +102,8 @@ class OpenResult(Struct, frozen=True):
 def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenResult]:
     """Claim the producer or read its stored state. Also read the stream's media type.
 
-    The producer is claimed unless the caller passed an epoch, the server does not support claims,
-    or the stream does not recognise duplicates.
+    The producer is not claimed if the caller passed an epoch, if the server does not support
+    claims, or if the stream does not recognise duplicates.
     """
     info = yield from calls.head()
     if not calls.is_semel:
@@ -157,7 +157,7 @@ class ProducerOptions(TypedDict, total=False):
       the server assigns the next epoch, and fences earlier instances when the producer starts. With
       your own epoch, only the first stored append fences them. Until then an earlier instance can
       still store messages, and `cursor` can be out of date.
-    - `auto_claim`: use the stored epoch plus one. This is for servers that do not assign epochs.
+    - `auto_claim`: for servers that do not assign epochs. The server's stored epoch plus one is used.
     - `mode`: "dense" or "sparse". In sparse mode you pass a sequence with each message. Sequences
       must increase, but can have gaps.
     - `max_in_flight`: the maximum number of batches that are sent and have no response yet.
@@ -216,8 +216,8 @@ class BodyEncoder:
     """Encodes values as messages, and messages as request bodies, for one media type.
 
     JSON messages are encoded as a JSON array. For any other media type, semel gets several messages
-    in its batch format, and other servers get the messages concatenated. Messages with extras are
-    always encoded in the batch format.
+    in its batch format, and other servers get the messages concatenated. Messages with extras
+    (a key, headers or a timestamp) are always encoded in the batch format.
     """
 
     def __init__(self, content_type: str, *, is_semel: bool) -> None:
@@ -406,9 +406,9 @@ class ProducerIdentity:
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
         """Return True if an earlier instance may have stored the reported duplicate.
 
-        This is possible only if the caller passed the epoch. An earlier instance can then have
-        stored different messages with the same epoch and sequence. A server that cannot compare
-        payloads reports the new messages as duplicates.
+        This is possible only if the caller passed the epoch. In that case an earlier instance can
+        have stored different messages with the same epoch and sequence. A server that cannot
+        compare payloads reports the new messages as duplicates.
         """
         if self._settings.epoch is None or self._is_sparse or self._is_ours:
             return False
@@ -418,7 +418,7 @@ class ProducerIdentity:
         return not batch.is_indeterminate
 
     def is_ambiguous(self, batch: ProducerBatch) -> bool:
-        """Return True if either this instance or an earlier one may have stored `batch`."""
+        """Return True if it is unknown whether this instance or an earlier one stored `batch`."""
         is_at_start = self._settings.is_claiming and not self.is_established
         return is_at_start and batch.is_indeterminate and not (self._is_unused or self._is_sparse)
 

@@ -50,7 +50,7 @@ class ProducerConnection(asyncio.Protocol):
     `on_responses` is called with the connection, the new responses and an error. The error is None
     while the connection is open. When the connection ends, the error says why.
 
-    `quiet_since` is the time at which the wait for a response began, or the last bytes arrived.
+    `quiet_since` is when the wait for a response began or, if later, when the last bytes arrived.
     """
 
     def __init__(self, on_responses: OnResponses) -> None:
@@ -416,7 +416,7 @@ class ProducerFacade:
     # ---- checks ----------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raise the producer's failure if it has failed, and ClientClosed if it is closed."""
+        """Raise the failure if the producer has failed, and ClientClosed if it is closed."""
         failure = self._core.failure
         if failure is not None:
             self._is_raised = True
@@ -425,7 +425,7 @@ class ProducerFacade:
             raise ClientClosed("the producer is closed")
 
     def _check_settled(self, *, is_again: bool) -> None:
-        """Raise the producer's failure if it has failed and the caller has set no `on_error`.
+        """Raise the failure if the producer has failed and the caller has set no `on_error`.
 
         A failure that was already raised is raised again only if `is_again` is True.
         """
