@@ -26,7 +26,7 @@ class KnownPosition:
     """A group's position in one stream, as far as the client knows it.
 
     `version` is None if it is unknown, for example after a repeated commit. `incarnation` is None
-    until a message was read. `possible_offsets` holds the targets of moves that got no response,
+    until a message is read. `possible_offsets` holds the targets of moves that got no response,
     because the group can be at any of these offsets.
     """
 
@@ -186,8 +186,8 @@ class KnownPositions:
             if len(positions) > 1:
                 raise ValueError(
                     f"the offset could belong to any of several tails of {path} for the group"
-                    f" {group}; use txn.commit_message(message), or pass (from, to) or the message's"
-                    " next_offset object itself"
+                    f" {group}; use txn.commit_message(message), or pass (from, to) or the"
+                    " message's next_offset object itself"
                 )
             if positions:
                 return positions[0]

@@ -178,7 +178,7 @@ class AsyncClient:
     async def register_producer(
         self, id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> Registration:
-        """Register a producer and return its id and next epoch. Older instances are fenced.
+        """Register a producer, fence its older instances, and return its id and new epoch.
 
         If `id` is None, the server generates an id.
         """

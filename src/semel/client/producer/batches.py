@@ -88,8 +88,8 @@ class BatchAck(Struct, frozen=True):
 
     - `count`: the number of messages in the batch.
     - `seq`: the batch's sequence, or the sequence of its last message in sparse mode.
-    - `next_offset`: the offset after the batch. None for a duplicate so old that the server no
-      longer knows its offset.
+    - `next_offset`: the offset after the batch. It is None for an old duplicate whose offset the
+      server no longer knows.
     - `duplicate`: True if an earlier attempt or an earlier instance stored the batch.
     - `cursor`: the cursor stored with the batch, or None.
     - `offset`: the offset of the batch's first message. It is None if `next_offset` is None, or if

@@ -157,7 +157,7 @@ class ProducerOptions(TypedDict, total=False):
       the server assigns the next epoch, and fences earlier instances when the producer starts. With
       your own epoch, only the first stored append fences them. Until then an earlier instance can
       still store messages, and `cursor` can be out of date.
-    - `auto_claim`: for servers that do not assign epochs. The server's stored epoch plus one is used.
+    - `auto_claim`: for servers that assign no epochs. The server's stored epoch plus one is used.
     - `mode`: "dense" or "sparse". In sparse mode you pass a sequence with each message. Sequences
       must increase, but can have gaps.
     - `max_in_flight`: the maximum number of batches that are sent and have no response yet.
@@ -394,7 +394,7 @@ class ProducerIdentity:
         """Move to a higher epoch if an earlier instance has used this epoch and sequence 0.
 
         Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. In
-        that case `batch` itself is not stored.
+        that case `batch` itself is not stored yet.
 
         The epoch stays the same if this instance itself may have stored the batch. With a new
         epoch, such a batch would be stored twice.
