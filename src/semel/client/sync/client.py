@@ -56,8 +56,8 @@ class Client:
     A request is sent again only if that is safe, and at most `retries` times. With `retries=None`,
     only the timeout limits the retries.
 
-    `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. `gzip` requests
-    compressed responses. This helps only on slow networks.
+    `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. With
+    `gzip=True`, the client asks for compressed responses. This helps only on slow networks.
 
     Libraries that build on the client can use `url`, `timeout`, `run` and `run_until_stopped`. The
     other attributes, and the method `registered`, are internal.
@@ -178,7 +178,7 @@ class Client:
     def register_producer(
         self, id: str | None = None, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> Registration:
-        """Register a producer and return its id and next epoch. Older instances are fenced.
+        """Register a producer, fence its older instances, and return its id and new epoch.
 
         If `id` is None, the server generates an id.
         """
@@ -272,15 +272,16 @@ class Client:
         transactions: Sequence[str] = (),
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
-        """Append to several streams and move groups in one commit: all or nothing.
+        """Append to streams and set the positions of groups, in one commit: all or nothing.
 
         `producer_id`, `epoch` and `seq` identify the commit. `seq` counts 0, 1, 2, and so on. A
         repeated call changes nothing, even after a crash. It returns the first result, with
         `duplicate` set.
 
         `appends` maps each stream to its values. `offsets` maps each group to a mapping from
-        streams to new offsets. An offset is a message's `next_offset` or a pair (from, to). Raises
-        PositionConflict if the group was moved after the message was read, or is not at `from`.
+        streams to new positions. Each of these is a message's `next_offset` or a pair (from, to).
+        Raises PositionConflict if the group is not at `from`, or if its position has changed since
+        the message was read.
 
         `if_` maps each stream to the tail that it must have. `transactions` lists the tokens of
         this producer's staged transactions that are committed too.
@@ -338,9 +339,9 @@ class Client:
         live=False, return when the present tails are reached.
 
         Raises TooLarge if the outputs of one message do not fit into a commit. Raises
-        PositionConflict if another client moves the group. Raises TransactionFenced if a newer
-        instance with the same `producer_id` has begun. The default `producer_id` is derived from
-        the group and the inputs.
+        PositionConflict if another client changes the group's position. Raises TransactionFenced if
+        a newer instance with the same `producer_id` has begun. The default `producer_id` is derived
+        from the group and the inputs.
 
         `timeout` limits only the first responses. After that, the call waits while the server is
         unreachable.

@@ -86,8 +86,8 @@ class Stream:
         """Create a fork of this stream at `path`, and return the fork.
 
         The fork shares the messages of this stream before `offset`. By default it shares all
-        messages. With `sub_offset`, it also shares the beginning of the append at `offset`.
-        `sub_offset` counts messages in a JSON stream, and bytes in any other stream.
+        messages. With `sub_offset`, it also shares the first part of the append at `offset`: that
+        many messages in a JSON stream, or that many bytes in any other stream.
         """
         fork = Stream(self.client, path)
         configuration = CreateHeaders(
@@ -141,12 +141,12 @@ class Stream:
         stream, the value must be bytes, or str if the stream contains text.
 
         With an `idempotency_key`, the message is stored once, even if the request is sent several
-        times. Without a key, Indeterminate is raised if it is unknown whether the message was
+        times. Otherwise the call raises Indeterminate if it is unknown whether the message was
         stored.
 
         With `if_match`, the message is stored only if this offset is the stream's tail. With `seq`,
         it is stored only if this string is greater than the stream's last `seq`. With `close`, the
-        stream is closed after the message. `key`, `headers` and `timestamp` are stored with it.
+        stream is also closed. `key`, `headers` and `timestamp` are stored with the message.
         """
         return self.append_many(
             [value],
@@ -234,8 +234,8 @@ class Stream:
     ) -> Tail:
         """Read messages from `offset`, then wait for new messages until the stream is closed.
 
-        The offset `now` is the tail when reading begins. A `Client` begins to read in this call. An
-        `AsyncClient` begins when the block is entered or the first message is requested.
+        A `Client` begins to read in this call. An `AsyncClient` begins when the block is entered or
+        the first message is requested. The offset `now` means the tail at that moment.
 
         The first response must come within `timeout`. After that, the iterator waits while the
         server is unreachable. No message is skipped or repeated.
@@ -244,15 +244,14 @@ class Stream:
         contain the offset of each message. Uncommitted messages are read only if `isolation` is
         "read_uncommitted".
 
-        With a `group`, reading begins at the group's position, or at `offset` if the group was
-        never moved in this stream. Reading does not move the group. `message.commit()` moves
-        the group to the offset after the message. `txn.commit_message(message)` makes the
-        transaction's commit do the same.
+        With a `group`, reading begins at the group's position in this stream, or at `offset` if it
+        has none. Reading does not change the position. `message.commit()` sets it to the
+        offset after the message. `txn.commit_message(message)` does so when txn commits.
 
-        If another client's pending transaction can still move the group, reading first waits for
-        its end. The wait takes at most 5 seconds and at most half the `timeout`. If your
-        transactions have a `producer_id`, pass the same id here. Then the server first aborts the
-        pending transactions of older instances, and reading does not wait for them.
+        If another client's pending transaction can change the position, reading first waits for its
+        end, but at most 5 seconds and at most half the `timeout`. If your transactions have a
+        `producer_id`, pass it here, so that the server first aborts pending transactions of older
+        instances, and reading does not wait for them.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:
@@ -338,7 +337,7 @@ class Stream:
 
 
 class Group:
-    """A group of readers. It has a position in each stream in which it was moved at least once."""
+    """A group of readers. The server stores the group's position in each stream, once it is set."""
 
     def __init__(self, client: "Client", name: str) -> None:
         self.name = name
@@ -350,17 +349,17 @@ class Group:
     def offsets(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
         """Return the group's positions, as a mapping from each stream to an offset.
 
-        Streams in which the group was never moved are left out. This call does not wait for pending
-        transactions. Its result has no effect on later moves.
+        Streams in which the group has no position are left out. This call does not wait for pending
+        transactions.
         """
         return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
 
     def set(self, moves: Moves, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
-        """Move the group in all of these streams or in none. Return the new positions.
+        """Set the group's positions in all of these streams or in none. Return the new positions.
 
-        `moves` maps each stream to a move. A move is the new offset, or a tuple with a condition:
-        (from, to), (from, to, incarnation) or (from, to, incarnation, version). Raises
-        PositionConflict if the condition does not hold.
+        `moves` maps each stream to the new offset, or to a tuple with a condition: (from, to),
+        (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
+        condition does not hold.
 
         After a move without a condition, no client can commit a message that it read before the
         move.
@@ -371,19 +370,19 @@ class Group:
         )
 
     def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
-        """Pin the group's next step. Return the pinned step.
+        """Pin the group's next step: store which messages it will read. Return the pinned step.
 
-        If a step with the same number is already pinned, the earlier step is kept and returned.
+        If a step with the same number is already pinned, that step is kept and returned.
         """
         return self._client.run(group_calls.pin(self._client.site, self.name, step), timeout)
 
     def snapshot(self, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep | None:
-        """Return the step that the group has pinned, or None if it has never pinned a step."""
+        """Return the group's last pinned step, or None if no step was ever pinned."""
         return self._client.run(group_calls.snapshot(self._client.site, self.name), timeout)
 
 
 class MessageCommitter:
-    """The callable that `message.commit()` uses to move a group.
+    """The callable that `message.commit()` uses to set a group's position.
 
     Concurrent commits are sent one after the other.
     """

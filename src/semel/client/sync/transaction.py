@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """A transaction. Its appends and its moves of groups become visible together or not at all.
+    """A transaction. Its appends and new group positions become visible together or not at all.
 
     Leaving the `with` block commits the transaction. An exception in the block aborts it.
     After `prepare()`, leaving the block neither commits nor aborts it. Several threads or tasks can
@@ -157,16 +157,16 @@ class Transaction:
     def commit_offsets(
         self, group: str, offsets: Moves, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> None:
-        """Let the commit move a group. `offsets` maps each stream to the group's new position.
+        """Let the commit set a group's positions. `offsets` maps each stream to the new position.
 
         Pass the `next_offset` object of the last message, not a copy, because the object refers to
         the message's reader. Raises PositionConflict, here or in the commit, if another client has
-        moved the group since that reader began.
+        changed the position since that reader began.
 
-        A number or a copied offset does not refer to a reader. It is assumed to come from the
-        client's only `tail(group=...)` for this group and stream. Raises ValueError if there were
-        several. If there was none, the group is moved from the position to which this client moved
-        it last. To move the group from any other position, pass (from, to).
+        A number or a copied offset does not refer to a reader. It is assumed to come from this
+        client's `tail(group=...)` for the group and stream. Raises ValueError if there are several
+        such tails. If there is none, the position must still be the last one that this client set.
+        To expect any other position, pass (from, to).
         """
         self._run(self.calls.add_offsets(group, offsets), timeout)
 
@@ -260,9 +260,9 @@ class Sink:
         """Commit a version once. The messages of its prepared tasks become visible.
 
         `tokens` are the tasks' tokens, in the order in which to store their messages. If the
-        version was committed before, return the first result, with `duplicate` set. The tasks of
-        the repeated call then stay pending until the next version is committed or `abort` is
-        called.
+        version was committed before, return the first result, with `duplicate` set. In that
+        case the repeated call's tasks stay pending until the next version is committed or `abort`
+        is called.
 
         `query_id` is the query that the sink belongs to. The default is the sink's id. `input` is a
         digest of this version's input. `previous` is a digest of the previous version's input.
