@@ -33,7 +33,7 @@ class Action(StrEnum):
     REORDER = "reorder"
     """Delay this request until a later request, on any connection, overtakes it."""
     CUT_REQUEST = "cut_request"
-    """Forward a part of the request, then close both connections."""
+    """Forward a part of the request, then close the connections to the client and the server."""
     CUT_ANSWER = "cut_answer"
     """Forward a part of the response, then close both connections.
 
@@ -45,11 +45,11 @@ class Action(StrEnum):
     The server does not get the request.
     """
     HALF_OPEN_AFTER = "half_open_after"
-    """The same as half_open_before, but the server gets the request. The response is dropped."""
+    """Forward the request, drop the response, and keep the client's connection open but silent."""
     TRICKLE = "trickle"
     """Forward the request and the response byte by byte."""
     RESET = "reset"
-    """Drop the server's response, and reset both connections (RST)."""
+    """Drop the response, and reset the connections to the client and the server (RST)."""
     BAD_GATEWAY_BEFORE = "bad_gateway_before"
     """Respond with status 502. The server does not get the request."""
     BAD_GATEWAY_AFTER = "bad_gateway_after"
@@ -61,16 +61,16 @@ class Action(StrEnum):
 class FaultPlan:
     """Chooses an action for each request.
 
-    The first requests get the actions in `script`, in order. Later actions are drawn at random.
-    `rates` maps an action to its probability. A request passes if no action is drawn.
+    The first requests get the actions in `script`, in order. For later requests, actions are drawn
+    at random. `rates` maps an action to its probability. If no action is drawn, the request passes.
 
-    If `only` is set, for example to "POST /v1/commits", all requests that do not begin with this
-    text pass.
+    If `only` is set, for example to "POST /v1/commits", faults are injected only into requests that
+    begin with this text.
 
     `delay_seconds` is the length of a delay, or the limits of a random length. `trickle_seconds` is
-    the time between two bytes of a trickle. `reorder_seconds` is the maximum time that a request
-    waits for a later request. `stall_seconds` is the time that a half-open connection stays open.
-    After the same time, a trickle sends all remaining bytes.
+    the time between two bytes that `trickle` sends. `reorder_seconds` is the maximum time that a
+    request waits for a later request. `stall_seconds` is the time that a half-open connection stays
+    open. After the same time, `trickle` sends all remaining bytes at once.
 
     Raises ValueError if the rates are not probabilities, or if an action is unknown.
     """

@@ -82,7 +82,7 @@ class FaultProxy(LoopResource):
         - `requests` and `connections`
         - `unreachable`: connections that were closed because the server was down
         - `connections_refused`: connections that were closed because there were too many
-        - `reorder_alone`: requests with the action `reorder` that no request overtook in time
+        - `reorder_alone`: requests with the action `reorder` that were not overtaken in time
         - `dropped_after_commit`: see the property with this name
         """
         return self._wires.counts

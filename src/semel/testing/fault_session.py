@@ -3,9 +3,9 @@
 A session has two tasks. The first task reads requests, draws an action for each request, and
 forwards the requests to the server. The second task forwards the responses.
 
-A request that passes or is delayed does not wait for earlier responses. Pipelined requests stay
-pipelined. A request with any other action waits until the proxy has handled all earlier responses.
-Therefore the action does not affect the earlier requests.
+A request that passes or is delayed does not wait for earlier responses, so pipelined requests stay
+pipelined. A request with any other action waits until the proxy has handled all earlier responses,
+so the action does not affect the earlier requests.
 """
 
 import asyncio
@@ -211,7 +211,7 @@ class ProxySession:
         await self._send(exchange)
         if later is not None:
             if later.response is None:
-                raise Broken("the server did not respond to the request that was sent first")
+                raise Broken("the server did not respond to the later of two reordered requests")
             await self._expect(later)
 
     def _part_of(self, exchange: ProxiedExchange) -> bytes:
@@ -299,10 +299,10 @@ class ProxySession:
         return True
 
     async def _cut(self, head: MessageHead, body: AsyncIterator[bytes]) -> None:
-        """Forward the head and a part of the body. Without a body, forward a part of the head.
+        """Forward the head of a response and a part of the body, or only a part of the head.
 
-        If the body is chunked, that part can contain several whole chunks before the incomplete
-        chunk.
+        A part of the head is forwarded if the body is empty. If the body is chunked, several whole
+        chunks can come before the incomplete chunk.
         """
         random = self._plan.random
         if head.length == 0:
@@ -348,7 +348,7 @@ class ProxySession:
             self._wires.counts["dropped_after_commit"] += 1
 
     async def _count_leftovers(self) -> None:
-        """Read the responses to the remaining requests, and count the successful writes as lost.
+        """Read the remaining responses, and count the responses to successful writes as lost.
 
         The client does not get these responses, because its connection has ended.
         """

@@ -109,7 +109,7 @@ class FaultyStorage:
         return fault
 
     def _end(self, operation: str, name: str, fault: Fault | None) -> None:
-        """Count an operation that has taken effect. Raise the error of its fault, if it has one."""
+        """Count an operation that has taken effect. If its fault has an error, raise the error."""
         self.operations += 1
         if self.on_operation is not None:
             self.on_operation(operation, name)
@@ -147,7 +147,7 @@ class Write:
     data: bytes
 
     def apply(self, content: bytes) -> bytes:
-        """Return the changed content. A gap before the write is filled with zeros."""
+        """Return `content` with this write applied. A gap before the write is filled with zeros."""
         if not self.data:
             return content
         before = content[: self.position].ljust(self.position, b"\0")

@@ -58,7 +58,7 @@ class VirtualReader:
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows whose key is `start` or greater, in the order of their keys.
 
-        If this is the view of a write transaction, the transaction can change rows during the scan.
+        In a write transaction, the scan also returns changes that are made while it runs.
         """
         rows = self._find(table)
         index = bisect_left(rows.keys, start)
@@ -134,8 +134,8 @@ class VirtualWriter:
     def commit(self) -> None:
         """Replace the tables of the store atomically, and end the transaction.
 
-        Raises StoreFull if an earlier `put` of this transaction raised it. Raises the error of the
-        injected fault, if there is one.
+        Raises StoreFull if an earlier `put` of this transaction raised it. If a fault is injected,
+        raises the error of the fault.
         """
         self._open_view().close()
         self._store._commit(self._tables, len(self._changed), is_full=self._is_full)
@@ -208,7 +208,7 @@ class VirtualStore(FaultyStorage):
         return self._writer
 
     def close(self) -> None:
-        """Drop the open transaction, if there is one."""
+        """Drop any open transaction."""
         self._writer = None
 
     # ---- for tests -------------------------------------------------------------------------------

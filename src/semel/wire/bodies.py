@@ -17,7 +17,7 @@ into one POST:
         flags u32 (1: joined, 2: has extras, 4: has a producer)
         if count > 1: length of each message, count x u32
         if it has extras: length of the extras u32 | extras
-        if it has a producer: epoch u64 | first sequence u64 | last sequence - first sequence u32
+        if it has a producer: epoch u64 | first sequence u64 | (last sequence - first sequence) u32
             | length of the id u16 | id
         payload
 

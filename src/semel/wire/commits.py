@@ -61,10 +61,10 @@ from semel.wire.transactions import results_of
 # A function that returns the media type of a stream, or None if there is no such stream.
 TypeOf = Callable[[str], str | None]
 
-_NO_ARRAY: Final = "the field messages must be an array"
+_NO_ARRAY: Final = "the field 'messages' must be an array"
 _NO_TEXT: Final = 'a message of this stream must be a string or {"base64": "..."}'
 _UNCHECKED: Final = (
-    "this version is already committed; without input digests, the batches were not compared"
+    "this version is already committed; the batches cannot be compared without input digests"
 )
 _MISMATCH: Final = (
     "this producer_seq was already used for a different commit; this request has no effect"
@@ -120,8 +120,8 @@ def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
 def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
     """Parse one append of a commit. Return the append with its batch.
 
-    If the messages are invalid, the result contains the reason instead of the batch. The engine
-    then refuses the commit. It reports this reason unless an earlier check fails.
+    If the messages are invalid, the result contains the reason instead of the batch. In that
+    case, the engine refuses the commit, and reports this reason unless an earlier check fails.
     """
     # If the stream does not exist, the messages are parsed as JSON, and the engine normally refuses
     # the append. If the stream is created before the commit is decided, the engine accepts the

@@ -29,7 +29,7 @@ class GroupQuery(Struct, frozen=True):
     """A query for the positions of a group.
 
     If `is_stable` is true, the query is refused while a pending transaction moves one of the
-    positions. The pending transaction with the id `transaction` is ignored. `stream` restricts the
+    positions. `transaction` is the id of a pending transaction to ignore. `stream` restricts the
     result to one stream.
     """
 

@@ -80,7 +80,7 @@ def refuse_repeated(repeated: Set[str]) -> None:
 
 
 def read_text(headers: Headers, name: str, bytes_max: int) -> str | None:
-    """Return the value of a header after `check_text`; None if the header is absent."""
+    """Return the value of a header, checked by `check_text`; None if the header is absent."""
     value = headers.get(name)
     return None if value is None else check_text(value, name, bytes_max)
 
@@ -215,7 +215,7 @@ def read_content_type(headers: Headers) -> str | None:
 
 
 def refuse_encoding(headers: Headers) -> None:
-    """Raise MalformedRequest if the body is compressed, because its full size is unknown."""
+    """Raise MalformedRequest if the body is compressed, because its real size is unknown."""
     value = headers.get("content-encoding")
     if value is not None and value.lower() != "identity":
         message = "the body must be sent without Content-Encoding"
@@ -312,7 +312,7 @@ _ANY: Final = _OURS | _X
 def speaks_x(headers: Headers) -> bool:
     """Return True if a request uses the X-Producer-* headers.
 
-    The response must then use the same headers.
+    The response to such a request must use the same headers.
     """
     return not _X.isdisjoint(headers)
 

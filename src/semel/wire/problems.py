@@ -55,7 +55,7 @@ def parser(function: Callable[P, T]) -> Callable[P, T | Problem]:
 def bad_request(code: str, message: str, **facts: object) -> MalformedRequest:
     """Return the exception for a request that is refused with the status 400.
 
-    `facts` are additional members of the problem.
+    `facts` are additional members of the JSON body.
     """
     return MalformedRequest(Problem(400, code, message, facts))
 
@@ -63,7 +63,7 @@ def bad_request(code: str, message: str, **facts: object) -> MalformedRequest:
 def bad_header(name: str, message: str) -> MalformedRequest:
     """Return the exception for a malformed header.
 
-    `message` must be a text that can follow the header's name.
+    `message` must be a text that can follow the header's name, such as "must be a number".
     """
     title = name.title().replace("Ttl", "TTL")
     return bad_request("invalid_header", f"{title} {message}", header=title)
@@ -73,8 +73,8 @@ class Entry(NamedTuple):
     """An entry of the refusal table.
 
     `outcome` is the name of the outcome class. `message` is a format string for the outcome, or a
-    function that returns the message. `names` maps fields of the outcome to different names in the
-    problem.
+    function that returns the message. If a field of the outcome has a different name in the
+    problem document, `names` maps the field to that name.
 
     `error` is the name of the error class that the client raises. If it is empty, the client
     chooses the class by the status. `advice`, `cli` and `spark` are advice for users of the client,

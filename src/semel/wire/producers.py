@@ -101,7 +101,7 @@ def parse_producer_query(query: str) -> ProducerQuery:
     """Parse the query that selects which producers to show."""
     parameters = parse_query(query, ("stream", "id", "after", "limit"))
     if "stream" not in parameters and "id" not in parameters:
-        raise bad_request("invalid_query", "the query needs stream or id", field="stream")
+        raise bad_request("invalid_query", "the query needs 'stream' or 'id'", field="stream")
     return ProducerQuery(
         stream=parameters.get("stream"),
         id=parameters.get("id"),
@@ -147,7 +147,7 @@ def register_response(outcome: Registered) -> Response:
 
 
 def assigned_response(outcome: Outcome) -> Response:
-    """Return the response to `POST /v1/stream/{path}/producer`, in the older dialect."""
+    """Return the response to `POST /v1/stream/{path}/producer`, an older way to register."""
     if not isinstance(outcome, Registered):
         return outcome_response(outcome, is_x=True)
     return json_response(201, AssignedProducer(outcome.producer_id, outcome.epoch))

@@ -185,7 +185,7 @@ REFUSALS: Final = (
         "session_conflict",
         403,
         outcome="SessionConflict",
-        message="a different instance uses this epoch, or this session has already written",
+        message="a different instance uses this epoch, or the claim's session has already written",
         error="ProducerFenced",
     ),
     Entry(

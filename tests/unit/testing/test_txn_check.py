@@ -70,7 +70,7 @@ def test_the_figures_are_told() -> None:
     story.read("x", "a")
     report = story.check(x="ad", y="b")
     assert str(report) == (
-        "1 committed, 1 aborted; with unknown outcome: 1 found committed, 1 aborted;"
+        "transactions: 1 committed, 1 aborted, 1 unknown (visible), 1 unknown (not visible);"
         " 1 reads, 3 edges, 0 anomalies"
     )
 
@@ -185,7 +185,7 @@ def test_g1a_a_reader_saw_what_was_aborted() -> None:
     anomaly = only(story.check({"x": ["a"]}, x=""))
     assert anomaly == Anomaly(
         "G1a",
-        "r got 'a' as message 0 of x, but transaction t1 (inline, aborted) sent this message and"
+        "r got 'a' as message 0 of x, but transaction t1 (inline, aborted), which sent it,"
         " is not committed",
         ("t1",),
     )

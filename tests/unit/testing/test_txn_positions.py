@@ -200,7 +200,7 @@ def test_position_the_first_one_does_not_start_at_the_beginning() -> None:
     story.commit("a", 1, 3, "in-0")
     anomaly = only(story.check("a"))
     assert anomaly.text == (
-        "group g was at 0 in in (in-0), which is its first position, but transaction a (staged,"
+        "group g was at 0 in in (in-0), where every group begins, but transaction a (staged,"
         " committed) processed 1 to 3"
     )
 
@@ -235,7 +235,7 @@ def test_position_what_was_prepared_is_refused() -> None:
     prepared.aborted()
     anomaly = only(story.check(end=0))
     assert anomaly.text == (
-        "transaction a (staged, aborted) was prepared, but refused later because of a position"
+        "transaction a (staged, aborted) was prepared, but was refused later because of a position"
     )
 
 
@@ -263,7 +263,7 @@ def test_position_a_group_was_moved_while_another_one_held_it(is_set: bool) -> N
     meanwhile = "the position was set to 0" if is_set else processed
     assert first == Anomaly(
         "position",
-        "transaction a (staged, committed) was prepared and held group g in in, but then"
+        "transaction a (staged, committed) was prepared and held group g in in, but meanwhile"
         f" {meanwhile}",
         ("a",) if is_set else ("a", "b"),
     )

@@ -3,8 +3,8 @@
 A read must never return only a part of a transaction's messages in a stream. Workers that share a
 group must process every message once. Each worker must start where the previous worker ended.
 
-Every value must be unique, so that each message identifies its transaction. A check takes about
-linear time.
+Every appended value must be unique, so that each message identifies its transaction. A check takes
+about linear time.
 
 An anomaly is a violation of a guarantee. These cases are allowed, so they are not anomalies:
 
@@ -38,10 +38,10 @@ class TransactionReport(Struct, frozen=True):
 
     - `committed` and `aborted` count the transactions with a recorded outcome.
     - `resolved_committed` and `resolved_aborted` count the transactions with an unknown outcome.
-      Such a transaction counts as committed if its messages or moves are visible.
+      Such a transaction counts as committed if any of its messages or new positions is visible.
     - `reads` counts the reads. `edges` counts the edges of the dependency graph.
     - `ranges` counts the ranges that committed transactions processed for shared groups.
-    - `refused` counts the transactions in which a group's position caused a refusal.
+    - `refused` counts the transactions that were refused because of a group's position.
     - `sets` counts the acknowledged requests that set a position outside any transaction.
     - `deletes` counts the acknowledged deletions of streams.
     """
@@ -66,9 +66,9 @@ class TransactionReport(Struct, frozen=True):
                 f" refused, {self.sets:,} positions set, {self.deletes:,} streams deleted;"
             )
         return (
-            f"{self.committed:,} committed, {self.aborted:,} aborted; with unknown outcome:"
-            f" {self.resolved_committed:,} found committed, {self.resolved_aborted:,} aborted;"
-            f"{shared} {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
+            f"transactions: {self.committed:,} committed, {self.aborted:,} aborted,"
+            f" {self.resolved_committed:,} unknown (visible), {self.resolved_aborted:,} unknown (not"
+            f" visible);{shared} {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
         )
 
 
@@ -86,12 +86,12 @@ def check_transactions(
     at read_uncommitted. These streams must never have been trimmed or deleted. All clients and all
     transactions must have ended.
 
-    `positions` maps each group and stream to the group's final position. `incarnations` is needed
-    only if one of these streams was deleted and created again. It maps each stream to its final
-    incarnation, which is the string that was passed to `move`.
+    `positions` maps each group and input stream to the group's final position. `incarnations` is
+    needed only if an input stream was deleted and created again. It maps each input stream to its
+    final incarnation, which is the string that was passed to `move`.
 
     At most 1,000 anomalies are returned. Raises ValueError if a value was appended twice, or if too
-    many moves of one group have no response.
+    many changes of one group's position have no response.
     """
     facts = HistoryFacts(history, committed, uncommitted, positions or {})
     dependencies = Dependencies(facts)
@@ -126,7 +126,7 @@ def check_transactions(
 
 
 def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Check each read separately. Yield the first anomaly of each read, if it has one."""
+    """Check each read separately. Yield at most one anomaly for each read."""
     for read in facts.reads():
         anomaly = _differs(facts, read) or _early(facts, read) or _incomplete(facts, read)
         if anomaly is not None:
@@ -134,9 +134,9 @@ def check_reads(facts: HistoryFacts) -> Iterator[Anomaly]:
 
 
 def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Return an anomaly if a read differs from the final stream, or None.
+    """Return an anomaly that describes the first difference between a read and the final stream.
 
-    The anomaly describes the first difference.
+    Return None if there is no difference.
     """
     log = (facts.committed if read.is_committed else facts.uncommitted).get(read.stream, ())
     stored = list(log[read.start : read.end])
@@ -151,9 +151,9 @@ def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
     name, ids = name_of(sent.transaction), (sent.transaction.id,)
     final = (facts.numbers if read.is_committed else facts.raw_numbers)[read.stream].get(value)
     if final is None and read.is_committed and not facts.is_committed[sent.number]:
-        return Anomaly("G1a", f"{got}, but {name} sent this message and is not committed", ids)
+        return Anomaly("G1a", f"{got}, but {name}, which sent it, is not committed", ids)
     if final is None:
-        return Anomaly("lost", f"{got}, but the message of {name} is not in the final stream", ids)
+        return Anomaly("lost", f"{got}, but this message of {name} is not in the final stream", ids)
     if final < number:
         return Anomaly("duplicate", f"{got}, but it is message {final} of the final stream", ids)
     before = facts.sender(read.stream, log[number])
@@ -165,7 +165,7 @@ def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Return an anomaly if a message was read too early, or None.
+    """Return an anomaly if a message was read too early. Otherwise return None.
 
     At read_committed, a message must not be read before its commit was sent. At read_uncommitted,
     it must not be read before the message itself was sent.
@@ -186,7 +186,7 @@ def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
-    """Return an anomaly if a read did not return a message that it had to return, or None.
+    """Return an anomaly if a read did not return all required messages. Otherwise return None.
 
     A read must return every message of a transaction if the transaction was committed before the
     read, or if the read returned a different message of the transaction. However, a read can stop
@@ -221,7 +221,7 @@ def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
 
 
 def _is_partly_read(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> bool:
-    """Return True if `read` ended after the first message of an append of `sent.transaction`."""
+    """Return True if `read` reached the first message of any append of `sent.transaction`."""
     numbers = facts.numbers.get(read.stream, {})
     return any(
         numbers.get(append.values[0], read.end) < read.end
@@ -320,7 +320,7 @@ def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
 def _check_position(
     facts: HistoryFacts, where: tuple[str, str], numbers: list[int]
 ) -> Iterator[Anomaly]:
-    """Check that the last committed transaction moved the group to the group's final position.
+    """Check that a group's final position is the position that the last committed move set.
 
     `where` contains the group and the stream. `numbers` contains the indexes of all transactions
     that move the group's position in this stream.
@@ -333,11 +333,11 @@ def _check_position(
     if last is None:
         if position is not None or committed:
             ids = tuple(transaction.id for transaction in committed[-1:])
-            yield Anomaly("torn", f"{here}, but no transaction moved the group there", ids)
+            yield Anomaly("torn", f"{here}, but no transaction moved it there", ids)
         return
     name, id = name_of(transactions[last]), transactions[last].id
     if not facts.is_committed[last]:
-        yield Anomaly("G1a", f"{here}, but {name} moves it there and is not committed", (id,))
+        yield Anomaly("G1a", f"{here}, but {name}, which moves it there, is not committed", (id,))
         return
     for later in committed:
         if later.decide_at is not None and later.decide_at > facts.ended_by[last]:

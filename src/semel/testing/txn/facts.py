@@ -51,8 +51,8 @@ class HistoryFacts:
     `raw_numbers[stream][value]` is the index at read_uncommitted.
 
     `is_committed` and `ended_by` have one entry for each transaction. A transaction with an unknown
-    outcome counts as committed if any of its values or moves is visible at the end. `ended_by`
-    contains the latest time at which each transaction can have ended.
+    outcome counts as committed if any of its values or new positions is visible at the end.
+    `ended_by` contains the latest time at which each transaction can have ended.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HistoryFacts:
                     self.ended_by[sent.number] = min(self.ended_by[sent.number], read.returned_at)
 
     def reads(self) -> Iterator[TransactionRead]:
-        """Yield all reads: first the reads of separate readers, then the reads in transactions."""
+        """Yield all reads: first the reads outside transactions, then the reads in transactions."""
         yield from self.history.reads
         for transaction in self.history.transactions:
             for step in transaction.steps:
@@ -107,9 +107,9 @@ class HistoryFacts:
         )
 
     def has_moved(self, transaction: RecordedTransaction) -> bool:
-        """Return True if this transaction moves a group to the group's final position.
+        """Return True if the final position of a group is one that this transaction sets.
 
-        This proves the commit, because no other transaction moves the group to the same position.
+        This proves the commit, because no other transaction sets the same position.
         """
         return any(self.positions.get(where) == to for where, to in transaction.moves.items())
 
@@ -119,7 +119,7 @@ def time_or_never(time: int | None) -> int:
 
 
 def appends_of(transaction: RecordedTransaction) -> Iterator[TransactionAppend]:
-    """Yield the appends of a transaction that were not refused."""
+    """Yield all appends of a transaction except the refused appends."""
     for step in transaction.steps:
         if isinstance(step, TransactionAppend) and not step.is_refused:
             yield step

@@ -7,8 +7,8 @@ that a guarantee was violated, because no event can come before itself. There ar
 - An inline transaction has a node for each append and a node for the commit. The append gives
   messages their offsets. The commit makes the messages visible.
 - Each read is a node, because reads of several streams are not a snapshot.
-- A cut is a node between the commits and the reads of a stream. In this state, the first n messages
-  are visible. There is one cut for each n at which a read ended.
+- A cut is the state of a stream in which exactly the first n messages are visible. There is one cut
+  for each n at which a read ended. This node is between the commits and the reads of the stream.
 
 An edge leads from event A to event B for one of these reasons:
 
@@ -40,8 +40,8 @@ THEN: Final = "then"
 class Edge(NamedTuple):
     """An edge from one node to a later node.
 
-    `value` is the message to which the edge refers. An edge of kind `ww` refers to two messages:
-    `value` is stored before `later`.
+    `value` is the message to which the edge refers. An edge between two writes (`ww`) refers to two
+    messages: `value` is stored before `later`.
     """
 
     source: int
@@ -56,7 +56,7 @@ class Dependencies:
     """The nodes and edges of the graph.
 
     Nodes are numbered from 0, in this order: the commits of all transactions, the steps of all
-    transactions, the reads of separate readers, and the cuts.
+    transactions, the reads outside transactions, and the cuts (states of a stream).
     """
 
     def __init__(self, facts: HistoryFacts) -> None:
@@ -88,7 +88,7 @@ class Dependencies:
         return node >= self._first_cut
 
     def name(self, node: int) -> str:
-        """Describe a node for the text of an anomaly. The node must not be a cut."""
+        """Describe a node for the text of an anomaly. The node must be an operation, not a cut."""
         if node >= self._reads:
             return _name_of_read(self._facts.history.reads[node - self._reads])
         number = self._number_of(node)
@@ -103,7 +103,7 @@ class Dependencies:
     def transaction(self, node: int) -> str | None:
         """Return the id of the transaction to which a node belongs.
 
-        Return None if the node is a cut, or a read outside all transactions.
+        Return None for a read outside all transactions, and for a cut (a state of a stream).
         """
         is_step = node < self._reads
         return self._facts.history.transactions[self._number_of(node)].id if is_step else None
@@ -311,9 +311,9 @@ def graph_of(dependencies: Dependencies) -> tuple[Graph, int]:
 def cycles(dependencies: Dependencies, graph: Graph) -> Iterator[Anomaly]:
     """Yield one anomaly for each strongly connected component.
 
-    The anomaly shows one cycle. Its class is the first class that contains a cycle. G0 allows only
-    edges of the kinds `ww` and `then`. G1c also allows `wr`. G-single also allows one `rw`. G2
-    allows any number of `rw`.
+    The anomaly shows one cycle. The name of the anomaly is the first of these classes in which a
+    cycle is found: G0 allows only edges of the kinds `ww` and `then`; G1c also allows `wr`;
+    G-single also allows one `rw`; G2 allows any number of `rw`.
     """
     parts = list(components(graph))
     part_of = {node: number for number, part in enumerate(parts) for node in part}
@@ -353,10 +353,10 @@ def _cycle_with_one_rw(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int], list[list[int]]]:
-    """Return a small graph that contains all nodes of `edges`, but only the edges in `used`.
+    """Return new numbers for the nodes of `edges`, and a graph of these nodes.
 
-    The nodes of the small graph are numbered from 0. The first result maps each original node to
-    its new number. The second result is the graph.
+    The new numbers start at 0. They are returned as a mapping from the original nodes. The graph
+    contains only the edges in `used`.
     """
     nodes = dict.fromkeys(node for edge in edges for node in (edge.source, edge.target))
     numbers = {node: number for number, node in enumerate(nodes)}
@@ -387,7 +387,7 @@ def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> An
 
 
 def _lines(dependencies: Dependencies, edges: Sequence[Edge]) -> Iterator[str]:
-    """Yield one sentence for each edge. Edges that are connected by a cut share one sentence."""
+    """Yield one sentence for each edge, or for several edges if only cuts are between them."""
     into: Edge | None = None
     for edge in edges:
         into = into or edge

@@ -98,7 +98,7 @@ class TransactionRange(Struct, frozen=True):
 class RecordedChange(_RecordedRequest, eq=False):
     """A change outside any transaction: a group's position was set, or a stream was deleted.
 
-    Until `ok` or `refuse` is called, it is not known whether the change happened, and how often.
+    Until `ok` or `refuse` is called, it is not known whether and how often the change happened.
     `group` and the new position `to` are used only if a position was set.
     """
 
@@ -139,9 +139,9 @@ class RecordedTransaction(Struct, eq=False):
         return self.kind == "inline"
 
     def append(self, stream: str, values: Sequence[Hashable]) -> TransactionAppend:
-        """Record the start of an append. Record the response on the returned append.
+        """Record that an append is about to be sent. For a one-shot commit, call this per stream.
 
-        For a one-shot commit, call this once for each stream.
+        To record the response, call `ok` or `refuse` on the returned append.
         """
         step = TransactionAppend(values, stream=stream, invoked_at=self.clock(), clock=self.clock)
         self.steps.append(step)
@@ -184,9 +184,9 @@ class RecordedTransaction(Struct, eq=False):
     ) -> None:
         """Record that the commit of this transaction moves the position of a group to `to`.
 
-        If several transactions move the group, pass `start`: the group's position that the server
-        reported. The range from `start` up to, but not including, `to` is then recorded as
-        processed. Without `start`, each transaction must move the group to a different position.
+        If several transactions move this position, pass `start`: the position that the server
+        reported. This records that the transaction processed the messages from `start` up to, but
+        not including, `to`. Without `start`, each transaction must use a different `to`.
 
         If the stream can be deleted and created again, pass `incarnation`: any string that is
         unique for the incarnation that was read.
@@ -287,8 +287,8 @@ class TransactionHistory:
     ) -> RecordedChange:
         """Record that a group's position is about to be set to `to`, outside any transaction.
 
-        Record the response on the returned change. Do not record a request that has an expected
-        offset and can be retried.
+        To record the response, call `ok` or `refuse` on the returned change. Do not record a
+        request that has an expected offset and can be retried.
         """
         change = RecordedChange(
             incarnation, group, to, stream=stream, invoked_at=self.clock(), clock=self.clock
@@ -299,7 +299,7 @@ class TransactionHistory:
     def delete(self, stream: str, *, incarnation: str = "") -> RecordedChange:
         """Record that an input stream of a group is about to be deleted.
 
-        Record the response on the returned change.
+        To record the response, call `ok` or `refuse` on the returned change.
         """
         change = RecordedChange(
             incarnation, stream=stream, invoked_at=self.clock(), clock=self.clock

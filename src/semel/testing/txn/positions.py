@@ -1,8 +1,8 @@
 """Checks shared groups: a message is processed once, unless the group's position is set back.
 
 Each group is checked separately in each incarnation of a stream. The checker searches for an order
-of the group's moves in which each committed transaction starts at the group's current position.
-The first position of a group is 0.
+of all changes of the group's position, in which each committed transaction starts at the current
+position. The first position of a group is 0.
 """
 
 from bisect import bisect_right
@@ -43,7 +43,7 @@ class ChainStep(NamedTuple):
     it is not known whether the move happened. If `is_end` is true, the step is the final position.
 
     For a prepared transaction, `high` is the time at which it was prepared, and `low` is the later
-    time at which its commit was sent. The transaction holds the group between these times. Steps
+    time at which its commit was sent. It holds the position between these two times. Steps
     that ended before `low` come before this step. Steps that started after `high` come after it.
     """
 
@@ -62,7 +62,7 @@ class ChainStep(NamedTuple):
 
     @property
     def is_hold(self) -> bool:
-        """True if the transaction was prepared. It then held the group from `high` to `low`."""
+        """True if the transaction was prepared, and held the position from `high` to `low`."""
         return self.high < self.low
 
 
@@ -72,8 +72,8 @@ class Stuck(NamedTuple):
     `before` contains the steps that lead to `position`, where the group was before `step`. If a
     step moved the group back, `before` begins with the last such step.
 
-    If `step` is a prepared transaction, `inside` contains the moves that were made while this
-    transaction held the group.
+    If `step` is a prepared transaction, `inside` contains the steps that happened while
+    this transaction held the group's position.
     """
 
     step: ChainStep
@@ -154,7 +154,7 @@ class Chain:
                     stack.append(following)
             if len(seen) > _STATES_MAX:
                 raise ValueError(
-                    "too many moves of one group have no response, so the check is not possible"
+                    "too many changes of one position have no response, so the check is impossible"
                 )
         return deepest
 
@@ -178,9 +178,10 @@ class Chain:
                 yield step, state._replace(position=step.to)
 
     def _window(self, state: _State) -> tuple[list[int], int]:
-        """Return the timed steps that can come next, and when the first remaining one must end.
+        """Return the indexes of the timed steps that can come next, and a limit for other steps.
 
-        A step is given by its index. Only the times of the steps are checked, not the positions.
+        A step that is not timed and starts after the limit cannot come next. Only the times of the
+        steps are checked, not the positions.
         """
         left: list[int] = []
         index, last = state.first, max(state.done, default=-1)
@@ -214,7 +215,7 @@ class Chain:
         return state._replace(loose=state.loose | 1 << number, position=self._loose[number].to)
 
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Yield the requests outside any transaction that can set the position now.
+        """Yield the requests that are outside any transaction and can set the position now.
 
         Because of retries, a request can take effect several times. A request without a response
         can take effect at any time after it was sent. The steps of `_window` are left out.
@@ -232,7 +233,7 @@ class Chain:
                 yield self._timed[index]
 
     def _missing(self, state: _State) -> list[int]:
-        """Return the indexes of the loose steps that certainly happened but are not ordered yet."""
+        """Return the indexes in `_loose` of steps that certainly happened but are not ordered."""
         every = enumerate(self._loose)
         return [n for n, step in every if step.is_sure and not state.loose >> n & 1]
 
@@ -241,7 +242,7 @@ class Chain:
     def _blocked(self, state: _State) -> tuple[Stuck, _State]:
         """Return the violation at `state`, and the state with which the search continues.
 
-        No step is possible at `state`. The returned state follows the step that is not possible.
+        No step is possible at `state`. The search continues as if the violating step were possible.
         """
         window, _ = self._window(state)
         index = min(window, key=lambda number: self._timed[number].high, default=-1)
@@ -289,11 +290,10 @@ def check_shared(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> Iterator[Anomaly]:
-    """Check the moves of transactions that recorded the ranges that they processed.
+    """Check the transactions for which processed ranges were recorded.
 
-    `positions` maps each group and stream to the final position, or is None. `incarnations` maps
-    each stream to its final incarnation, or is None. Raises ValueError if too many moves of one
-    group have no response.
+    `positions` maps each group and stream to the final position. `incarnations` maps each stream to
+    its final incarnation. Raises ValueError if too many changes of one position have no response.
     """
     for transaction in facts.history.transactions:
         yield from _check_prepared(transaction)
@@ -309,7 +309,7 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
     """Check that a prepared transaction was not refused later because of a group's position."""
     prepared_at, refused_at = transaction.prepared_at, transaction.refused_at
     if prepared_at is not None and refused_at is not None and refused_at >= prepared_at:
-        text = f"{name_of(transaction)} was prepared, but refused later because of a position"
+        text = f"{name_of(transaction)} was prepared, but was refused later because of a position"
         yield Anomaly("position", text, (transaction.id,))
 
 
@@ -400,9 +400,9 @@ def _anomaly(name: _Name, stuck: Stuck) -> Anomaly:
     ids = _ids(last, step, *stuck.inside)
     if stuck.inside:
         others = ", ".join(map(_made, stuck.inside))
-        text = f"{_who(step)} was prepared and held group {group} in {path}, but then {others}"
+        text = f"{_who(step)} was prepared and held group {group} in {path}, but meanwhile {others}"
         return Anomaly("position", text, ids)
-    reason = "which is its first position" if last is None else f"where {_who(last)} moved it"
+    reason = "where every group begins" if last is None else f"where {_who(last)} moved it"
     where = f"group {group} was at {stuck.position} in {path}, {reason}"
     if step.is_end:
         return Anomaly("position", f"{where}, but its final position is {step.to}", ids)
