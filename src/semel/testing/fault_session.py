@@ -299,9 +299,9 @@ class ProxySession:
         return True
 
     async def _cut(self, head: MessageHead, body: AsyncIterator[bytes]) -> None:
-        """Forward the head of a response and a part of the body, or only a part of the head.
+        """Forward the head of a response and a part of its body.
 
-        A part of the head is forwarded if the body is empty. If the body is chunked, several whole
+        If the body is empty, forward only a part of the head. If the body is chunked, several whole
         chunks can come before the incomplete chunk.
         """
         random = self._plan.random

@@ -58,7 +58,7 @@ class VirtualReader:
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows whose key is `start` or greater, in the order of their keys.
 
-        In a write transaction, the scan also returns changes that are made while it runs.
+        In a write transaction, rows can be changed safely while the scan runs.
         """
         rows = self._find(table)
         index = bisect_left(rows.keys, start)

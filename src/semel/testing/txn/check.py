@@ -67,8 +67,9 @@ class TransactionReport(Struct, frozen=True):
             )
         return (
             f"transactions: {self.committed:,} committed, {self.aborted:,} aborted,"
-            f" {self.resolved_committed:,} unknown (visible), {self.resolved_aborted:,} unknown (not"
-            f" visible);{shared} {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
+            f" {self.resolved_committed:,} unknown (visible),"
+            f" {self.resolved_aborted:,} unknown (not visible);"
+            f"{shared} {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
         )
 
 
@@ -320,7 +321,7 @@ def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
 def _check_position(
     facts: HistoryFacts, where: tuple[str, str], numbers: list[int]
 ) -> Iterator[Anomaly]:
-    """Check that a group's final position is the position that the last committed move set.
+    """Check that the last committed transaction set the group's final position.
 
     `where` contains the group and the stream. `numbers` contains the indexes of all transactions
     that move the group's position in this stream.

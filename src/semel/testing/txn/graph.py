@@ -353,10 +353,9 @@ def _cycle_with_one_rw(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int], list[list[int]]]:
-    """Return new numbers for the nodes of `edges`, and a graph of these nodes.
+    """Return a mapping from each node of `edges` to a new number, and a graph of the new numbers.
 
-    The new numbers start at 0. They are returned as a mapping from the original nodes. The graph
-    contains only the edges in `used`.
+    The new numbers start at 0. The graph contains only the edges in `used`.
     """
     nodes = dict.fromkeys(node for edge in edges for node in (edge.source, edge.target))
     numbers = {node: number for number, node in enumerate(nodes)}

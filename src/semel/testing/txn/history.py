@@ -139,7 +139,7 @@ class RecordedTransaction(Struct, eq=False):
         return self.kind == "inline"
 
     def append(self, stream: str, values: Sequence[Hashable]) -> TransactionAppend:
-        """Record that an append is about to be sent. For a one-shot commit, call this per stream.
+        """Record that an append is about to be sent. In a one-shot commit, call it once per stream.
 
         To record the response, call `ok` or `refuse` on the returned append.
         """

@@ -43,7 +43,7 @@ class ChainStep(NamedTuple):
     it is not known whether the move happened. If `is_end` is true, the step is the final position.
 
     For a prepared transaction, `high` is the time at which it was prepared, and `low` is the later
-    time at which its commit was sent. It holds the position between these two times. Steps
+    time at which its commit was sent. The transaction holds the position between these times. Steps
     that ended before `low` come before this step. Steps that started after `high` come after it.
     """
 
@@ -72,8 +72,8 @@ class Stuck(NamedTuple):
     `before` contains the steps that lead to `position`, where the group was before `step`. If a
     step moved the group back, `before` begins with the last such step.
 
-    If `step` is a prepared transaction, `inside` contains the steps that happened while
-    this transaction held the group's position.
+    If `step` is a prepared transaction, `inside` contains the steps that happened while this
+    transaction held the group's position.
     """
 
     step: ChainStep
