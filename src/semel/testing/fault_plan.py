@@ -64,8 +64,7 @@ class FaultPlan:
     The first requests get the actions in `script`, in order. For later requests, actions are drawn
     at random. `rates` maps an action to its probability. If no action is drawn, the request passes.
 
-    If `only` is set, for example to "POST /v1/commits", faults are injected only into requests that
-    begin with this text.
+    Only requests that begin with the text `only`, such as "POST /v1/commits", get these actions.
 
     `delay_seconds` is the length of a delay, or the limits of a random length. `trickle_seconds` is
     the time between two bytes that `trickle` sends. `reorder_seconds` is the maximum time that a

@@ -139,9 +139,10 @@ class RecordedTransaction(Struct, eq=False):
         return self.kind == "inline"
 
     def append(self, stream: str, values: Sequence[Hashable]) -> TransactionAppend:
-        """Record that an append is about to be sent. In a one-shot commit, call it once per stream.
+        """Record that an append is about to be sent.
 
-        To record the response, call `ok` or `refuse` on the returned append.
+        To record the response, call `ok` or `refuse` on the returned append. For a one-shot commit,
+        call `append` once for each stream.
         """
         step = TransactionAppend(values, stream=stream, invoked_at=self.clock(), clock=self.clock)
         self.steps.append(step)
