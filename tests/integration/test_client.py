@@ -181,7 +181,7 @@ def test_messages_carry_keys_headers_and_times(orders: Any, notes: Any) -> None:
     with pytest.raises(TypeError, match="bytes or str"):
         orders.append(1, key=7)
     with pytest.raises(
-        ValueError, match="for 2 messages, keys, headers and timestamps must each have 2 items"
+        ValueError, match="keys, headers and timestamps must each have 2 items for 2 messages"
     ):
         orders.append_many([1, 2], keys=["a"])
 

@@ -1,7 +1,7 @@
 """The journal's writer. It writes each write group to a segment on disk.
 
-Only one thread at a time runs this code. If a write group cannot be written, the process ends. The
-state in memory has already changed, and after a failed sync the content of the disk is unknown.
+Only one thread at a time runs this code. If a write group cannot be written, the process ends,
+because the state in memory has changed, and the disk's content is unknown after a failed sync.
 """
 
 import contextlib
@@ -111,13 +111,13 @@ class JournalWriter:
             raise _failed(name, "allocate", error) from error
 
     def write(self, group: WriteGroup) -> None:
-        """Write a write group. Sync it if `group.is_synced` is True (EO-5). Raises DiskFailed."""
+        """Write a write group. Sync the file if `group.is_synced` is True. Raises DiskFailed."""
         for part in group.parts:
             if part.segment != self._segment:
                 self._roll(part)
             self._write_at(part.start, part.buffers, part.size)
         if group.is_synced:
-            self._sync()
+            self._sync()  # EO-5
 
     def _write_at(self, lsn: int, buffers: Sequence[bytes], size: int) -> None:
         name = segment_name(self._segment)

@@ -270,7 +270,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
 def _decide_unguarded(
     state: State, txn: Txn, stream: Stream, command: Append, tag: ProducerTag
 ) -> Decision:
-    """Decide an append by an inline transaction to a stream that has no duplicate detection."""
+    """Decide an inline transaction's append to a stream that has no duplicate detection."""
     refusal = (
         check_stream(state, stream, command)
         or check_content(stream, command)

@@ -106,7 +106,7 @@ def _advance(stream: int, offset: int, sections: Sections) -> int:
 
 def _apply_created(state: State, event: StreamCreated, sections: Sections, time_ms: int) -> Effects:
     row = event.row
-    invariant(row.number == state.next_stream, "the stream does not have the next stream number")
+    invariant(row.number == state.next_stream, "the stream's number is not the next free number")
     invariant(row.path not in state.by_path, "a stream with this path already exists")
     if row.fork is not None:
         add_fork(state.by_number[row.fork.source], row.number)

@@ -225,7 +225,7 @@ def _refuse_bodies(
 def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
     """Return a refusal if the listed transactions have too many chunks in total, otherwise None.
 
-    One frame assigns offsets to all these chunks. Therefore the limit for one transaction applies.
+    The limit is the limit for one transaction, because one frame assigns offsets to all the chunks.
     """
     maximum = state.limits.chunks
     is_fit = sum(map(chunks_of, listed)) <= maximum

@@ -48,8 +48,8 @@ class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
 class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
     """A transaction is allowed to write to more streams.
 
-    `positions` contains (group, stream, offset). It is set only in old journals, because the event
-    `PositionsNamed` has replaced it.
+    `positions` contains (group, stream, offset) tuples. It is set only in old journals, because the
+    event `PositionsNamed` has replaced it.
     """
 
     txn: int
@@ -298,8 +298,8 @@ class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
 class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
     """A producer's epoch is raised, and the transactions in `ended` are aborted.
 
-    These are the pending transactions of older instances. Exactly one of the other three fields is
-    set. It is the append, the registration or the claim that raised the epoch.
+    These are the pending transactions of older instances. Exactly one other field is set: the
+    append, the registration or the claim that raised the epoch.
     """
 
     ended: tuple[Ended, ...]
@@ -330,7 +330,7 @@ class Decision(Struct, frozen=True, gc=False):
     """The outcome of a command, and the event that must be durable before the outcome is sent.
 
     The event is None if the state does not change. If `grows` is True, the event is refused on a
-    full disk. All other events are accepted on a full disk, and can use the reserve.
+    full disk. All other events are accepted on a full disk, and can use the reserved space.
     """
 
     outcome: Outcome

@@ -51,7 +51,7 @@ def stored_position(stream: Stream, group: str) -> PositionRow:
 
 
 def print_mover(mover: OwnerKey) -> str:
-    """Return a mover as text: a producer id, or `sink:` followed by the app of a sink."""
+    """Return the text form of `mover`: a producer id, or `sink:` followed by the id of a sink."""
     is_producer, name = mover
     return name if is_producer else f"sink:{name}"
 
@@ -121,13 +121,13 @@ def _name(
 
 
 def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refusal | None:
-    """Return a refusal if the transaction cannot be prepared or committed (A10, A14).
+    """Return a refusal if the transaction can no longer move a position that it names.
 
-    The cause is a position that the transaction names. The position was moved, its stream was
-    deleted, or a prepared transaction holds it. Transactions in `ending` are ignored, because the
+    This is the case if the position has been moved since it was named, if its stream was deleted,
+    or if another prepared transaction holds it. Transactions in `ending` are ignored, because the
     same decision ends them.
     """
-    for group, path in txn.row.lost:
+    for group, path in txn.row.lost:  # A10, A14
         return PositionConflict(group, path, 0, reason=BY_DELETION)
     for named in txn.row.positions:
         stream = state.by_number[named.stream]
@@ -149,15 +149,15 @@ def refuse_guards(state: State, txn: Txn, ending: Collection[int] = ()) -> Refus
 def refuse_held(
     state: State, stream: Stream, group: str, ending: Collection[int] = ()
 ) -> Refusal | None:
-    """Return a refusal if a prepared transaction holds the position (A6, A15), otherwise None.
+    """Return a refusal if a prepared transaction holds the group's position in the stream.
 
-    Transactions in `ending` are ignored.
+    Return None if there is no such transaction, or if its number is in `ending`.
     """
     number = stream.holds.get(group) if stream.holds else None
     if number is None or number in ending:
         return None
     holder = state.by_txn[number].row
-    return UnstableOffsets(group, stream.row.path, holder.id, holder.epoch)
+    return UnstableOffsets(group, stream.row.path, holder.id, holder.epoch)  # A6, A15
 
 
 # ---- moves of a one-shot commit ------------------------------------------------------------------
@@ -172,7 +172,7 @@ def refuse_commit_moves(
     mover: OwnerKey,
     ending: Collection[int],
 ) -> Refusal | None:
-    """Return the refusal for the first position that a one-shot commit cannot move (A18).
+    """Return the refusal for the first position that a one-shot commit cannot move.
 
     Return None if the commit can move all positions.
     """
@@ -188,7 +188,7 @@ def refuse_commit_moves(
             or room.refuse(stream, position, tail_of(stream))
         )
         if refusal is not None:
-            return refusal
+            return refusal  # A18
     return None
 
 
@@ -269,7 +269,7 @@ class _Room:
 
 
 def decide_set_positions(state: State, command: SetPositions) -> Decision:
-    """Decide the command to move positions outside a transaction.
+    """Return the decision on a command that moves positions outside a transaction.
 
     Either all positions are moved, or none of them.
     """
@@ -294,7 +294,7 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
 
 
 def decide_pin(state: State, command: PinSnapshot) -> Decision:
-    """Decide the command to pin a step of a group.
+    """Return the decision on a command that pins a step of a group.
 
     If a step with the same number is already pinned, the outcome is the stored step.
     """
@@ -341,9 +341,9 @@ def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_m
 def apply_sink_forgotten(
     state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
 ) -> None:
-    """Drop a sink.
+    """Drop a sink, but keep its `outcomes_from`, the lowest outcome number that is still valid.
 
-    Its `outcomes_from` is kept, so that expired transaction outcomes do not become valid again.
+    Without it, expired outcomes of the sink's transactions would become valid again.
     """
     cutoff = state.sinks.pop(event.app).outcomes_from
     state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = cutoff
@@ -358,8 +358,8 @@ def move_positions(
 ) -> None:
     """Apply moves. Each move is a group, a stream number and an offset.
 
-    `mover` is None for a move outside a transaction. Such a move keeps the stored mover. Without a
-    stored mover, any worker could move the position without an expected offset.
+    `mover` is None for a move outside a transaction. Such a move does not change the stored mover,
+    so that all other workers must still send an expected offset.
     """
     for group, number, offset in moves:
         stream = state.by_number[number]

@@ -150,15 +150,14 @@ FIRST_EPOCH: Final = 1
 class SequenceCheck(Struct, frozen=True, gc=False):
     """The result of checking the identity and the sequence of an append.
 
-    If `at_once` and `later` are both None, the append is new. It is stored with `epoch` if no other
+    `at_once` is set if the append is a repeat, or if its identity is refused. `later` is set if the
+    sequence is refused. If both are None, the append is new. It is stored with `epoch` if no other
     check refuses it.
     """
 
     epoch: int = 0
-    # Set if the append is a repeat, or if its identity is refused. The other checks are skipped.
-    at_once: Outcome | None = None
-    # Set if the sequence is refused. If the stream also refuses the append, that refusal is used.
-    later: Outcome | None = None
+    at_once: Outcome | None = None  # if set, the other checks are skipped
+    later: Outcome | None = None  # if the stream also refuses the append, that refusal is used
 
 
 def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
@@ -335,8 +334,8 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 def _begins_bare(tag: ProducerTag) -> bool:
     """Return True if the append has sequence 0 and is bare (it has no epoch and no session).
 
-    Even directly after a claim, such an append is a repeat or comes from a restarted producer. The
-    instance that made the claim always sends its session.
+    Even directly after a claim, such an append is a repeat or comes from a restarted producer,
+    because the instance that made the claim always sends its session.
     """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 

@@ -222,7 +222,7 @@ class Dirty(Struct, eq=False):
     decided: set[int] = set()  # transactions that are removed with all their rows
 
     def absorb(self, older: "Dirty") -> None:
-        """Add the changes in `older` after its checkpoint failed. Newer changes take precedence."""
+        """Add the changes in `older`, whose checkpoint failed. Newer changes take precedence."""
         for name in self.__struct_fields__:  # dicts and sets both have `|`
             setattr(self, name, getattr(older, name) | getattr(self, name))
 

@@ -184,7 +184,7 @@ def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | 
 
 
 def _units_at(source: Stream, stored: StoredAppend | None, anchor: int) -> int:
-    """Return the number of units from `anchor` to the end of the append that contains `anchor`.
+    """Return the number of units (messages or bytes) from `anchor` to the end of its append.
 
     Return 0 if `stored` is None or describes a different stream or offset.
     """
@@ -289,7 +289,7 @@ def decide_expire(state: State, stream: Stream, command: Expire) -> Decision:
 def find_by_path(state: State, paths: Iterable[str]) -> dict[str, Stream] | StreamRefused:
     """Return a mapping from each path to its stream.
 
-    Return a refusal for the first path whose stream does not exist or is soft-deleted.
+    If a stream does not exist or is soft-deleted, return a refusal for the first such path.
     """
     streams: dict[str, Stream] = {}
     for path in paths:
@@ -342,7 +342,7 @@ def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) ->
     """Return True if a stream has expired. `touched_ms` is the time of its last use.
 
     An expiry date is compared with `now_ms`, the time of the clock. The end of a TTL is compared
-    with `time_ms`, the time of the journal.
+    with `time_ms`, the time of the journal, which never goes back.
     """
     row = stream.row
     # The time of the journal never goes back. If the clock jumps ahead and is then corrected, the

@@ -134,7 +134,7 @@ class Append(StreamCommand, frozen=True, gc=False):
 
 
 class StoredAppend(Struct, frozen=True, gc=False):
-    """The append at `offset` in `stream`. It is looked up for a fork in the middle of an append.
+    """The append at `offset` in `stream`. It is looked up if a fork begins inside an append.
 
     A unit is a message in a JSON stream and a byte in any other stream.
     """
@@ -230,7 +230,7 @@ class ForgetProducer(StreamCommand, frozen=True, gc=False):
 
 
 class ExpireProducer(StreamCommand, frozen=True, gc=False):
-    """Replace a producer that has been idle for `idle_ms` with a tombstone.
+    """If a producer has been idle for `idle_ms`, replace it with a tombstone.
 
     The tombstone keeps old instances of the producer fenced.
     """
@@ -299,8 +299,8 @@ class Begin(Struct, frozen=True, gc=False):
 class TxnCall(Struct, frozen=True, gc=False):
     """Base class for commands on an existing transaction.
 
-    With `by_operator`, the caller need not be the owner. `remembered` and `last_epoch` are looked
-    up in the journal, as in `TxnTag`.
+    With `by_operator`, the caller need not be the owner. `remembered` is the transaction's outcome.
+    `last_epoch` is the epoch of the newest outcome in the journal that has the same id.
     """
 
     now_ms: int
@@ -383,7 +383,7 @@ class CommitAppend(Struct, frozen=True, gc=False):
 class ListedTxn(Struct, frozen=True, gc=False):
     """A staged transaction that a one-shot commit names.
 
-    `remembered` and `last_epoch` are looked up in the journal, as in `TxnTag`.
+    `remembered` is its outcome. `last_epoch` is the epoch of the newest outcome with the same id.
     """
 
     id: str
@@ -407,7 +407,7 @@ class SinkTag(Struct, frozen=True, gc=False):
 
 
 class Commit(Struct, frozen=True):
-    """A one-shot commit. It appends messages, moves positions and commits `transactions`, or fails.
+    """A one-shot commit. Its appends, positions and `transactions` are all applied, or none is.
 
     `expects` contains (path, tail) pairs. The stream at each path must have that tail. `digest` is
     the digest of the request. A request that repeats `producer_seq` must have the same digest.

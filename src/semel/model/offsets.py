@@ -17,8 +17,8 @@ def print_offset(ordinal: int) -> str:
 def parse_offset(text: str) -> int | None:
     """Return the ordinal of an offset, or None if `text` is not an offset.
 
-    All offsets of this server begin with 16 zeros. For an offset of a different server, return
-    NUMBER_MAX, because that ordinal is after the tail of every stream.
+    This server's offsets begin with 16 zeros. Any other offset is from a different server. For such
+    an offset, return NUMBER_MAX, because that ordinal is after the tail of every stream.
     """
     high, underscore, low = text.partition("_")
     if not underscore or len(high) != OFFSET_DIGITS or len(low) != OFFSET_DIGITS:

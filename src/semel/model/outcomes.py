@@ -334,7 +334,7 @@ class BatchOverlap(Refusal, frozen=True, gc=False):
 
 
 class RestartAmbiguous(Refusal, frozen=True, gc=False):
-    """A bare append repeats a sequence, but its payload does not match a retained receipt.
+    """An append without an epoch or a session repeats a sequence, but may have a new payload.
 
     The producer may have restarted. It must send a session or an epoch.
     """
@@ -345,7 +345,7 @@ class RestartAmbiguous(Refusal, frozen=True, gc=False):
 
 
 class PayloadMismatch(Refusal, frozen=True, gc=False):
-    """A strict request repeats a stored sequence with a different payload."""
+    """In strict mode, a request repeats a stored sequence with a different payload."""
 
     code = "payload_mismatch"
 

@@ -192,8 +192,8 @@ class OffsetUnstable(Refusal, frozen=True, gc=False):
 class BranchIncomplete(Refusal, frozen=True, gc=False):
     """The transaction is not complete, or a commit lists it before it is prepared.
 
-    `chunks` and `messages` are the staged numbers. The transaction is not complete if the request
-    contains different numbers.
+    `chunks` and `messages` are the numbers that were staged. The transaction is not complete if the
+    request contains different numbers.
     """
 
     code = "branch_incomplete"

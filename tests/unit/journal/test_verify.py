@@ -359,7 +359,7 @@ def test_a_watermark_that_goes_back_is_found(directory: Directory) -> None:
     (finding,) = damage(directory.verify())
     assert (finding.position, finding.message) == (
         at,
-        "the watermark 8 is lower than in an earlier frame",
+        "the watermark 8 is lower than an earlier watermark",
     )
 
 

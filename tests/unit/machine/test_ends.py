@@ -146,7 +146,7 @@ def test_an_append_to_a_closed_stream_is_not_applied() -> None:
 def test_a_stream_that_skips_a_number_or_takes_a_path_is_not_applied() -> None:
     created = machine_of(create(), create("t")).journal
     machine = machine_of(create())
-    with pytest.raises(InvariantBroken, match="next stream number"):
+    with pytest.raises(InvariantBroken, match="next free number"):
         machine.replay(created[0])
     machine.state.next_stream = 1
     with pytest.raises(InvariantBroken, match="path already exists"):

@@ -324,7 +324,7 @@ class SegmentCheck:
             )
         elif frame.watermark < self._watermark:
             report.corrupt(
-                name, at, f"the watermark {frame.watermark} is lower than in an earlier frame"
+                name, at, f"the watermark {frame.watermark} is lower than an earlier watermark"
             )
         self._watermark = max(self._watermark, frame.watermark)
         for section in frame.sections:
@@ -360,9 +360,9 @@ class SegmentCheck:
             self._check_placed(frame, first)
 
     def _follow(self, frame: Frame, name: str, at: int) -> None:
-        """Check that the frame's offsets continue at the tail of each stream.
+        """Check that the frame's offsets in each stream begin at the stream's tail.
 
-        The check begins with the tails in the checkpoint. Each checked frame moves these tails.
+        At first, the tails are those in the checkpoint. Each checked frame moves the tails.
         """
         if isinstance(frame.record, StreamCreated):
             row = frame.record.row

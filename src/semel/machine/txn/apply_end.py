@@ -106,7 +106,7 @@ def _end(
 
 
 def _abort_extents(state: State, txn: Txn, markers: dict[int, int]) -> list[AbortedRow]:
-    """Return the aborted ranges of an inline transaction, and update `aborted_end` of its streams.
+    """Return an inline transaction's aborted ranges, and store in each stream where they end.
 
     If the control record directly follows a range, the range includes the record. `markers` maps
     each stream to the offset of the transaction's control record.

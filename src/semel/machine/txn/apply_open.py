@@ -57,7 +57,7 @@ def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int)
     """
     effects = end_transactions(state, event.ended, sections, iter(()), time_ms)
     invariant(
-        event.number == state.next_txn, "the transaction does not have the next transaction number"
+        event.number == state.next_txn, "the transaction's number is not the next free number"
     )
     invariant(event.id not in state.transactions, "a transaction with this id is already pending")
     state.next_txn += 1
@@ -216,8 +216,8 @@ def _record_publish(
 def leave_all_streams(state: State, stream: Stream) -> None:
     """Remove a deleted or expired stream from every group and transaction.
 
-    A position that a transaction named in the stream is recorded as lost. From now on, the
-    transaction can be committed only if it is already prepared.
+    Each position that a transaction named in the stream is recorded as lost. A transaction with a
+    lost position can be committed only if it is already prepared.
     """
     number, path = stream.row.number, stream.row.path
     for txn_number in sorted(stream.txns or ()):

@@ -117,7 +117,7 @@ def _refuse_room(state: State, command: Begin) -> Refusal | None:
 
 
 def refuse_registry_room(state: State, producer_id: str) -> Refusal | None:
-    """Refuse a producer that is not registered yet if the registry is full."""
+    """If the registry is full, refuse a producer that is not registered yet."""
     maximum = state.limits.registry
     has_room = producer_id in state.registry or len(state.registry) < maximum
     return None if has_room else LimitReached("registry", maximum)
@@ -171,7 +171,7 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
 
 
 def decide_add_positions(state: State, command: AddPositions) -> Decision:
-    """Return the decision on a command that adds the positions that the commit will move."""
+    """Return the decision on an `AddPositions`. The transaction's commit moves the positions."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)

@@ -95,13 +95,12 @@ def find_open(state: State, call: TxnCall) -> Txn | Outcome:
 
 
 def expired_epoch(state: State, owner: Owner) -> int:
-    """Return the highest transaction epoch among the producer's ended transactions.
+    """Return the transaction epoch that the owner's next transaction must exceed.
 
-    A new transaction must have a higher epoch. Otherwise, a late call for an ended transaction
-    could affect a new transaction with the same id and epoch, if the old outcome was dropped to
-    make room.
-
-    Return 0 for a sink. Also return 0 if no outcome of the producer was dropped to make room.
+    The result is 0 for a sink, and for a producer whose outcomes were never dropped to make room.
+    Otherwise, it is the highest transaction epoch of the producer's ended transactions. With a
+    lower epoch, a new transaction could have the same id and epoch as an ended transaction, and a
+    late call for the ended one could affect the new one.
     """
     registered = state.registry.get(owner.id) if isinstance(owner, ProducerOwner) else None
     if registered is None or registered.decided <= OUTCOMES_PER_PRODUCER_MAX:
