@@ -1,7 +1,7 @@
 """Decisions on one-shot commits and on sinks.
 
-A one-shot commit contains appends, moves and listed transactions. Either all of them are applied,
-or none of them.
+A one-shot commit contains appends, moves of positions, and listed transactions. Either all of them
+are applied, or none of them.
 
 The comment at a check names the check's row in the table in `docs/reference/transactions.md`.
 """
@@ -189,7 +189,7 @@ def _refuse_deleted(state: State, txn: Txn) -> Outcome | None:
 
 
 def paths_of(command: Commit) -> list[str]:
-    """Return the paths in the appends, moves and expected tails of a one-shot commit.
+    """Return the paths in the appends, position moves and expected tails of a one-shot commit.
 
     The paths of its listed transactions are not included.
     """

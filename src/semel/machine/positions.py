@@ -1,4 +1,4 @@
-"""Positions: the conditions of a move, and the functions that apply events of groups and sinks.
+"""Positions: the conditions for moving them, and the functions that apply group and sink events.
 
 A name such as A2 in a comment is the name of a row in the tables in
 `docs/reference/transactions.md`.
@@ -237,7 +237,7 @@ def _refuse_mover(position: PositionMove, stored: PositionRow, mover: OwnerKey) 
 
 
 class _Room:
-    """Refuses a move past the tail, and a move that adds too many groups to a stream.
+    """Refuses to move a position past the tail, or to add too many groups to a stream.
 
     Use a new instance for each command, because an instance counts the groups that the command
     adds.
@@ -356,7 +356,7 @@ def move_positions(
     time_ms: int,
     mover: OwnerKey | None = None,
 ) -> None:
-    """Apply moves. Each move is a group, a stream number and an offset.
+    """Move positions. Each move is a tuple of a group, a stream number and an offset.
 
     `mover` is None for a move outside a transaction. Such a move does not change the stored mover,
     so that all other workers must still send an expected offset.

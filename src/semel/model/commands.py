@@ -148,7 +148,8 @@ class StoredAppend(Struct, frozen=True, gc=False):
 class ForkRequest(Struct, frozen=True, gc=False):
     """A request to fork the stream `source`. The fork begins `sub_offset` units after `offset`.
 
-    If `offset` is None, the source's stable offset is used. `stored` is looked up in the journal.
+    A unit is a message in a JSON stream and a byte in any other stream. If `offset` is None, the
+    source's stable offset is used. `stored` is looked up in the journal.
     """
 
     source: str
@@ -364,7 +365,7 @@ class FenceTxn(TxnCall, frozen=True, gc=False):
 
 
 class ExpireTxn(Struct, frozen=True, gc=False):
-    """Abort a transaction whose deadline has passed, or a sink's transaction that is idle."""
+    """Abort a transaction that is past its deadline, or a sink's transaction idle for too long."""
 
     now_ms: int
     id: str

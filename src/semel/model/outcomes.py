@@ -212,7 +212,7 @@ class ForkSourceGone(Refusal, frozen=True, gc=False):
 
 
 class BadBody(Refusal, frozen=True, gc=False):
-    """The body is not valid for the stream's media type, or its extras are malformed."""
+    """The body is invalid for the stream's media type, or a key, timestamp or header is invalid."""
 
     code = "bad_body"
     reason: str

@@ -210,7 +210,7 @@ class BranchMissing(Refusal, frozen=True, gc=False):
 
 
 class PositionConflict(Refusal, frozen=True, gc=False):
-    """A condition of the move does not hold. `reason` says which condition."""
+    """A condition for moving the position does not hold. `reason` says which condition."""
 
     code = "position_conflict"
     group: str

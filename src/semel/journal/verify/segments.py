@@ -281,8 +281,8 @@ class SegmentCheck:
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
         """Return True if the journal can end at the LSN of `tear`.
 
-        Return False if bytes after this LSN are known to have been durable. Otherwise, report these
-        bytes as a torn tail and return True.
+        Return False if the bytes after this LSN are known to have been durable. Otherwise, report
+        them as a torn tail and return True.
         """
         is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:
