@@ -31,13 +31,13 @@ class Live:
         self.is_draining = False
 
     def drain(self) -> None:
-        """Complete the response of every live read. The clients then reconnect to a new server."""
+        """Complete the responses of all live reads before a shutdown, so that clients reconnect."""
         self.is_draining = True
         for reader in list(self.readers):
             reader.finish()
 
     def cursor(self, previous: int | None) -> int:
-        """Return the next read cursor. `previous` is the cursor that the client sent, or None."""
+        """Return the read cursor for a response. `previous` is the one in the request, or None."""
         clock = self.engine.clock
         jitter_s = 1
         if previous is not None:
@@ -48,7 +48,7 @@ class Live:
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:
     """Return the pending transaction that a reader at `read_committed` waits for, or None.
 
-    The first message of this transaction is durable, and its offset is the stable offset.
+    The first message of this transaction in the stream is at the stable offset.
     """
     # The engine's state is ahead of the disk. If the transaction has already ended in that state,
     # the result is None, even before the commit or abort is durable.

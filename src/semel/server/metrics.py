@@ -28,7 +28,7 @@ Metric = tuple[str, str, str, float]  # name without `semel_`, type, help, value
 
 
 class OutcomeCounts:
-    """Counts the outcomes of writes since the server started, for each label."""
+    """Counts the writes since the server started, by outcome."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -36,7 +36,7 @@ class OutcomeCounts:
         self.below_window = 0
 
     def note(self, outcome: Outcome) -> None:
-        """Count an outcome under its label."""
+        """Count the outcome of one write."""
         kind = type(outcome)
         self.outcomes[_LABELS.get(kind, kind.__name__)] += 1
         if isinstance(outcome, Duplicate):
@@ -52,7 +52,7 @@ def render_metrics(
     live_readers: int,
     gaps_held: int,
 ) -> str:
-    """Return the text of the page, with the help, the type and the value of every metric."""
+    """Return the text of the metrics page: the help, the type and the value of every metric."""
     metrics = [
         *_engine_metrics(figures, live_readers),
         *_producer_metrics(figures, tally, gaps_held),

@@ -1,11 +1,11 @@
-"""Three small state machines for connections. Tables map phase and event to the next phase.
+"""Three small state machines for connections. A phase and an event determine the next phase.
 
 - `CONNECTION`: the part of a request that is being read, or the progress of closing.
 - `INPUT`: whether the transport delivers more bytes (back-pressure). It changes independently of
   `CONNECTION`, because a connection can be paused at any point of a request.
 - `EXCHANGE`: whether the response to one request has begun, and whether it is complete.
 
-An event that is not listed for the current phase is a bug. `PhaseTable.next` then raises
+If an event is not listed for the current phase, there is a bug, and `PhaseTable.next` raises
 InvariantBroken. A test compares the tables with the page `docs/contributing/connections.md`.
 """
 
@@ -100,7 +100,7 @@ class ExchangePhase(IntEnum):
 
 
 class ExchangeEvent(IntEnum):
-    """The events that move an exchange from one phase to the next."""
+    """The events that change the phase of an exchange: a request and its response."""
 
     RESPONSE_BEGUN = auto()  # the status and the headers of a response in parts were sent
     RESPONSE_COMPLETE = auto()  # a whole response, or its last part, was sent

@@ -45,7 +45,7 @@ class ProducersResource(Resource):
     """The handlers of the three addresses for producers."""
 
     def pages(self) -> dict[str, Mapping[str, Route]]:
-        """Return the routes of each address. The routes map each method to its handler."""
+        """Return the routes of each address: a mapping from HTTP method to handler."""
         return {
             PRODUCERS: {"POST": self._register, **reads(self._show), "DELETE": self._forget},
             CLAIM: {"POST": self._claim},
@@ -79,7 +79,7 @@ class ProducersResource(Resource):
         return stream is not None and not stream.tail.is_deleted
 
     def assign(self, responder: Responder) -> None:
-        """Register a random producer id with epoch 1, as clients of the older dialect expect."""
+        """Register a random producer id with epoch 1, for clients with `X-Producer-*` headers."""
         command = Register(self.now_ms, self.fresh_id(), calls.FIRST_EPOCH_X)
         self.submit(command, responder, calls.assigned_response)
 
@@ -112,7 +112,7 @@ def _page_response(page: Page | ExplainResponse | Outcome) -> Response:
 def producers_page(state: State, query: calls.ProducerQuery) -> Page | Outcome:
     """Return a page with the producers that `query` selects.
 
-    If `query` has no stream, the page contains the registration of the producer id. If the stream
+    If `query.stream` is None, the page contains only the registration of `query.id`. If the stream
     does not exist, return a refusal.
     """
     if query.stream is None:

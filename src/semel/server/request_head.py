@@ -49,7 +49,7 @@ def _remember(cache: dict[str, T], line: str, value: T) -> T:
 
 
 class _Fields(dict[str, tuple[str, str]]):
-    """A cache of parsed header lines: a mapping from a line to its name and its value."""
+    """A cache of parsed header lines. It maps a line to the name and the value of the header."""
 
     def __missing__(self, line: str) -> tuple[str, str]:
         match = _FIELD.fullmatch(line)
@@ -324,7 +324,7 @@ class HeadCache:
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:
-        """Return True if the stripped head `rest` has occurred before. Otherwise remember it."""
+        """Return True if the shortened head `rest` has occurred before. Otherwise remember it."""
         digest = hash(rest)
         if digest in self._once:
             return True
@@ -334,9 +334,9 @@ class HeadCache:
         return False
 
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
-        """Return True if `head` can be cached after Content-Length and Producer-Seq are stripped.
+        """Return True if `head` can be cached without its Content-Length and Producer-Seq lines.
 
-        `length` and `seq` are the values of the stripped lines. They are empty for other lines.
+        `length` and `seq` are the removed values. A value is empty if its line was not removed.
         """
         headers = head.headers
         return (

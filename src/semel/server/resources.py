@@ -1,7 +1,7 @@
 """The endpoints below `/v1/transactions`, `/v1/commits`, `/v1/groups` and `/v1/sinks`.
 
 If a request is malformed, the handler raises MalformedRequest. `App.handle` catches the exception
-and sends its problem as the response.
+and responds with a problem document.
 """
 
 from collections.abc import Callable, Mapping
@@ -121,7 +121,7 @@ def reads(handler: Route) -> dict[str, Route]:
 
 
 class TransactionsResource(Resource):
-    """The handlers for transactions: begin, list, show, and each action in ACTIONS."""
+    """The handlers that begin, list, show and change transactions."""
 
     def routes(self) -> Routes:
         return {
@@ -163,7 +163,7 @@ def _transaction_response(
 ) -> Response:
     """Return the response that shows one transaction.
 
-    If the pending transaction `view` matches `epoch`, it is shown. Otherwise `ended` is shown.
+    Show the pending transaction `view` if its epoch matches `epoch`. Otherwise show `ended`.
     """
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, pending_transaction(view, now_ms))
@@ -217,7 +217,7 @@ class SinksResource(Resource):
 
 
 class CommitsResource(Resource):
-    """The handler of one-shot commits: `POST /v1/commits`."""
+    """The handler of commits that need only one request: `POST /v1/commits`."""
 
     def commit(self, request: Request, responder: Responder) -> None:
         """Submit the commit that the request contains, and respond with its outcome."""
@@ -230,7 +230,7 @@ class CommitsResource(Resource):
 
 
 class GroupsResource(Resource):
-    """The handlers for groups: show and change the positions, show and pin the step."""
+    """The handlers that show and change a group's positions and its pinned pipeline step."""
 
     def routes(self) -> Routes:
         return {

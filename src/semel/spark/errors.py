@@ -14,7 +14,7 @@ _CONTINUE: Final = 'to continue without the lost messages, set .option("failOnDa
 
 
 class DataLossError(RuntimeError):
-    """Raised if messages were lost before the query read them, or if the tail moved back."""
+    """Raised if messages were lost before the query read them, or if a stream's tail moved back."""
 
 
 class StreamMissing(LookupError):

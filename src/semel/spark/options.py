@@ -110,8 +110,8 @@ LATEST_NUMBER: Final = -1
 class StartOffsets(Struct, frozen=True):
     """The value of the option startingOffsets or endingOffsets.
 
-    `by_stream` maps streams to ordinals. `default` is the ordinal for all other streams. The
-    ordinal -2 means the head of a stream, and -1 means its tail.
+    `by_stream` maps streams to offsets. `default` is the offset for all other streams. The
+    offset -2 means the head of a stream, and -1 means its tail.
     """
 
     default: int
@@ -121,7 +121,7 @@ class StartOffsets(Struct, frozen=True):
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return True if `default` is -1 (the tail), or if one of `streams` has the ordinal -1."""
+        """Return True if `default` is -1 (the tail), or if one of `streams` has the offset -1."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
@@ -136,7 +136,7 @@ _EXAMPLE: Final = 'write earliest, latest, or JSON such as {"orders": 23}'
 def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
     """Parse startingOffsets or endingOffsets. Raises ValueError if the text is not valid.
 
-    `default` is the ordinal for each stream that the text does not name.
+    `default` is the offset for each stream that the text does not name.
     """
     word = _START_WORDS.get(text.lower())
     if word is not None:

@@ -172,7 +172,7 @@ class _Checks:
         self._placed = [self._by_value.get(value) for value in log]
 
     def values(self) -> Iterator[Violation]:
-        """Check that a client sent each stored message, and that no message is stored twice."""
+        """Check that each stored message was sent by a client, and that none is stored twice."""
         for offset, value in enumerate(self._log, self._first):
             if value not in self._by_value:
                 yield Violation("never_sent", {"value": value, "offset": offset})
@@ -259,7 +259,7 @@ class _Checks:
                     yield Violation("read_before_sent", facts)
 
     def stale_reads(self) -> Iterator[Violation]:
-        """Check that an up-to-date read reached all messages acknowledged before the read."""
+        """Check that each up-to-date read reached all messages acknowledged before it started."""
         times, ends = _acknowledged(self._history.operations)
         for read in self._history.reads:
             count = bisect_left(times, read.invoked_at)
@@ -271,7 +271,7 @@ class _Checks:
                 yield Violation("stale_read", {**facts, "acknowledged_until": ends[count - 1]})
 
     def readers(self) -> Iterator[Violation]:
-        """Check that the end offset of a reader's up-to-date reads never decreases."""
+        """Check that no up-to-date read ends at a lower offset than its reader's earlier reads."""
         furthest: dict[str, tuple[int, int]] = {}
         for read in sorted(self._history.reads, key=lambda read: read.invoked_at):
             end = read.offset + len(read.values)

@@ -113,8 +113,8 @@ class Outlet:
 class ConnectionRegistry:
     """The state that all sessions of a proxy share.
 
-    It contains the address of the server, the plan, and the counts. It also contains the held
-    requests: each of them waits until a later request overtakes it.
+    It contains the address of the server, the fault plan, the counters, and the held requests. A
+    held request waits until a later request overtakes it.
     """
 
     def __init__(self, target: str, plan: FaultPlan, round_trip_seconds: float) -> None:

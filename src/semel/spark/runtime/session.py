@@ -67,7 +67,7 @@ def register(spark: SparkSession) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make `spark` the active session of this thread. Spark looks up the sink's format there."""
+    """Make `spark` this thread's active session. Spark looks up the sink's format in it."""
     jvm: Any = spark._jvm
     jvm.SparkSession.setActiveSession(spark._jsparkSession)
 

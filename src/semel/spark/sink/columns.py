@@ -27,8 +27,8 @@ _AS_SOURCE: Final = "array<struct<key string, value binary>>"
 class SinkColumns(Struct, frozen=True):
     """The index of each column that the sink uses. An index is None if the column is not used.
 
-    If there is no column `value`, each row is written as a JSON object. `named` then contains the
-    index and the name of each column of that object.
+    If there is no column `value`, each row is written as a JSON object, and `named` contains
+    the index and the name of each column in that object.
     """
 
     value: int | None
@@ -64,7 +64,7 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
             raise SparkOptionError("the only column is 'stream'; add at least one column with data")
         _require_once(name for _, name in named)
         return SinkColumns(None, route, None, None, None, tuple(named))
-    _require(schema, value, _TEXT, "string or binary", "; use to_json(struct(*)) to write a row")
+    _require(schema, value, _TEXT, "string or binary", "; use to_json(struct(*)) for a whole row")
     _require_once(name for name in names if name in ("headers", "key", "timestamp"))
     key, headers = indices.get("key"), indices.get("headers")
     timestamp = indices.get("timestamp")

@@ -1,4 +1,4 @@
-"""Commits each batch as a version of a sink, with digests from the Spark checkpoint."""
+"""Commits each batch as a version of a sink, with digests of the batch's input."""
 
 import hashlib
 import os
@@ -76,8 +76,8 @@ def read_digests(checkpoint: str, batch_id: int) -> Digests:
 def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
     """Return the location of a query's Spark checkpoint below `root`.
 
-    `root` is the directory for the checkpoints of all queries. If the query has no name, its
-    checkpoint is found by `query_id`. Raises CheckpointError if no checkpoint has this id.
+    If the query has a name, its checkpoint has the same name. Otherwise the checkpoint is found by
+    `query_id`. Raises CheckpointError if no checkpoint has this id.
     """
     if query_name is not None:
         return f"{root.rstrip('/')}/{query_name}"
@@ -186,7 +186,7 @@ def commit_staged(
 
 
 def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
-    """Try for a few seconds to abort transactions. The sink's next commit aborts the others."""
+    """Try for a few seconds to abort transactions. The sink's next commit aborts the rest."""
     sink = sink_of(options, app)
     deadline = time.monotonic() + min(options.retry_seconds, _ABORT_SECONDS_MAX)
     for token in tokens:

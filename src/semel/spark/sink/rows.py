@@ -1,6 +1,6 @@
 """Holds rows as Arrow columns, and converts them to JSON and to the body of an append.
 
-The conversion works on whole columns. For the common types it runs no Python code for each row.
+The conversion works on whole columns. For the common types, there is no Python loop over rows.
 """
 
 from base64 import b64encode
@@ -313,7 +313,7 @@ def _map(array: pa.MapArray) -> pa.Array:
 
 
 def _enclosed(array: pa.Array, start: str, items: pa.Array, end: str) -> pa.Array:
-    """Return the text of each list: `start`, then its items with commas between them, then `end`.
+    """Return the text of each list in `array`: `start`, its items separated by commas, and `end`.
 
     `items` contains the texts of the items of all lists, one list after the other.
     """

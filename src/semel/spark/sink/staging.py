@@ -312,7 +312,7 @@ class Sender:
     def _row_error(self, rows: StreamRows, error: BadRequest) -> RowError:
         """Return the error for a chunk that the server refused.
 
-        The error names the refused row. If that row is unknown, the error names the first row.
+        The error names the refused row, or the first row of the chunk if that row is unknown.
         """
         invalid = rows.first_invalid()
         if invalid is None:

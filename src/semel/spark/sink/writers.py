@@ -98,7 +98,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         if options.version is not None:
             raise SparkOptionError(
-                "txnVersion is only for batch writes, because a query numbers its own"
+                "txnVersion is only for batch writes, because a streaming query numbers its own"
                 " batches: remove txnVersion"
             )
         self.options = options
@@ -147,8 +147,8 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
 
 
 _IN_FOREACH: Final = (
-    "this write in foreachBatch is not exactly once, because Spark repeats a batch after a failure;"
-    " use semel.spark.commit_batch, or set two options: txnVersion to the batch id, and txnAppId to"
+    "Spark repeats a batch after a failure, so this write in foreachBatch can store its rows twice."
+    " Use semel.spark.commit_batch. Or set two options: txnVersion to the batch id, and txnAppId to"
     " a name that no other write uses"
 )
 
@@ -222,7 +222,7 @@ def commit_batch(
     Call this function in foreachBatch, with the `batch_id` that Spark passes. `frames` maps the
     path of each stream to the DataFrame to write.
 
-    If Spark runs a batch again, its rows are not written again. This function then returns the
+    If Spark runs a batch again, its rows are not written again, and this function returns the
     result of the first commit, with `duplicate` set.
 
     `app` is the name of the sink. The default is the id of the query. Two calls in the same batch
@@ -243,7 +243,7 @@ def commit_batch(
     name = app or query_id
     if name is None:
         raise SparkOptionError(
-            "the query id is unknown outside foreachBatch and in Spark Connect: to name the sink,"
+            "outside foreachBatch and in Spark Connect, the sink has no default name:"
             " add the argument app"
         )
     _require_first(run_id, name, batch_id)

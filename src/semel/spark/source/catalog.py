@@ -39,7 +39,7 @@ _STAGED_MS_MAX: Final = 3_600_000
 
 
 class StreamPosition(Struct, frozen=True, order=True):
-    """The next offset to read in a stream. `id` is the stream's incarnation."""
+    """The next offset to read in a stream. `id` changes if the stream is created again."""
 
     id: str
     next: int
@@ -48,7 +48,7 @@ class StreamPosition(Struct, frozen=True, order=True):
 class StreamEnd(Struct, frozen=True):
     """The end of a stream: its stable offset and its tail.
 
-    A read at `read_committed` ends at `stable`. `id` is the stream's incarnation.
+    A read at `read_committed` ends at `stable`. `id` changes if the stream is created again.
     """
 
     id: str
@@ -83,7 +83,7 @@ class StreamCatalog:
                 raise self._missing(stream)
 
     def reads(self, stream: str) -> bool:
-        """Return True if the options name this stream, or if its path matches their pattern."""
+        """Return True if the options name this stream, or if its path matches the pattern."""
         pattern = self._options.pattern
         if pattern is None:
             return stream in self._options.streams

@@ -89,7 +89,7 @@ def columns_for(options: SourceOptions, schema: StructType) -> "Columns":
 
 
 class Columns:
-    """Converts messages to Arrow batches for Spark. Base class."""
+    """Base class of the converters from messages to Arrow batches for Spark."""
 
     has_headers = False
 
@@ -206,8 +206,8 @@ def _check_field(field: StructField) -> None:
     _check_type(field.name, field.dataType)
     if not field.nullable:
         raise SchemaError(
-            f"the column {field.name} is declared not null, but it is null in the row of a bad"
-            " record: remove NOT NULL from the schema"
+            f"the column {field.name} is declared not null, but it is null if a record cannot"
+            " be decoded: remove NOT NULL from the schema"
         )
 
 
@@ -225,7 +225,7 @@ def _check_type(name: str, kind: DataType) -> None:
     elif not isinstance(kind, _DECODED):
         raise SchemaError(
             f"the column {name} cannot be decoded from JSON as {kind.simpleString()}:"
-            " read without a schema and convert the column value"
+            " read without a schema and convert the column named value"
         )
 
 

@@ -59,7 +59,7 @@ class Decoder:
     def _decode(self, records: list[bytes], first: int, bad: list[int]) -> pa.Table:
         """Decode `records` to a table, and append the indices of bad rows to `bad`.
 
-        `first` is the index that `records[0]` has among all records of the `decode` call.
+        `first` is the index of `records[0]` among all records.
         """
         table = self._parse_block(records) if self._is_plain else None
         if table is not None:

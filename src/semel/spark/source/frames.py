@@ -58,9 +58,10 @@ class FrameRows(NamedTuple):
 
 
 class _Slices(NamedTuple):
-    """The slice heads in a body. All fields except `extras` have one element for each slice.
+    """The heads of all slices in a body. A slice contains messages of one append.
 
-    An element of `lengths` contains the encoded lengths of the messages in the slice.
+    All fields except `extras` have one element for each slice. An element of `lengths` contains the
+    encoded lengths of the messages in the slice.
     """
 
     offsets: Ints
@@ -161,7 +162,7 @@ def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
     """For each message, return its distance in bytes from the first message of its slice.
 
     `sizes` has one size for each message. For each slice, `counts` has the number of messages, and
-    `firsts` has the index of the first message. `sizes` can also be the sizes of the keys.
+    `firsts` has the index of the first message. For keys, pass the sizes of the keys instead.
     """
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)
@@ -194,7 +195,7 @@ def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> No
 def _keys(body: bytes, slices: _Slices, counts: Ints, firsts: Ints) -> pa.BinaryArray | None:
     """Return the keys of all messages, or None if no message has a key.
 
-    The extras of a slice store the keys of its messages one after the other.
+    The array contains null for each message without a key.
     """
     parts: list[bytes] = []
     starts, ends = slices.starts.copy(), slices.starts.copy()

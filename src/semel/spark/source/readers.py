@@ -72,8 +72,8 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which the query starts.
 
-        If the query starts at the end of a stream, return PIN, because the end moves. The first
-        batch then stores the actual offset in the Spark checkpoint.
+        If the query starts at the end of a stream, return the placeholder PIN, because the end
+        moves. The first batch stores the actual offset in the Spark checkpoint.
         """
         ends = self._catalog.ends()
         self._catalog.require(ends)
@@ -212,10 +212,9 @@ def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
 
 
 def is_pin(document: Mapping[str, Any]) -> bool:
-    """Return True if the offset is PIN.
+    """Return True if the offset is PIN, the placeholder for the ends of the streams.
 
-    The key "pin" can also be the path of a stream. The value tells the two cases apart: it is a
-    string in PIN, and an object for a stream.
+    A stream can also have the path "pin". Its value is an object, but the value in PIN is a string.
     """
     return document.get("pin") == PIN["pin"]
 
@@ -245,7 +244,7 @@ def next_positions(
 ) -> dict[str, StreamPosition]:
     """Return the position of each stream at the end of the next batch.
 
-    `positions` contains the current positions. Within an incarnation, a position never decreases. A
+    `positions` contains the current positions. A position decreases only in a recreated stream. A
     stream that is in `positions` but not in `ends` was deleted.
 
     Raises DataLossError if messages were lost and `is_loss_fatal` is true. Otherwise a deleted

@@ -27,7 +27,7 @@ OFFSETS_MAX: Final = 1_000_000
 
 
 class Span(Struct, frozen=True):
-    """The offsets from `begin` up to `end` in a stream. `id` is the stream's incarnation.
+    """The offsets from `begin` up to `end` in the stream with the incarnation `id`.
 
     If `is_open` is true, the span starts at the head of the stream. A trim can move the head.
     Messages trimmed at the start of such a span are not reported as lost.
@@ -66,7 +66,7 @@ def split_range(
 ) -> list[TaskInput]:
     """Split `spans` into inputs for tasks. `spans` maps the path of each stream to its span.
 
-    The result has at least `min_partitions` inputs, if there are enough offsets. `cores` is the
+    If there are enough offsets, the result has at least `min_partitions` inputs. `cores` is the
     number of cores that run tasks, or None for all cores of this machine.
     """
     total = sum(span.end - span.begin for span in spans.values())
@@ -87,7 +87,7 @@ def split_range(
 
 
 def _packed(ranges: list[OffsetRange], offsets_max: int) -> list[TaskInput]:
-    """Combine small ranges into inputs of up to `offsets_max` offsets. This saves tasks.
+    """Combine small ranges into inputs of up to `offsets_max` offsets, to use fewer tasks.
 
     A range that is larger than `offsets_max` gets an input of its own.
     """
@@ -158,8 +158,8 @@ class _Fetch:
     def page(self, offset: int) -> FramesPage | None:
         """Return the page that starts at `offset`, or None if there is nothing more to read.
 
-        If messages were lost, raise DataLossError, or skip these messages if `failOnDataLoss` is
-        false. Raises ServerUnreachable if the server does not respond.
+        Raises DataLossError if messages were lost and `failOnDataLoss` is true. Raises
+        ServerUnreachable if the server does not respond.
         """
         try:
             return self._page(offset)
