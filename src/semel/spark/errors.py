@@ -81,7 +81,7 @@ def stream_recreated(stream: str) -> DataLossError:
 def stream_deleted(stream: str) -> DataLossError:
     """Return the error for a stream that was deleted."""
     return DataLossError(
-        f"{stream} was deleted while the query read it: create the stream again and start with a"
+        f"{stream} was deleted while the query read it. Create the stream again and start with a"
         f" new checkpointLocation, or remove the stream from the query; {_CONTINUE}"
     )
 

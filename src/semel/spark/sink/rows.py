@@ -277,8 +277,8 @@ def _date(array: pa.Array) -> pa.Array:
 def _require_four_digits(array: pa.Array, kind: pa.DataType, low: int, high: int) -> None:
     """Raise ValueError if a value is before year 1 or after year 9999.
 
-    `low` and `high` are the first and the last valid value, as numbers of the type `kind`. Arrow
-    does not format other years as ISO 8601.
+    Arrow does not format such years as ISO 8601. `low` and `high` are the first and the last valid
+    value, as numbers of the type `kind`.
     """
     limits = pc.min_max(array.view(kind)).as_py()
     if limits["min"] is not None and not low <= limits["min"] <= limits["max"] <= high:

@@ -46,9 +46,9 @@ class Decoder:
         )
 
     def decode(self, values: pa.BinaryArray) -> tuple[pa.Table, list[int]]:
-        """Return a table with one row for each message, and the sorted indices of the bad rows.
+        """Return a table with one row for each message, and the sorted indices of the bad messages.
 
-        In a bad row, all columns are null.
+        A bad message does not match the schema. All columns of its row are null.
         """
         records = values.to_pylist()
         bad = [index for index, record in enumerate(records) if not is_object(record)]
@@ -57,7 +57,7 @@ class Decoder:
         return self._decode(records, 0, bad), sorted(bad)
 
     def _decode(self, records: list[bytes], first: int, bad: list[int]) -> pa.Table:
-        """Decode `records` to a table, and append the indices of bad rows to `bad`.
+        """Decode `records` to a table, and append the indices of bad records to `bad`.
 
         `first` is the index of `records[0]` among all records.
         """

@@ -40,7 +40,7 @@ class Span(Struct, frozen=True):
 
 
 class OffsetRange(Struct, frozen=True):
-    """A span and the path of its stream."""
+    """A span of offsets, and the path of its stream."""
 
     stream: str
     span: Span
