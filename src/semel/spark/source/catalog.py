@@ -90,7 +90,7 @@ class StreamCatalog:
         return re.fullmatch(pattern, stream) is not None
 
     def first(self, stream: str) -> int:
-        """Return the first offset of a stream. Raises StreamMissing if the stream does not exist."""
+        """Return the first offset of a stream. Raises StreamMissing if there is no such stream."""
         page = self._ask(lambda client: client.run(list_streams(client.site, stream, None, 1)))
         for entry in page.streams:
             if entry.path == stream:
