@@ -148,7 +148,7 @@ class LongPoll(LiveRead):
         super().read()
 
     def take(self, outcome: Outcome) -> None:
-        """Respond if there are messages, or if no more messages can come. Otherwise wait."""
+        """Respond with messages or an error, or if no more messages can come. Otherwise wait."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):
