@@ -1,6 +1,6 @@
-"""Every limit of the engine, with its unit, in one place.
+"""The fixed limits of the engine, with their units.
 
-The limits on connections are in `semel.server`, because they can be configured.
+Limits that can be configured are in `MachineLimits`, and in `semel.server` for connections.
 """
 
 from typing import Final
