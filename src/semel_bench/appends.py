@@ -158,7 +158,7 @@ def _append_shares(rounds: Rounds) -> list[Figure]:
 _STREAM: Final = "one"
 _ROUND_TRIP: Final = "constant response"
 _WRITE: Final = "bare write and fdatasync"
-_BOTH: Final = "bare limit, response and write in one server"
+_BOTH: Final = "a bare server that writes and responds"
 
 
 async def measure_one(harness: Harness) -> list[Figure]:

@@ -185,9 +185,9 @@ class KnownPositions:
             positions = self._read.get(name, [])
             if len(positions) > 1:
                 raise ValueError(
-                    f"the offset could belong to any of several tails of {path} for the group"
-                    f" {group}; use txn.commit_message(message), or pass (from, to) or the"
-                    " message's next_offset object itself"
+                    f"several readers of the group {group} in {path} could have returned this"
+                    " offset; use txn.commit_message(message), pass (from, to), or pass the"
+                    " message's next_offset unchanged"
                 )
             if positions:
                 return positions[0]

@@ -56,7 +56,7 @@ _FIND_OUT: Final = (
     "call commit() again (this is safe), or call client.transaction_status({token!r})"
 )
 _DO_AGAIN: Final = (
-    "abort and repeat the transaction; this is safe: read_committed reads skip aborted messages"
+    "abort the transaction and run it again; a reader at read_committed skips aborted messages"
 )
 _REFUSED: Final = (
     "the server has not accepted a group's new position; add the position again, or abort the"

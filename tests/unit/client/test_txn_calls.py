@@ -203,7 +203,7 @@ def test_a_transaction_with_an_append_in_doubt_can_only_be_aborted(ending: str) 
     if ending == "no answer":
         lost = Played(append(txn, 1), [LOST, False]).error
         assert isinstance(lost, errors.Indeterminate)
-        assert "abort and repeat the transaction" in lost.advice
+        assert "abort the transaction and run it again" in lost.advice
     elif ending == "another payload":
         other = answer(204, stream_next_offset="1", producer_payload_mismatch="true")
         assert isinstance(Played(append(txn, 1), [other]).error, errors.PayloadMismatch)
