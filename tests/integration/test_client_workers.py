@@ -340,7 +340,7 @@ def test_a_transaction_that_was_refused_a_position_is_not_committed(
 ) -> None:
     mine, theirs = batch(client, inputs, group, 10), batch(other, inputs, group, COUNT)
     commit(client, mine, outputs, group, inputs, "offsets")
-    refused = pytest.raises(errors.InvalidTransactionState, match="refused")
+    refused = pytest.raises(errors.InvalidTransactionState, match="has not accepted a group's new position")
     with refused, other.transaction() as txn:
         txn.append_many(outputs, [message.value for message in theirs])
         with suppress(errors.PositionConflict):
@@ -456,7 +456,7 @@ def test_a_message_of_before_moves_nothing_back(
     done(client, messages[2].commit())
     assert client.group(group).offsets() == {inputs: offset_of(5)}
     with (
-        pytest.raises(ValueError, match="several readers of the group"),
+        pytest.raises(ValueError, match="tail"),
         client.transaction() as txn,
     ):
         txn.commit_message(next(iter(client.stream(inputs).read())))
