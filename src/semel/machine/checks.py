@@ -124,7 +124,7 @@ def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None
 def section_of(
     number: int, base: int, batch: Batch, content_type: str, kind: int = SECTION_DATA
 ) -> Section:
-    """Return the section that contains a batch. Its first message has the offset `base`.
+    """Return a batch as a section of stream `number`. The first message has the offset `base`.
 
     A section of kind SECTION_STAGED has no offsets, so `base` is not used.
     """

@@ -85,7 +85,8 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
     """Decide a claim that repeats an earlier claim by the same session.
 
-    A dense producer's claim is refused if the session has already stored messages.
+    After a claim, a dense producer begins at sequence 0 again. Therefore the claim is refused if
+    the session has already stored messages.
     """
     if row.epoch < floor:
         return Decision(StaleEpoch(floor))  # e
@@ -115,7 +116,7 @@ def _decide_new(
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
     """Return the highest producer epoch among the producer's pending transactions.
 
-    Return -1 if there are none. A claim uses a higher epoch, in order to abort these transactions.
+    Return -1 if there are none. A claim must abort all of them, so its epoch must be higher.
     """
     numbers = state.owned.get((True, producer_id), ())
     owners = (state.by_txn[number].row.owner for number in numbers)
@@ -175,8 +176,8 @@ def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
 def last_receipt(old: ProducerRow) -> bytes:
     """Return the packed receipt of the producer's last append outside transactions.
 
-    A tombstone has no receipts. In that case, the returned receipt contains the last sequence, but
-    no offset.
+    - no such append: the result is empty
+    - expired row, whose receipts are dropped: the result has the last sequence, but no offset
     """
     if old.last_seq < 0:
         return old.first_receipt

@@ -225,7 +225,7 @@ def _refuse_bodies(
 def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
     """Return a refusal if the listed transactions have too many chunks in total, otherwise None.
 
-    The limit is the limit for one transaction, because one frame assigns offsets to all the chunks.
+    The limit for one transaction applies to the total, to bound the size of the commit's frame.
     """
     maximum = state.limits.chunks
     is_fit = sum(map(chunks_of, listed)) <= maximum
@@ -264,7 +264,7 @@ def _mover_of(command: Commit) -> OwnerKey:
 def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
     """Return the numbers of all transactions that the one-shot commit ends.
 
-    The commit can move positions even if these transactions hold them.
+    If one of these transactions holds a position, the commit can move that position anyway.
     """
     ending = {txn.row.number for txn in listed}
     if command.sink is not None:
@@ -325,7 +325,7 @@ def _stamp_of(state: State, command: Commit, draft: Draft) -> CommitStamp:
 
 
 def check_version(state: State, tag: SinkTag) -> Outcome | None:
-    """Return the outcome of a sink's commit if its version is a repeat or is refused.
+    """Return the outcome of a sink's commit if it repeats an earlier commit or is refused.
 
     Return None if the version is new and can be committed.
     """

@@ -133,8 +133,9 @@ _DRY_BATCH: Final = Batch(b"\x00the payload of a dry run\x00")
 class DryRun(Struct, frozen=True):
     """The outcome that an append would have.
 
-    If the outcome depends on the payload, `outcome` is the outcome for the stored payload, and
-    `other` is the outcome for any different payload. Otherwise `other` is None.
+    - `other` is None: `outcome` is the outcome for every payload
+    - `other` is set: an append with the same sequences is stored. `outcome` is the outcome for the
+      payload of that append, and `other` is the outcome for any other payload
     """
 
     outcome: Outcome

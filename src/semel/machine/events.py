@@ -60,7 +60,7 @@ class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
 class PositionsNamed(Struct, frozen=True, gc=False, array_like=True):
     """A transaction names positions that its commit will move.
 
-    If the transaction has already named a position, the event changes the target offset.
+    A position that the transaction has already named gets a new target offset.
     """
 
     txn: int
@@ -84,7 +84,7 @@ class CommitStamp(Struct, frozen=True, gc=False, array_like=True):
     """The producer in a `Decided` event.
 
     If `seq` is set, the event is a one-shot commit with that sequence. If `seq` is None, the event
-    is a fence, and raises the producer's epoch to `epoch`.
+    raises the producer's epoch to `epoch` in order to fence older instances.
     """
 
     id: str
@@ -105,7 +105,7 @@ class SinkStamp(Struct, frozen=True, gc=False, array_like=True):
 class Decided(Struct, frozen=True, gc=False, array_like=True):
     """Transactions end, their chunks get offsets, and positions move, all in one frame.
 
-    `extents` contains the packed extents of the chunks (see `txn/draft.py`), in the order of
+    `extents` contains the offsets of each chunk, packed (see `txn/draft.py`), in the order of
     `ended`. In the sections, the messages of a one-shot commit come before the control records.
     """
 

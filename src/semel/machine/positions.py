@@ -294,9 +294,9 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
 
 
 def decide_pin(state: State, command: PinSnapshot) -> Decision:
-    """Return the decision on a command that pins a step of a group.
+    """Return the decision on a command that stores (pins) the ranges that a group's step reads.
 
-    If a step with the same number is already pinned, the outcome is the stored step.
+    If this step is already pinned, the outcome contains the stored ranges.
     """
     pinned = state.snapshots.get(command.group)
     if pinned is not None and pinned.number == command.number:
@@ -358,8 +358,8 @@ def move_positions(
 ) -> None:
     """Move positions. Each move is a tuple of a group, a stream number and an offset.
 
-    `mover` is None for a move outside a transaction. Such a move does not change the stored mover,
-    so that all other workers must still send an expected offset.
+    `mover` is stored with the position. Other owners can then move the position only with an
+    expected offset. If `mover` is None (outside transactions), the stored mover is kept.
     """
     for group, number, offset in moves:
         stream = state.by_number[number]

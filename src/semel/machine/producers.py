@@ -81,10 +81,10 @@ def push_receipt(ring: bytes, packed: bytes, limit: int) -> bytes:
 
 
 def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
-    """Return the receipt that a dense producer has for the sequence `seq`, or None.
+    """Return a dense producer's receipt for the sequence `seq`, or None if it is not retained.
 
-    `last_seq` is the last sequence that the producer used outside transactions. `zero` is the
-    packed receipt of sequence 0, or empty.
+    `ring` contains the newest receipts. `zero` is the packed receipt of sequence 0, or empty.
+    `last_seq` is the last sequence that the producer used outside transactions.
     """
     if seq > last_seq:
         return None
@@ -150,14 +150,14 @@ FIRST_EPOCH: Final = 1
 class SequenceCheck(Struct, frozen=True, gc=False):
     """The result of checking the identity and the sequence of an append.
 
-    `at_once` is set if the append is a repeat, or if its identity is refused. `later` is set if the
-    sequence is refused. If both are None, the append is new. It is stored with `epoch` if no other
-    check refuses it.
+    - `at_once`: the outcome of a repeat, or the refusal of the identity; no other check is made
+    - `later`: the refusal of the sequence, used only if the stream does not refuse the append
+    - both None: the append is new, and is stored with `epoch` if no other check refuses it
     """
 
     epoch: int = 0
-    at_once: Outcome | None = None  # if set, the other checks are skipped
-    later: Outcome | None = None  # if the stream also refuses the append, that refusal is used
+    at_once: Outcome | None = None
+    later: Outcome | None = None
 
 
 def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
@@ -218,8 +218,8 @@ def highest_seq(row: ProducerRow) -> int:
 def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome | None:
     """Return a refusal if the producer of an append is not accepted, otherwise None.
 
-    A producer is refused if it is unknown, fenced or expired, or if its mode is not the mode in
-    `row`. `floor` is the producer's epoch in the registry, or -1 if the producer is not registered.
+    A producer is refused if it is unknown, fenced or expired, or if its mode or session conflicts
+    with `row`. `floor` is the producer's epoch in the registry, or -1 if it is not registered.
     """
     if floor < 0 and is_assigned_id(tag.id):
         return UnknownProducer()  # a
@@ -294,7 +294,7 @@ def _successor(
 
 
 def _epoch(tag: ProducerTag, row: ProducerRow, floor: int) -> int:
-    """Return the epoch of an append.
+    """Return the epoch that an append has, or the epoch to store if the append has none.
 
     If this epoch is higher than the epoch in the row, the append fences the older instance.
     """
@@ -334,8 +334,8 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 def _begins_bare(tag: ProducerTag) -> bool:
     """Return True if the append has sequence 0 and is bare (it has no epoch and no session).
 
-    Even directly after a claim, such an append is a repeat or comes from a restarted producer,
-    because the instance that made the claim always sends its session.
+    An instance that made a claim sends its session, so a bare append never comes from it. If the
+    producer has a row, the append is a repeat or comes from a restarted producer.
     """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 

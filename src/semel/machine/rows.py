@@ -19,8 +19,8 @@ class Row(Struct, frozen=True, gc=False, array_like=True):
 class ForkRow(Row, frozen=True, gc=False, array_like=True):
     """The source of a fork. The fork's messages before `start` are read from the source.
 
-    `anchor` and `sub_offset` come from the request that created the fork. If that request is
-    repeated, it must have the same values.
+    `anchor` and `sub_offset` are the offset and sub-offset at which the fork was created. A repeat
+    of the request must have the same values, but can leave out the offset.
     """
 
     source: int
@@ -61,10 +61,9 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     """A producer in one stream. An expired row is a tombstone.
 
-    After a claim, a dense producer has `last_seq` -1 until its first append. Until then,
-    `first_receipt` is the receipt of the last append before the claim.
-
-    `last_seq` and `receipts` do not include appends inside transactions.
+    `last_seq` and `receipts` do not include appends inside transactions. For a dense producer,
+    `first_receipt` is the receipt of sequence 0. But if `last_seq` is -1, the current instance has
+    not appended yet, and `first_receipt` is the receipt of the previous instance's last append.
     """
 
     mode: str
@@ -200,7 +199,7 @@ class SnapshotRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class VersionRow(Row, frozen=True, gc=False, array_like=True):
-    """One version that a sink has committed.
+    """One version of a sink, which is one of the sink's numbered commits.
 
     `input` is the digest of the version's input. `result` is the packed result of the commit.
     """

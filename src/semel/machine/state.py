@@ -43,7 +43,7 @@ from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
 class MachineLimits(Struct, frozen=True):
     """The limits that can be set for a deployment.
 
-    Do not change a limit after the first start, because outcomes of commands depend on the limits.
+    Do not change a limit later, because a replay of the journal would produce a different state.
     """
 
     receipts: int = default.RECEIPTS_DEFAULT
@@ -462,7 +462,7 @@ def remove_named_position(state: State, txn_number: int, named: NamedPosition) -
 
 
 def hold_positions(state: State, txn: Txn) -> None:
-    """Record that a prepared transaction holds the positions it names.
+    """Record that a prepared transaction holds the positions it names. Nobody else can move them.
 
     In a journal from an older version, several prepared transactions can name the same position. In
     that case, the oldest of these transactions holds the position.

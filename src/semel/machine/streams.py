@@ -56,7 +56,7 @@ from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 def decide_create(state: State, command: Create) -> Decision:
     """Return the decision on a command that creates a stream.
 
-    If the stream exists, its configuration is compared with the request.
+    If the stream exists, the outcome is Created, or ConfigConflict if the configuration differs.
     """
     stream = state.by_path.get(command.path)
     if stream is not None:
@@ -184,7 +184,7 @@ def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | 
 
 
 def _units_at(source: Stream, stored: StoredAppend | None, anchor: int) -> int:
-    """Return the number of units (messages or bytes) from `anchor` to the end of its append.
+    """Return the highest sub-offset that a fork at the offset `anchor` can have.
 
     Return 0 if `stored` is None or describes a different stream or offset.
     """
@@ -309,8 +309,8 @@ OFFSET_MAX: Final = 1 << 63
 def retained_range(state: State, stream: Stream, starts: dict[int, int]) -> tuple[int, int]:
     """Return the range (start, end) of offsets that a stream or any of its forks still needs.
 
-    `starts` caches the results of `retained_from` for each stream number. The cache is valid until
-    the state changes.
+    `starts` is a cache of this function's intermediate results. Pass an empty dict at first, and
+    again after each change of the state.
     """
     start = retained_from(state, stream, starts)
     if not stream.tail.is_deleted:

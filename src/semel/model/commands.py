@@ -134,14 +134,15 @@ class Append(StreamCommand, frozen=True, gc=False):
 
 
 class StoredAppend(Struct, frozen=True, gc=False):
-    """The append at `offset` in `stream`. It is looked up if a fork begins inside an append.
+    """The append that contains `offset`. It is looked up if a fork begins inside an append.
 
-    A unit is a message in a JSON stream and a byte in any other stream.
+    In a JSON stream, `units` is the number of messages from `offset` to the end of the append. In
+    any other stream, `units` is the number of bytes of the message at `offset`.
     """
 
     stream: int
     offset: int
-    units: int  # the number of units from `offset` to the end of the append
+    units: int
     payload: bytes = b""  # the message at `offset`
 
 
@@ -149,7 +150,7 @@ class ForkRequest(Struct, frozen=True, gc=False):
     """A request to fork the stream `source`. The fork begins `sub_offset` units after `offset`.
 
     A unit is a message in a JSON stream and a byte in any other stream. If `offset` is None, the
-    source's stable offset is used. `stored` is looked up in the journal.
+    source's stable offset is used. `stored` is the append to split if `sub_offset` is not 0.
     """
 
     source: str
@@ -161,8 +162,8 @@ class ForkRequest(Struct, frozen=True, gc=False):
 class Create(StreamCommand, frozen=True, gc=False):
     """Create a stream, or check that it exists with this configuration.
 
-    `dedup` is the request's setting for duplicate detection, or None if the request has none.
-    `dedup_default` is the server's default.
+    `dedup` switches duplicate detection on or off. If it is None, a fork uses the setting of its
+    source, and any other stream uses `dedup_default`.
     """
 
     incarnation: str
@@ -203,9 +204,9 @@ class Expire(StreamCommand, frozen=True, gc=False):
 
 
 class Register(Struct, frozen=True, gc=False):
-    """Assign a new producer id, or increase the epoch of the producer `producer_id`.
+    """Register a new producer at `first_epoch`, or increase the epoch of a registered producer.
 
-    If `producer_id` is not registered yet, its epoch is `first_epoch`.
+    If `producer_id` is None, a new id is assigned.
     """
 
     now_ms: int
@@ -300,8 +301,8 @@ class Begin(Struct, frozen=True, gc=False):
 class TxnCall(Struct, frozen=True, gc=False):
     """Base class for commands on an existing transaction.
 
-    With `by_operator`, the caller need not be the owner. `remembered` is the transaction's outcome.
-    `last_epoch` is the epoch of the newest outcome in the journal that has the same id.
+    With `by_operator`, the caller need not be the owner. `remembered` is the transaction's retained
+    outcome, or None. `last_epoch` is the epoch of the newest retained outcome with this id, or 0.
     """
 
     now_ms: int
@@ -323,8 +324,8 @@ class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
 class PositionMove(Struct, frozen=True, gc=False):
     """Move the position of a group in a stream to the offset `to`.
 
-    The last three fields are optional conditions: the stored offset (`from` in HTTP), the stream's
-    incarnation, and the version of the stored position.
+    `expected` (`from` in HTTP), `incarnation` and `version` are optional conditions. They must
+    equal the stored offset, the stream's incarnation, and the version of the stored position.
     """
 
     group: str
@@ -384,7 +385,8 @@ class CommitAppend(Struct, frozen=True, gc=False):
 class ListedTxn(Struct, frozen=True, gc=False):
     """A staged transaction that a one-shot commit names.
 
-    `remembered` is its outcome. `last_epoch` is the epoch of the newest outcome with the same id.
+    `remembered` is its retained outcome, or None. `last_epoch` is the epoch of the newest retained
+    outcome with this id, or 0.
     """
 
     id: str
@@ -394,10 +396,10 @@ class ListedTxn(Struct, frozen=True, gc=False):
 
 
 class SinkTag(Struct, frozen=True, gc=False):
-    """The sink and version of a one-shot commit.
+    """The sink of a one-shot commit, and the number (`version`) of the commit in that sink.
 
-    `input` is the digest of this version's input. `previous` is the digest of the previous
-    version's input.
+    `input` is the digest of this commit's input. `previous` is the digest of the input of the
+    sink's previous commit. None means that a digest is unknown.
     """
 
     app: str

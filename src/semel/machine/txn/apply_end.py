@@ -66,7 +66,7 @@ def end_transactions(
 ) -> Effects:
     """End the transactions in `ended`, and append the control records in `controls`.
 
-    `extents` yields the extents of the committed chunks, in the order of `ended`. Before the call,
+    `extents` yields the offsets of each committed chunk, in the order of `ended`. Before the call,
     the tails of the streams must be moved past these chunks.
     """
     aborted: list[AbortedRow] = []
@@ -106,10 +106,10 @@ def _end(
 
 
 def _abort_extents(state: State, txn: Txn, markers: dict[int, int]) -> list[AbortedRow]:
-    """Return an inline transaction's aborted ranges, and store in each stream where they end.
+    """Return an inline transaction's aborted ranges, and update each stream's `aborted_end`.
 
-    If the control record directly follows a range, the range includes the record. `markers` maps
-    each stream to the offset of the transaction's control record.
+    `markers` maps each stream to the offset of the transaction's control record. If the record
+    directly follows a range, the range includes the record.
     """
     aborted: list[AbortedRow] = []
     ends: dict[int, int] = {}

@@ -38,7 +38,7 @@ from semel.model.outcomes import (
 def decide_begin(state: State, command: Begin) -> Decision:
     """Return the decision on a command that begins a transaction.
 
-    If the same owner repeats the request, the outcome is the open transaction with this id.
+    If the request is a repeat, the outcome is the transaction, or a refusal if it is prepared.
     """
     owner = command.owner
     if not isinstance(owner, ProducerOwner) and command.kind != TXN_STAGED:
@@ -91,9 +91,7 @@ def _is_older(txn: Txn, command: Begin) -> bool:
 
 
 def _refuse_room(state: State, command: Begin) -> Refusal | None:
-    """Refuse to begin a transaction if a limit is reached.
-
-    These are the limits:
+    """Refuse to begin a transaction if one of these limits is reached.
 
     - one open inline transaction for each instance of a producer
     - the number of pending transactions of an instance, of all producers, or of all sinks

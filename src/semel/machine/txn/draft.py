@@ -55,9 +55,9 @@ def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest:
 
 
 def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int:
-    """Add an extent to `blocks` and return the index of the block that changed.
+    """Add an extent (`count` offsets from `first` on). Return the index of the changed block.
 
-    The extent is merged with the last extent if it directly follows that extent in the same stream.
+    If the last extent in `blocks` is in the same stream and ends at `first`, the two are merged.
     """
     if blocks:
         last_first, last_stream, last_count, _ = _CHUNK.unpack_from(blocks[-1], -CHUNK_BYTES)
@@ -235,7 +235,7 @@ def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) 
 def _joined(added: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Merge the ranges (stream, base, count) into one range (stream, first, end) per stream.
 
-    The ranges of one stream must be consecutive.
+    Each range of a stream must begin where the previous range of that stream ends.
     """
     spans: dict[int, tuple[int, int]] = {}
     for number, base, count in added:

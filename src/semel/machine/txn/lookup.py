@@ -97,10 +97,10 @@ def find_open(state: State, call: TxnCall) -> Txn | Outcome:
 def expired_epoch(state: State, owner: Owner) -> int:
     """Return the transaction epoch that the owner's next transaction must exceed.
 
-    The result is 0 for a sink, and for a producer whose outcomes were never dropped to make room.
-    Otherwise, it is the highest transaction epoch of the producer's ended transactions. With a
-    lower epoch, a new transaction could have the same id and epoch as an ended transaction, and a
-    late call for the ended one could affect the new one.
+    - producer with outcomes that were dropped to make room: the highest transaction epoch of its
+      ended transactions. A new transaction thus never has the id and epoch of an ended one, and a
+      late call for the ended transaction cannot affect it
+    - any other producer, or a sink: 0
     """
     registered = state.registry.get(owner.id) if isinstance(owner, ProducerOwner) else None
     if registered is None or registered.decided <= OUTCOMES_PER_PRODUCER_MAX:
@@ -111,7 +111,7 @@ def expired_epoch(state: State, owner: Owner) -> int:
 def is_outcome_retained(state: State, row: OutcomeRow, now_ms: int) -> bool:
     """Return True if an outcome is still retained.
 
-    This check is needed because an expired outcome is removed from disk only some time later.
+    Outcomes stay on disk for some time after their retention ends, so a lookup must check this.
     """
     if state.frame_time(now_ms) >= row.outcome.time_ms + OUTCOME_WINDOW_MS:
         return False

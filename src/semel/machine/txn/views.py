@@ -145,9 +145,9 @@ def transaction(state: State, txn_id: str) -> TxnView | None:
 
 
 def holding_view(state: State, path: str) -> TxnView | None:
-    """Return the pending transaction whose first message in a stream is at the stable offset.
+    """Return the pending transaction that keeps a stream's stable offset from moving forward.
 
-    Return None if the stream has no messages of a pending inline transaction.
+    Return None if the stream does not exist or has no messages of a pending inline transaction.
     """
     stream = state.by_path.get(path)
     if stream is None or not stream.open:
@@ -197,9 +197,8 @@ def group_view(
 ) -> GroupView:
     """Return the positions of a group and its pending moves.
 
-    If `stream` is set, only positions and moves in that stream are included. Moves by the
-    transaction with the id `transaction` are left out, because an owner need not wait for its own
-    transaction.
+    If `stream` is set, only positions and moves in that stream are included. `transaction` is the
+    id of the caller's own transaction. Its moves are left out.
     """
     numbers = {*state.groups.get(group, ()), *state.named.get(group, ())}
     if stream is not None:
