@@ -85,7 +85,7 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
     """Decide a claim that repeats an earlier claim by the same session.
 
-    After a claim, a dense producer begins at sequence 0 again. Therefore the claim is refused if
+    After a claim, a dense producer begins at sequence 0 again. Therefore its claim is refused if
     the session has already stored messages.
     """
     if row.epoch < floor:
@@ -116,7 +116,7 @@ def _decide_new(
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
     """Return the highest producer epoch among the producer's pending transactions.
 
-    Return -1 if there are none. A claim must abort all of them, so its epoch must be higher.
+    A claim must abort these transactions, so its epoch must be higher. Return -1 if there are none.
     """
     numbers = state.owned.get((True, producer_id), ())
     owners = (state.by_txn[number].row.owner for number in numbers)
@@ -176,8 +176,8 @@ def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
 def last_receipt(old: ProducerRow) -> bytes:
     """Return the packed receipt of the producer's last append outside transactions.
 
-    - no such append: the result is empty
-    - expired row, whose receipts are dropped: the result has the last sequence, but no offset
+    The result is empty if there is no such append. An expired row no longer has its receipts. In
+    that case, the result contains the last sequence, but no offset.
     """
     if old.last_seq < 0:
         return old.first_receipt
@@ -242,7 +242,8 @@ def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Deci
 def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer) -> Decision:
     """Return the decision on a command that expires a producer in a stream.
 
-    If the producer has been idle for long enough, its row is replaced by a tombstone.
+    The row becomes a tombstone if the producer has been idle for long enough and has no pending
+    transaction with messages in the stream.
     """
     row = find_producer(stream, command.producer_id)
     if row is None or row.is_expired:

@@ -48,8 +48,7 @@ class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
 class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
     """A transaction is allowed to write to more streams.
 
-    `positions` contains (group, stream, offset) tuples. It is set only in old journals, because the
-    event `PositionsNamed` has replaced it.
+    Only old journals have `positions`: (group, stream, offset). Now `PositionsNamed` is used.
     """
 
     txn: int

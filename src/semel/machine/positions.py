@@ -174,7 +174,8 @@ def refuse_commit_moves(
 ) -> Refusal | None:
     """Return the refusal for the first position that a one-shot commit cannot move.
 
-    Return None if the commit can move all positions.
+    Return None if the commit can move all positions. A transaction in `ending` does not block a
+    move, because the commit ends that transaction.
     """
     room = _Room()
     for position in positions:
@@ -294,7 +295,7 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
 
 
 def decide_pin(state: State, command: PinSnapshot) -> Decision:
-    """Return the decision on a command that stores (pins) the ranges that a group's step reads.
+    """Decide a command that stores (pins) the offset ranges that a group's next step reads.
 
     If this step is already pinned, the outcome contains the stored ranges.
     """
@@ -343,7 +344,7 @@ def apply_sink_forgotten(
 ) -> None:
     """Drop a sink, but keep its `outcomes_from`, the lowest outcome number that is still valid.
 
-    Without it, expired outcomes of the sink's transactions would become valid again.
+    Without that number, expired outcomes of the sink's transactions would become valid again.
     """
     cutoff = state.sinks.pop(event.app).outcomes_from
     state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = cutoff

@@ -180,8 +180,7 @@ class ChunkBlockRow(Row, frozen=True, gc=False, array_like=True):
 class PositionRow(Row, frozen=True, gc=False, array_like=True):
     """The position of a group in a stream. `version` counts all moves of the position.
 
-    `mover` is the owner of the last transaction or one-shot commit that moved the position. `mover`
-    is None if there was no such transaction or commit.
+    `mover` is the owner of the last transaction or commit that moved the position, or None.
     """
 
     offset: int
@@ -225,7 +224,7 @@ class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
     """A transaction outcome.
 
     All outcomes are numbered consecutively in `number`. The outcomes of one producer are also
-    numbered consecutively in `ordinal`.
+    numbered consecutively in `ordinal`, which is 0 for a sink.
     """
 
     number: int

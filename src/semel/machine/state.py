@@ -43,7 +43,7 @@ from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
 class MachineLimits(Struct, frozen=True):
     """The limits that can be set for a deployment.
 
-    Do not change a limit later, because a replay of the journal would produce a different state.
+    Do not change a limit after the first start: a journal replay would give a different state.
     """
 
     receipts: int = default.RECEIPTS_DEFAULT

@@ -264,7 +264,7 @@ def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
 def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decision:
     """Return the decision on a command that switches a stream's duplicate detection on or off.
 
-    The decision has no event if the setting does not change.
+    No event is stored if the setting stays the same or a pending transaction prevents the change.
     """
     since, tail = stream.tail.dedup_from, stream.tail.tail
     if command.dedup == (since is not None):
@@ -310,7 +310,7 @@ def retained_range(state: State, stream: Stream, starts: dict[int, int]) -> tupl
     """Return the range (start, end) of offsets that a stream or any of its forks still needs.
 
     `starts` is a cache of this function's intermediate results. Pass an empty dict at first, and
-    again after each change of the state.
+    a new empty dict after each change of the state.
     """
     start = retained_from(state, stream, starts)
     if not stream.tail.is_deleted:

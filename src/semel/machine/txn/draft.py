@@ -55,7 +55,7 @@ def push_chunk(blocks: list[bytes], start: int, stream: int, count: int, digest:
 
 
 def push_extent(blocks: list[bytes], first: int, stream: int, count: int) -> int:
-    """Add an extent (`count` offsets from `first` on). Return the index of the changed block.
+    """Add an extent (`count` offsets from `first`) to `blocks`. Return the changed block's index.
 
     If the last extent in `blocks` is in the same stream and ends at `first`, the two are merged.
     """
