@@ -136,7 +136,7 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
 def _fence_older(
     state: State, stream: Stream, stamp: ProducerStamp, event: StreamAppended, decision: Decision
 ) -> Decision:
-    """Return `decision` with the aborts of transactions added to the same frame.
+    """Return `decision` with the aborts of transactions added to its frame.
 
     The aborted transactions are the pending transactions of the producer's older instances.
     """

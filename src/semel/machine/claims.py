@@ -126,8 +126,8 @@ def _epoch_of_transactions(state: State, producer_id: str) -> int:
 def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
     """Return the outcome of a claim.
 
-    The outcome contains the last sequence, the offset after the last append, and the cursor. A
-    value that is not stored is None.
+    The outcome contains the producer's last sequence, the offset after its last append, and its
+    cursor. A value that is not stored is None.
     """
     if row is None:
         return Claimed(producer_id, epoch)
@@ -242,8 +242,8 @@ def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Deci
 def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer) -> Decision:
     """Return the decision on a command that expires a producer in a stream.
 
-    The row becomes a tombstone if the producer has been idle for long enough and has no pending
-    transaction with messages in the stream.
+    The row becomes a tombstone (it is marked as expired) if the producer has been idle for long
+    enough and has no pending transaction with messages in the stream.
     """
     row = find_producer(stream, command.producer_id)
     if row is None or row.is_expired:

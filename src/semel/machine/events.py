@@ -170,8 +170,8 @@ class Section(Struct, frozen=True, gc=False):
     """Messages of one stream inside a frame. The first message has the offset `base`.
 
     If `kind` is SECTION_STAGED, the section is a chunk. A chunk has no offsets yet, so `base` must
-    be ignored. If `kind` is SECTION_CONTROL, the section is a control record. A control record
-    takes one offset, but readers never get it.
+    be ignored. If `kind` is SECTION_CONTROL, the section is a control record: the end of a
+    transaction. A control record takes one offset, but readers never get it.
     """
 
     stream: int

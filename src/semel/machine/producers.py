@@ -81,7 +81,7 @@ def push_receipt(ring: bytes, packed: bytes, limit: int) -> bytes:
 
 
 def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
-    """Return a dense producer's receipt for the sequence `seq`, or None if there is none.
+    """Return the receipt for `seq` of a dense producer (sequences 0, 1, 2, ...), or None.
 
     `ring` contains the newest receipts. `zero` is the packed receipt of sequence 0, or empty.
     `last_seq` is the last sequence that the producer used outside transactions.

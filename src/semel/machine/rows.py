@@ -59,7 +59,7 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
 
 
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
-    """A producer in one stream. An expired row is a tombstone.
+    """A producer in one stream. An expired row is a tombstone, which keeps old instances fenced.
 
     `last_seq` and `receipts` do not include appends inside transactions. For a dense producer,
     `first_receipt` is the receipt of sequence 0. But if `last_seq` is -1, the current instance has

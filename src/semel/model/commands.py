@@ -345,8 +345,8 @@ class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
 class Prepare(TxnCall, frozen=True, gc=False, kw_only=True):
     """Prepare a transaction.
 
-    If `chunks` is set, it must be the number of staged chunks. If `messages` is set, it must
-    contain the number of staged messages for each path.
+    `messages` contains (path, count) pairs. The command is refused if a staged transaction does not
+    have `chunks` chunks, or these numbers of messages. A field that is None is not checked.
     """
 
     chunks: int | None = None

@@ -99,7 +99,7 @@ def expired_epoch(state: State, owner: Owner) -> int:
 
     - producer with outcomes that were dropped to make room: the highest transaction epoch of its
       ended transactions. A new transaction thus never has the id and epoch of an ended one, and a
-      late call for the ended transaction cannot affect it
+      late call for the ended one cannot affect the new one
     - any other producer, or a sink: 0
     """
     registered = state.registry.get(owner.id) if isinstance(owner, ProducerOwner) else None
