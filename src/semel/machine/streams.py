@@ -56,7 +56,7 @@ from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 def decide_create(state: State, command: Create) -> Decision:
     """Return the decision on a command that creates a stream.
 
-    If the stream exists, the outcome is Created, or ConfigConflict if the configuration differs.
+    If the stream exists, the outcome is Created, or ConfigConflict if it differs or is deleted.
     """
     stream = state.by_path.get(command.path)
     if stream is not None:
