@@ -257,7 +257,8 @@ def _panel(
 ) -> tuple[list[str], float]:
     """Return the SVG elements of a panel, and the y position at which the next panel starts.
 
-    `mark` is the position of the dashed line, as a share of the full width of a bar.
+    The panel starts at the y position `top`. `mark` is the x position of a dashed line, as a share
+    of the width of a full bar; None for no line.
     """
     parts = [f'<text class="title" x="{_MARGIN}" y="{top + 16:.0f}">{escape(title)}</text>']
     first = top + 26

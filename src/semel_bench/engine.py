@@ -64,11 +64,11 @@ async def _compare(
 ) -> Rounds:
     """Measure alternating rounds of plain appends, appends with a producer, and a bare loop.
 
-    The bare loop writes as many bytes as the plain appends. If `size` is 1 MiB, there is also a
-    bare loop that writes to a growing file.
+    The bare loop only writes and syncs the same number of bytes as the plain appends. If `size` is
+    1 MiB, there is also a bare loop that writes to a growing file.
 
-    `counts` has three numbers: rounds, write groups per round, and appends per write group.
-    `frame_max` is the maximum size of an append's frame in bytes.
+    `counts` has three numbers: rounds, syncs per round, and appends per sync. `frame_max` is the
+    maximum size of an append in the journal, in bytes.
     """
     rounds, groups, appends = counts
     with harness.scratch() as folder, ExitStack() as stack:

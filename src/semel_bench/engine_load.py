@@ -40,7 +40,7 @@ def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
     """Return a function that takes (start, count) and returns appends, numbered from `start`.
 
     The appends go to the streams in turn. The order of the streams is random. With `is_tagged`,
-    each stream has its own dense producer with epoch 0.
+    each stream has its own producer, which has epoch 0 and numbers its appends 0, 1, 2 and so on.
     """
     paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]

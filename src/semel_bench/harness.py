@@ -125,8 +125,8 @@ class Target(Struct, frozen=True):
 class Figure(Struct, frozen=True):
     """One measured value.
 
-    `ratio` is the ratio of this value to another value, and `beside` is the name of the other
-    value. `work` is the name of the benchmark, set by the command `semel bench`.
+    If the value is compared with another value, `beside` is the name of the other value, and
+    `ratio` is this value divided by it. `work` is the benchmark's name, set by `semel bench`.
     """
 
     name: str

@@ -141,12 +141,12 @@ async def drive(
 ) -> Round:
     """Send the requests of each source over its own connection, and return the measurements.
 
-    Without `seconds`, the load runs until the sources have no more requests. With `seconds`, the
-    load is measured for that time, after a short warm-up.
+    The load ends when the sources have no more requests, or after `seconds` of measurement. With
+    `seconds`, a short warm-up comes first and is not measured.
 
-    `response_bytes` returns the size of the response at the start of its argument, or 0 if the
-    response is incomplete. `drive` raises the errors of `response_bytes`. It raises ConnectionError
-    if the server closes a connection.
+    `response_bytes` takes the bytes received so far and returns the size of the first response in
+    them; 0 if that response is incomplete. `drive` raises its errors. It also raises
+    ConnectionError if the server closes a connection before it has responded.
     """
     state = _RoundState(len(sources))
     loop = asyncio.get_running_loop()
@@ -175,7 +175,7 @@ async def drive(
 
 
 async def _let_run(seconds: float | None, state: _RoundState) -> None:
-    """Wait for `seconds`, or until the sources have no more requests.
+    """Wait until the sources have no more requests, but at most `seconds`.
 
     If a connection fails, this function raises the connection's error.
     """
@@ -192,10 +192,10 @@ def timed_side(
     *,
     parts: int = 1,
 ) -> Side[Round]:
-    """Return a function for `interleave` that calls `drive` with the sources for one round.
+    """Return a function that calls `drive` for one round. Pass this function to `interleave`.
 
-    The length of a round is `options.round_seconds`, divided by `parts`. If latencies are compared,
-    the rounds must be short, so that all sides run while the disk is in the same state.
+    The length of a round is `options.round_seconds`, divided by `parts`. To compare latencies, use
+    `parts` to get short rounds, so that the disk is in the same state for all compared programs.
     """
     seconds = options.round_seconds / parts
     return partial(drive, process, sources, seconds=seconds, response_bytes=response_bytes)

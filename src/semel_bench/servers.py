@@ -325,7 +325,7 @@ class BareServer:
     """A server that sends a constant response to every request.
 
     With files, the server first makes the request's body durable. It writes all waiting bodies with
-    one sync. The server uses semel's HTTP listener, so semel cannot be faster.
+    one sync. It uses semel's HTTP listener but does less work, so semel cannot be faster.
     """
 
     def __init__(self, files: BareFiles | None) -> None:

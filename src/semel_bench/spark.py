@@ -59,10 +59,7 @@ Query = Callable[["SparkQueries"], list[float]]
 
 
 class Run(Struct, frozen=True):
-    """The cost of one query: the duration of each batch, and the CPU time of each process.
-
-    All times are in seconds.
-    """
+    """The cost of one query in seconds: each batch's duration, and each process's CPU time."""
 
     batches: list[float]
     java_s: float

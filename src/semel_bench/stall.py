@@ -1,8 +1,8 @@
 """Measures how long a checkpoint delays the event loop while there is a steady load.
 
 Before each checkpoint, every stream is written to, so that the checkpoint must store every stream.
-During half of the checkpoints, the appends are submitted one at a time, because the engine
-sometimes writes a single append on the event loop itself.
+The engine sometimes writes a single append on the event loop, which delays the loop. To measure
+this too, the appends are submitted one at a time during half of the checkpoints.
 
 A ticker wakes up every millisecond. A gap is the delay of one wake-up. It includes the time that
 the load itself needs. The net gap is the gap minus the time that threads waited for a core. On a
@@ -36,9 +36,9 @@ _THREADS: Final = Path("/proc/self/task")
 
 
 class Gaps(Struct):
-    """Delays of the event loop, in seconds. `seen` has the gaps, and `net` has the net gaps.
+    """Delays of the event loop, in seconds.
 
-    A gap is the whole delay. A net gap excludes the time that threads waited for a core.
+    `seen` has the delays. `net` has the delays minus the time that threads waited for a core.
     """
 
     seen: list[float] = field(default_factory=list)
@@ -134,10 +134,7 @@ async def _checkpoint(engine: Engine, parts: Times) -> float:
 
 @contextmanager
 def _timed_collections(parts: Times) -> Iterator[None]:
-    """Measure the full garbage collections during the block, because each stops all threads.
-
-    The durations are added to `parts`.
-    """
+    """Add the duration of each full garbage collection during the block to `parts`."""
     parts["full collection"] = []
     began = 0.0
 
@@ -240,10 +237,7 @@ class CoreWaits:
         return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._fds)
 
     def since_last(self) -> float:
-        """Return the time that threads waited since the previous call, in seconds.
-
-        The first call counts from the creation of this object.
-        """
+        """Return how many seconds threads waited since the last call, or since creation if none."""
         last_ns, self._last_ns = self._last_ns, self._total_ns()
         return (self._last_ns - last_ns) / 1e9
 

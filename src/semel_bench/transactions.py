@@ -260,10 +260,10 @@ async def _read_committed(process: Process) -> float:
 
 
 async def _find_tails(process: Process, options: Options) -> dict[str, list[Round]]:
-    """Measure how long it takes to find the tail of the streams `long` and `short`.
+    """Measure how long it takes to find the tail of a stream, with HEAD and with a read.
 
-    The tail is found with HEAD, and also with a read. Returns a mapping from a name such as
-    `HEAD, long` to the rounds.
+    The stream `long` has many aborted transactions, and `short` has few. Returns a mapping from a
+    name such as `HEAD, long` to the rounds.
     """
     sides: dict[str, Side[Round]] = {}
     for stream in (_LONG, _SHORT):

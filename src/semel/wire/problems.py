@@ -31,7 +31,7 @@ class Problem(Struct, frozen=True):
 class MalformedRequest(Exception):
     """Raised if a request is malformed. The attribute `problem` is the response to send.
 
-    If a function has the decorator `parser`, it returns `problem` and does not raise the exception.
+    A function with the decorator `parser` catches this exception and returns `problem` instead.
     """
 
     def __init__(self, problem: Problem) -> None:

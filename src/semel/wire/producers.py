@@ -176,7 +176,7 @@ def explain_outcome(
     """Explain `outcome`, which is the outcome that an append with `tag` would have.
 
     `epoch` and `last_seq` are the producer's epoch and last sequence in the stream. Both are None
-    if the stream has no row for the producer.
+    if the stream does not know the producer.
     """
     if isinstance(outcome, Appended):
         reason = _why_stored(outcome, tag, epoch, last_seq)

@@ -108,7 +108,7 @@ class Response(Struct, frozen=True, gc=False):
     """A response without the constant headers and without the headers about the connection.
 
     If `is_streamed` is True, the body is sent later, as body chunks. If `is_to_gzip` is True, the
-    headers already announce gzip, but `compress` must compress the body before it is sent.
+    headers announce gzip, but the body is still plain: call `compress` before you send it.
     """
 
     status: int

@@ -64,7 +64,7 @@ class AppendPlan(Struct, frozen=True, gc=False):
     """The parsed headers of an append. Appends that differ only in body and sequence share a plan.
 
     If `is_named` is False, the server has chosen the producer id, and the plan is for one append
-    only. If `is_common` is False, the response needs the slower `post_response`.
+    only. If `is_common` is False, only `post_response` can build the response.
     """
 
     path: str
@@ -93,8 +93,8 @@ def plan_post(
 ) -> AppendPlan:
     """Parse the headers of a POST. A POST appends to a stream, closes the stream, or does both.
 
-    If a sparse producer sends no id, `fresh_id` is called to get a new producer id. `is_strict` has
-    the same effect as `Producer-Strict: true`.
+    If a request with `Producer-Mode: sparse` has no producer id, `fresh_id` is called to get one.
+    Without `fresh_id`, the request is refused. `is_strict` acts like `Producer-Strict: true`.
     """
     refuse_repeated(repeated)  # 1
     refuse_encoding(headers)
@@ -173,7 +173,8 @@ def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
 def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | None]:
     """Return the messages' media type, the batch, and an error text.
 
-    If the body is valid, the error text is None. If it is invalid, the batch is None.
+    If the messages are invalid, the batch is None. Otherwise the error text is None. Raises
+    MalformedRequest if the media type, the size or the batch format is wrong.
     """
     media_type = plan.media_type
     if media_type is None:
@@ -222,7 +223,8 @@ def parse_put(
 ) -> Create:
     """Parse a request to create a stream.
 
-    `source_type` takes the path of a fork's source stream and returns the media type of the source.
+    If a fork has a body but no Content-Type, the body has the media type of the fork's source. The
+    function `source_type` takes the path of the source and returns this type.
     """
     refuse_repeated(repeated)
     dedup = read_switch(headers, "stream-dedup")
@@ -406,9 +408,10 @@ def parse_cursor(text: str | None) -> int | None:
 def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
     """Return the read cursor for a response. `previous` is the read cursor in the request.
 
-    A read cursor is the number of a 20-second interval. Read cursors must increase. If `previous`
-    is None or in the past, the result is the current interval. Otherwise, `jitter_s`, rounded up to
-    whole intervals, is added to `previous`. `jitter_s` is random, from 1 to JITTER_S_MAX seconds.
+    A read cursor is the number of a 20-second interval. The result is higher than `previous`:
+    - If `previous` is None or a past interval, the result is the current interval.
+    - Otherwise, `jitter_s` is rounded up to whole intervals and added to `previous`. The caller
+      chooses `jitter_s` at random, from 1 to JITTER_S_MAX seconds.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:

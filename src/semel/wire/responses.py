@@ -57,9 +57,9 @@ class Blocker(Struct, frozen=True, gc=False):
 class StreamFacts(Struct, frozen=True, gc=False):
     """The parts of a stream's durable state that responses contain.
 
-    If `stable` is None, the stable offset is the tail. `blocker` is the transaction that a reader
-    at the stable offset waits for. It is None if there is no such transaction, or if the
-    transaction was not looked up.
+    `stable` is the stable offset; None if the stable offset is the tail. `blocker` is the pending
+    transaction that starts at the stable offset. Readers at `read_committed` wait for it. `blocker`
+    is None if there is no such transaction, or if it was not looked up.
     """
 
     incarnation: str
@@ -339,8 +339,8 @@ def _state_headers(
 ) -> Fields:
     """Return the headers about the state of the stream and of the reader.
 
-    The headers contain the reader's next offset and whether the reader is at the tail. If a
-    transaction blocks the reader, the headers also name this transaction.
+    They contain the reader's next offset and whether the reader is at the tail. With
+    `is_committed`, they also name the transaction that blocks the reader, if there is one.
     """
     headers: Fields = [
         ("Stream-Next-Offset", print_offset(next_offset)),
@@ -362,9 +362,12 @@ def _state_headers(
 def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
     """Return the Cache-Control header of a response to a read.
 
-    `is_at_end` means that the response ends at the last offset that can be read now. A cache must
-    revalidate such a response, because later messages will extend it. The response to a long-poll
-    needs no revalidation, because the reader's next request has a new offset.
+    - The read starts at the tail (`request.is_now`): a cache must not store the response.
+    - A long-poll: a cache can store the response. The reader's next request has a new offset, so
+      the cache does not answer it with this response.
+    - Another read with `is_at_end`: the response ends at the last offset that can be read now. A
+      cache must revalidate it, because later messages will extend it.
+    - Any other read: a cache can store the response.
     """
     if request.is_now:
         return _NO_STORE

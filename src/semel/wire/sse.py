@@ -102,9 +102,9 @@ class SseEncoder:
         return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
 
     def _hold_back(self, payload: bytes) -> int:
-        """Hold back the message in which the incomplete character starts, and all later messages.
+        """Hold back the end of `payload`, from the message in which its incomplete character starts.
 
-        Returns the length of the part of `payload` that can be sent.
+        Returns the length of the part of `payload` that can be sent now.
         """
         messages, first, end = self._held, len(self._held), len(payload)
         while pending := _unfinished_bytes(payload[max(0, end - 3) : end]):

@@ -37,9 +37,9 @@ class ListedTransaction(StrictRequest, frozen=True):
 
 
 class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
-    """The sink version that a one-shot commit commits.
+    """The sink version that a one-shot commit commits. A version is one batch of the sink's query.
 
-    `input` is the digest of the version's input. `previous` is the digest of the previous version's
+    `input` is the digest of this batch's input. `previous` is the digest of the previous batch's
     input.
     """
 
@@ -53,7 +53,7 @@ class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
 class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
     """The body of `POST /v1/commits`, sent by a producer or a sink.
 
-    `expects` maps a stream's path to the tail that the stream must have.
+    `expects` maps a path to a tail. The commit is refused if the stream has a different tail.
     """
 
     producer_id: str | None = None
@@ -115,10 +115,10 @@ class RebindRequest(StrictRequest, frozen=True):
 
 
 class SinkVersion(Struct, frozen=True):
-    """A committed version of a sink.
+    """A committed version of a sink. A version is one batch of the query that writes to the sink.
 
-    `input` is the digest of the version's input. `streams` maps each path to the result in that
-    stream.
+    `input` is the digest of the batch's input. `streams` maps a path to the messages that the
+    version added to that stream.
     """
 
     version: int

@@ -69,7 +69,7 @@ class ProducerReceipt(Struct, frozen=True):
 class RegisteredProducer(Struct, frozen=True):
     """The registration of a producer id. `stream` is None, because a registration has no stream.
 
-    The subclasses describe the state of a producer in one stream.
+    A subclass describes the producer's state in one stream. Its `stream` is that stream's path.
     """
 
     stream: str | None
@@ -93,9 +93,9 @@ class ProducerEntry(RegisteredProducer, frozen=True):
 class ProducerState(ProducerEntry, frozen=True):
     """The state of a producer in a stream.
 
-    If `expired` is True, the producer was idle for so long that only its epoch and cursor are still
-    stored. `registered_epoch` is None if the producer is not registered. `receipts` is None in a
-    list of producers.
+    If `expired` is True, the producer was idle for so long that the server has deleted the
+    receipts of its recent appends. Then `last_offset` is None. `registered_epoch` is None if the
+    producer is not registered. `receipts` is None in a list of producers.
     """
 
     receipts: list[ProducerReceipt] | None = None
@@ -126,9 +126,9 @@ class Explanation(Struct, frozen=True):
 class ExplainResponse(Struct, frozen=True, kw_only=True):
     """The response to `GET /v1/producers/explain`: an append, and the outcome it would have.
 
-    If an append with these sequences is already stored, `outcome` is for the same payload, and
-    `other_payload` is for a different payload. `other_payload` is null if the payload makes no
-    difference. `known` is the producer's state in the stream; null if there is no such state.
+    If these sequences are already stored, the outcome can depend on the payload. Then `outcome` is
+    the outcome for the stored payload, and `other_payload` is the outcome for any other payload.
+    Otherwise `other_payload` is null. `known` is the producer's stored state; null if none.
     """
 
     stream: str

@@ -32,7 +32,7 @@ class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "fr
     """A move of a group's position to the offset `to`, with optional conditions.
 
     The position is moved only if its offset is `start`, its version is `version`, and the stream's
-    incarnation is `incarnation`. The JSON name of `start` is `from`.
+    incarnation is `incarnation`. Fields that are UNSET are not checked. In JSON, `start` is `from`.
     """
 
     start: Offset | UnsetType = UNSET
@@ -60,9 +60,9 @@ class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
 
 
 class PinRequest(StrictRequest, frozen=True):
-    """The body of `POST /v1/groups/{group}/snapshot`.
+    """The body of `POST /v1/groups/{group}/snapshot`: the ranges that a step reads.
 
-    A `PinnedStep` has the same JSON members, so the Python client sends a `PinnedStep`.
+    The server pins (stores) the step. The client sends a `PinnedStep`, which has the same members.
     """
 
     number: int
@@ -180,7 +180,7 @@ class PrepareRequest(TxnRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/transactions/{id}/prepare`.
 
     `chunks` is the number of chunks that the client staged. `messages` maps each path to the number
-    of messages that the client staged for that stream.
+    of staged messages. The prepare is refused if a number is wrong. None means: do not check.
     """
 
     chunks: int | None = None
@@ -217,8 +217,8 @@ class BeginResponse(Struct, frozen=True, kw_only=True):
 class ExtendResponse(OfTransaction, frozen=True):
     """The response to a request that adds streams or positions to a transaction.
 
-    The response to a request that adds streams has only `stream_count`, the new number of streams.
-    The response to a request that adds positions has only `offset_count`.
+    If streams were added, only `stream_count` is set: the transaction's new number of streams.
+    If positions were added, only `offset_count` is set: its new number of positions.
     """
 
     stream_count: int | UnsetType = UNSET
@@ -255,8 +255,8 @@ class TxnCommitResponse(TransactionState, frozen=True):
 class PendingStream(Struct, frozen=True):
     """A stream that a pending transaction writes to.
 
-    `first_offset` is the offset of the transaction's first message in the stream. It is null until
-    this message has an offset.
+    `first_offset` is the offset of the transaction's first message in the stream; null if there is
+    no message yet. It is also null in a staged transaction, because its commit sets the offsets.
     """
 
     first_offset: str | None
@@ -265,10 +265,11 @@ class PendingStream(Struct, frozen=True):
 
 
 class PendingTransaction(OfTransaction, frozen=True, kw_only=True):
-    """A transaction that is open or prepared. Its owner is a producer or a sink task.
+    """A transaction that is open or prepared.
 
-    `phase` is Kafka's name for the state. `stuck` is True if the transaction has been idle for at
-    least the longest timeout that a transaction can have.
+    If a sink task began the transaction, `sink` is set. If a producer began it, `producer_id` and
+    `producer_epoch` are set. `phase` is Kafka's name for the state. `stuck` is True if the
+    transaction has been idle for TXN_TIMEOUT_MS_MAX or longer.
     """
 
     number: int
