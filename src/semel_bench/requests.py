@@ -54,7 +54,7 @@ class BadResponse(Exception):
 
 
 def http_response_bytes(data: bytes) -> int:
-    """Return the size of the response at the start of `data`; 0 if it is incomplete.
+    """Return the size of the first response in `data`; 0 if this response is incomplete.
 
     Raises BadResponse if the response is not a success.
     """
@@ -86,9 +86,9 @@ def http_head_bytes(data: bytes) -> int:
 
 
 def redis_response_bytes(data: bytes) -> int:
-    """Return the size of the Redis bulk string at the start of `data`; 0 if it is incomplete.
+    """Return the size of the first Redis reply in `data`; 0 if this reply is incomplete.
 
-    Raises BadResponse for any other reply.
+    Raises BadResponse if the reply is not a bulk string.
     """
     if not data.startswith(b"$"):
         raise BadResponse(data[:200].decode("latin-1"))

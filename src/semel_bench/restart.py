@@ -314,7 +314,7 @@ async def _check(engine: Engine, extent: Extent, sample: int) -> int:
     """Read and check a sample of the streams. Return the number of checked messages.
 
     Asserts that no acknowledged message is missing or changed. Also repeats the last append of each
-    producer, and asserts that the outcome is a duplicate.
+    producer in the sample, and asserts that the outcome is a duplicate.
     """
     checked = 0
     for stream in extent.sampled(sample):

@@ -1,7 +1,9 @@
 """Starts each measured server in its own process, and measures its CPU time and memory.
 
 For comparison, a `BareServer` only writes each request's body to `BareFiles` and responds. Start it
-with `python -m semel_bench.servers [DIRECTORY]`. The module works on Linux only.
+with `python -m semel_bench.servers [DIRECTORY]`. Without DIRECTORY, it only responds.
+
+This module works on Linux only.
 """
 
 import asyncio

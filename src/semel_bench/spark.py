@@ -205,8 +205,7 @@ class _Spark(Struct, frozen=True):
 async def _spark(semel: Process, folder: str) -> AsyncIterator[_Spark]:
     """Run Spark during the block.
 
-    Spark has its own thread, because a Spark session can be used only in the thread that created
-    it.
+    Spark has its own thread, because a session can be used only in the thread that created it.
     """
     from semel_bench.spark_queries import start
 

@@ -1,4 +1,4 @@
-"""Server-sent events. Each read is sent as a data event, followed by a control event.
+"""Server-sent events. A read is sent as a data event (if there is data) and a control event.
 
 Each line of a payload becomes a `data:` line. CRLF, CR and LF end a line. A reader removes one
 space after the colon. Therefore a line that begins with a space gets an additional space.
@@ -102,7 +102,7 @@ class SseEncoder:
         return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
 
     def _hold_back(self, payload: bytes) -> int:
-        """Hold back the end of `payload`, from the message in which its incomplete character starts.
+        """Hold back the messages at the end of `payload` that contain an incomplete character.
 
         Returns the length of the part of `payload` that can be sent now.
         """
