@@ -145,7 +145,7 @@ async def drive(
     `seconds`, a short warm-up comes first and is not measured.
 
     `response_bytes` takes the bytes received so far and returns the size of the first response in
-    them; 0 if that response is incomplete. `drive` raises its errors. It also raises
+    them; 0 if that response is incomplete. `drive` raises the errors of `response_bytes`, and
     ConnectionError if the server closes a connection before it has responded.
     """
     state = _RoundState(len(sources))

@@ -222,8 +222,8 @@ class Ticker:
 class CoreWaits:
     """Measures how long the threads of this process were ready to run but waited for a core.
 
-    Threads that start after the creation of this object are not counted. The result is 0 if the
-    kernel does not measure these waits. This class works on Linux only.
+    Threads that start after the creation of this object are not counted. `since_last` returns 0 if
+    the kernel does not measure these waits. This class works on Linux only.
     """
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ class CoreWaits:
         return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._fds)
 
     def since_last(self) -> float:
-        """Return how many seconds threads waited since the last call, or since creation if none."""
+        """Return how many seconds threads waited since the last call (at first: since creation)."""
         last_ns, self._last_ns = self._last_ns, self._total_ns()
         return (self._last_ns - last_ns) / 1e9
 

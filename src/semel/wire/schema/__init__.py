@@ -50,7 +50,7 @@ class Health(Struct, frozen=True):
 class ControlEvent(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A control event of an event stream: the reader's next offset and state.
 
-    The server sends one after each read, even without data. Members with default values are left out.
+    The server sends one after each read, even without data. Default values are left out in JSON.
     """
 
     stream_next_offset: str

@@ -39,8 +39,7 @@ class ListedTransaction(StrictRequest, frozen=True):
 class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
     """The sink version that a one-shot commit commits. A version is one batch of the sink's query.
 
-    `input` is the digest of this batch's input. `previous` is the digest of the previous batch's
-    input.
+    `input` is the digest of the batch's input. `previous` is the same for the previous batch.
     """
 
     app: str
@@ -117,8 +116,8 @@ class RebindRequest(StrictRequest, frozen=True):
 class SinkVersion(Struct, frozen=True):
     """A committed version of a sink. A version is one batch of the query that writes to the sink.
 
-    `input` is the digest of the batch's input. `streams` maps a path to the messages that the
-    version added to that stream.
+    `input` is the digest of the batch's input. `streams` maps each path to the offsets and the
+    number of the messages that the version added.
     """
 
     version: int

@@ -60,9 +60,9 @@ class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
 
 
 class PinRequest(StrictRequest, frozen=True):
-    """The body of `POST /v1/groups/{group}/snapshot`: the ranges that a step reads.
+    """The body of `POST /v1/groups/{group}/snapshot`: a step (one unit of work) to pin.
 
-    The server pins (stores) the step. The client sends a `PinnedStep`, which has the same members.
+    To pin means to store. The Python client sends a `PinnedStep`, which has the same members.
     """
 
     number: int
@@ -85,7 +85,8 @@ class PendingMove(TransactionState, frozen=True):
 class MovedPositions(Struct, frozen=True):
     """The new positions of a group.
 
-    `offsets` maps each path to the position. `versions` maps each path to the position's version.
+    `offsets` maps each path to the position. `versions` maps each path to the position's version,
+    which is the number of times that the position was moved.
     """
 
     group: str
@@ -267,9 +268,9 @@ class PendingStream(Struct, frozen=True):
 class PendingTransaction(OfTransaction, frozen=True, kw_only=True):
     """A transaction that is open or prepared.
 
-    If a sink task began the transaction, `sink` is set. If a producer began it, `producer_id` and
-    `producer_epoch` are set. `phase` is Kafka's name for the state. `stuck` is True if the
-    transaction has been idle for TXN_TIMEOUT_MS_MAX or longer.
+    `sink` is the sink task that began the transaction. If a producer began it, `sink` is UNSET, and
+    `producer_id` and `producer_epoch` identify the producer. `phase` is Kafka's name for the state.
+    `stuck` is True if the transaction has been idle for TXN_TIMEOUT_MS_MAX or longer.
     """
 
     number: int
