@@ -148,7 +148,7 @@ class AsyncDriver:
 
         After `timeout` seconds, or once `stop` is set, the flow's requests fail and its pauses end
         immediately. A request also fails if no byte of its response arrives for `silence_seconds`.
-        Otherwise a request without a timeout would wait forever if the server's machine fails.
+        So even a request without a timeout ends if the server's machine fails.
         """
         deadline = time.monotonic() + timeout
         stop = stop or AsyncStop()

@@ -115,9 +115,10 @@ class CommitId(Struct, frozen=True):
 class Parts(Struct, frozen=True):
     """The content of a commit.
 
-    `appends` maps each stream to the values to append. `offsets` maps each group to its new
-    positions. `expects` maps each stream to the tail that it must have. `transactions` lists the
-    tokens of staged transactions to commit.
+    - `appends`: the values to append to each stream.
+    - `offsets`: the new positions of each group.
+    - `expects`: the expected tail of each stream. If one is different, the commit is refused.
+    - `transactions`: the tokens of staged transactions to commit.
     """
 
     appends: Mapping[str, Iterable[Any]] = {}
@@ -131,8 +132,8 @@ def commit_parts(
 ) -> Flow[CommitResult]:
     """Commit all parts or nothing, and return the result.
 
-    The commit is applied once, because a retry has the same sequence. Raises PayloadMismatch if the
-    sequence was used for a different commit.
+    The server recognises a retry by its `commit_id`, and applies the commit only once. Raises
+    PayloadMismatch if the same `commit_id` was used for different parts.
     """
     producer_id, epoch, seq = commit_id.producer_id, commit_id.epoch, commit_id.seq
     request = replace(
@@ -154,10 +155,10 @@ def commit_parts(
 def commit_version(
     streams: KnownStreams, version: Version, parts: Parts, *, silence_seconds: float = inf
 ) -> Flow[CommitResult]:
-    """Commit all parts of a version or nothing.
+    """Commit all parts of one version (a numbered batch of a sink) or nothing.
 
-    `parts.transactions` lists the version's tasks in the order in which to apply them. The commit
-    aborts the sink's other pending tasks for this version and for older versions.
+    `parts.transactions` lists the transactions that wrote the version, in the order in which to
+    apply them. The sink's other pending transactions for this and older versions are aborted.
     """
     request = replace((yield from _request_of(streams, parts)), sink=version)
     # The request is retried until the timeout, because the caller needs the outcome.
@@ -181,10 +182,9 @@ def _commit(
 def commit_known_parts(
     streams: KnownStreams, commit_id: CommitId, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
-    """Commit the parts. Every move of a group is sent with a condition.
+    """Commit the parts. The commit is refused if a group is not at the expected position.
 
-    If the caller passes no condition for a move, the condition is that the group is still at the
-    position that `positions.find` returns.
+    If the caller passes no expected position, the one that `positions.find` returns is used.
     """
     planner = MovePlanner(positions)
     planned = _planned(planner, parts, lambda group, moves: (planner.plan(group, moves), {}))
@@ -196,11 +196,11 @@ def commit_known_parts(
 def commit_version_known(
     streams: KnownStreams, version: Version, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
-    """Commit a version. If it moves a group to a message's offset, the move has a condition.
+    """Commit a version of a sink. The commit is refused if a move in `parts.offsets` is refused.
 
-    The condition is that the group is still at the position that the message's reader expects.
-    Other moves are sent unchanged. The server refuses a move without a condition if a different
-    producer or sink moved the group last.
+    - A move with an expected offset is refused if the group is at a different offset.
+    - A move to a message's offset is refused if the group is not where its reader expects it.
+    - Any other move is refused if a different producer or sink moved the group last.
     """
     # A move without a condition is safe: a version is committed once, so no retry repeats the move.
     planner = MovePlanner(positions)
@@ -280,7 +280,7 @@ def _require_json(raw: bytes) -> None:
 
 
 class TaskCalls:
-    """One attempt to write a partition of a version, as a staged transaction.
+    """One attempt to write a partition of a version (a sink's batch), as a staged transaction.
 
     `chunks` is the number of successful appends. `messages` maps each stream to the number of
     messages in these appends.

@@ -247,9 +247,9 @@ class BatchOverlap(ProducerRefused):
 
 
 class RestartAmbiguous(ProducerRefused):
-    """A producer that sends no epoch and no session has sent a stored sequence again.
+    """A stored sequence was sent again, and its payload differs or can no longer be compared.
 
-    The payload is different or can no longer be compared. The producer may have restarted.
+    The producer sent no epoch and no session, so the server cannot tell a retry from a restart.
     """
 
 

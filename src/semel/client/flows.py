@@ -48,8 +48,9 @@ class RetrySafety(Enum):
 class Send(Struct, frozen=True):
     """A step: send a request and wait for the response.
 
-    The reply is Response, Opened, NotSent or Lost. It is Lost if the server sends no byte for
-    `silence_seconds`.
+    The reply is Response, or Opened if the response is streamed. If the connection fails or is
+    silent for `silence_seconds`, the reply is NotSent if a part of the request is not yet sent, and
+    otherwise Lost.
     """
 
     request: Request
@@ -107,8 +108,8 @@ class NotSent(Struct, frozen=True):
 class Lost(Struct, frozen=True):
     """The request was sent, but no response came.
 
-    `is_stale` is True if a reused connection was closed before the first byte of the response. This
-    happens if the server closes an idle connection while the client sends the next request.
+    `is_stale` is True if a reused connection was closed before the first byte of the response. The
+    server has probably closed an idle connection, so a retry does not need a pause.
     """
 
     reason: str
@@ -131,8 +132,7 @@ class Exchanged(Struct, frozen=True):
     def expect(self, *statuses: int) -> Response:
         """Return the response if it has one of these statuses. Otherwise raise an error.
 
-        A status of 400 or more raises the error for that response. Any other status raises
-        ProtocolError.
+        The error is the one for that response if the status is 400 or more, else ProtocolError.
         """
         status = self.response.status
         if status in statuses:
@@ -203,10 +203,10 @@ def backoff_seconds(attempts: int, first: float, maximum: float) -> float:
 
 
 def _failure(reply: Response | NotSent | Lost) -> Failure | None:
-    """Return the error of a failed attempt if a retry can succeed. Otherwise return None.
+    """Return the error of an attempt if it failed and a retry can help. Otherwise return None.
 
-    After a refusal, a retry can succeed in two cases: the status is 408, or the status is 429 or
-    507 and the response has a Retry-After header.
+    A retry can help if no response came, or if the error is Unavailable or Indeterminate. After a
+    refusal, it can help if the status is 408, or is 429 or 507 with a Retry-After header.
     """
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)
@@ -225,8 +225,8 @@ def _failure(reply: Response | NotSent | Lost) -> Failure | None:
 def _final_error(error: Failure, kind: RetrySafety, *, was_lost: bool) -> Failure:
     """Return the error to raise after the last attempt, with the correct value of `applied`.
 
-    A read always gets an error with `applied` "no", because a read changes nothing. For any other
-    request the error is Indeterminate if an earlier attempt was lost.
+    For a read, `applied` is "no", because a read changes nothing. For any other request, it is
+    "unknown" if `was_lost` is True. Otherwise `error` is returned unchanged.
     """
     if kind is RetrySafety.READ:
         return (

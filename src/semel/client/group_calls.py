@@ -73,10 +73,10 @@ def stable_positions(
     seconds_max: float = STABLE_SECONDS_MAX,
     clock: Callable[[], float] = time.monotonic,
 ) -> Flow[Positions]:
-    """Return a group's positions once no pending transaction can change those in `paths`.
+    """Wait until no pending transaction can move the group in the streams `paths`.
 
-    The wait also ends after `seconds_max` seconds, or when the transactions' deadlines have passed,
-    even if some are still pending. Transactions whose token is in `own` are ignored.
+    Then return all positions of the group. Transactions whose token is in `own` are ignored. The
+    wait also ends after `seconds_max` seconds, or when the transactions' deadlines have passed.
     """
     until, pause = clock() + seconds_max, _POLL_SECONDS_MIN
     hidden: str | None = None
@@ -105,12 +105,12 @@ def _token(move: schema.PendingMove) -> str:
 def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Positions]:
     """Set the group's position in all of these streams or in none. Return its positions.
 
-    If a move has no condition, the flow adds one: the position must not have changed since the flow
-    read it. If it has changed, the flow tries again. Without this condition, a retry after a lost
-    response could undo other clients' moves.
+    If a move has no condition, the flow reads the position and adds a condition: the position has
+    not changed since then. If it has changed, the flow tries again a few times. Without this
+    condition, a retry after a lost response could undo other clients' moves.
 
-    Raises PositionConflict if a condition does not hold. Raises Indeterminate if it is unknown
-    whether the position was set.
+    Raises PositionConflict if the caller's condition does not hold, or if the last try fails.
+    Raises Indeterminate if it is unknown whether the position was set.
     """
     if not moves:
         raise ValueError("no position is given; pass at least one stream and its offset")
@@ -182,9 +182,9 @@ def _is_done(page: Positions, path: str, move: Move) -> bool:
 
 
 def pin(site: ServerConfig, group: str, step: PinnedStep) -> Flow[PinnedStep]:
-    """Pin a step and return the pinned step.
+    """Pin a step: store which range of each stream the group reads in it. Return the stored step.
 
-    If a step with this number is already pinned, that earlier step is returned.
+    If a step with this number is already stored, that earlier step is kept and returned.
     """
     return post(site, _target(site, group, "snapshot"), step, PinnedStep, 200, 201)
 
@@ -203,8 +203,8 @@ def _target(site: ServerConfig, group: str, page: str = "offsets") -> str:
 class GroupCursor(Struct):
     """A group's position in one stream, as far as one reader knows it.
 
-    `unresolved` contains the tokens of the client's own transactions that can still be pending. The
-    reader does not wait for them. It waits at most `seconds_max` seconds for other transactions.
+    Before it begins, the reader waits for pending transactions that can move the group. It waits at
+    most `seconds_max` seconds, and not for the client's own transactions (tokens in `unresolved`).
     """
 
     site: ServerConfig

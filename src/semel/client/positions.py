@@ -2,7 +2,7 @@
 
 When a message is committed, the group moves to the offset after it. With this move, the client
 sends the offset at which it expects the group, because another reader could have moved the group.
-The expected offset is where the message's reader began, or where its last commit moved the group.
+The expected offset is where the message's reader began, or the end of that reader's last commit.
 
 Every message and every `next_offset` refers to its reader. Any thread or task can therefore commit
 the message. This module uses no sockets.
@@ -25,9 +25,9 @@ _NAMES_MAX: Final = 10_000
 class KnownPosition:
     """A group's position in one stream, as far as the client knows it.
 
-    `version` is None if it is unknown, for example after a repeated commit. `incarnation` is None
-    until a message is read. `possible_offsets` holds the targets of moves that got no response,
-    because the group can be at any of these offsets.
+    - `version`: the number of moves so far. It is None if unknown, as after a repeated commit.
+    - `incarnation`: an id that changes if the stream is created again, or None if unknown.
+    - `possible_offsets`: the targets of moves without a response. The group can be at any of them.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class KnownPosition:
     def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
         """Return the move to send: (from, to, incarnation, version).
 
-        If the group was already moved to `to` or beyond, this move is a repetition. In that case
-        `from` and `version` are those of the first known position, so that the server recognises
-        the repeated commit or refuses the move.
+        `from` and `version` are those of the present position. But if the client has already moved
+        the group to `to` or beyond, they are those of the first known position. A repeated commit
+        is then equal to the original, so the server recognises it. It refuses any other such move.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -113,7 +113,7 @@ class ReadPosition:
     def _version(self, group: str) -> int | None:
         """Return the version of the group's position when the reader began, or None if unknown.
 
-        If this client has not moved the group, and `start` is 0, assume that nobody has moved it.
+        If this client has not moved the group, and `start` is 0, the version is assumed to be 0.
         """
         moved = self._moved.get(group)
         if moved is None or moved.incarnation not in (None, self.incarnation):
@@ -168,14 +168,14 @@ class KnownPositions:
     def find(self, name: PositionName, offset: object) -> KnownPosition:
         """Return the position from which to move a group to `offset`.
 
-        If the offset comes from a message, this is the position that the message's reader has read.
+        If the offset comes from a message, this is the position that the message's reader expects.
 
         A number or a copied offset does not refer to a reader. For these, the result depends on
-        how many tails this client has opened for the group in this stream:
+        how many readers (`tail`) this client has opened for the group in this stream:
 
-        - one: the position that this tail has read;
+        - one: the position that this reader expects;
         - none: the position to which this client has moved the group, or 0;
-        - several: ValueError is raised, because it is unknown which tail is meant.
+        - several: ValueError is raised, because it is unknown which reader is meant.
         """
         group, path = name
         reading = read_position_of(offset, path)

@@ -202,8 +202,8 @@ class ProcessLoop:
 def group_producer_id(group: str, inputs: Sequence[str]) -> str:
     """Return the producer id for a group and its input streams.
 
-    Every instance that processes these inputs for the group gets the same id. For this reason a
-    newer instance fences an older instance.
+    Every instance that processes these inputs for the group gets the same id. A newer instance
+    registers this id again, and the server then refuses the commits of older instances.
     """
     digest = sha256(msgspec.json.encode([group, sorted(inputs)])).hexdigest()[:16]
     return f"process:{quote(group, safe='')[:_GROUP_CHARS_MAX]}:{digest}"
@@ -238,7 +238,7 @@ class ProducerPool:
     def take(self, producer_id: str | None) -> Registration | None:
         """Return the registration of `producer_id`, or None if the caller must register it.
 
-        If `producer_id` is None, remove and return the registration of an idle generated id.
+        If `producer_id` is None, take any idle generated id out of the pool, or return None.
         """
         if producer_id is not None:
             return self._named.get(producer_id)

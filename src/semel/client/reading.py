@@ -55,8 +55,8 @@ class PageReader:
     """Reads a stream page by page, starting at `offset`.
 
     The flow `next_page` returns the next messages, or None at the end. A reader that is not live
-    ends at the current tail. A live reader ends only at the tail of a closed stream. If
-    `waits_at_end`, it sends a long-poll at the tail of an open stream.
+    ends at the current tail. A live reader ends only at the tail of a closed stream. At the tail of
+    an open stream, it waits with a long-poll if `waits_at_end`. Otherwise it returns an empty list.
 
     With read_committed, the stable offset counts as the tail. If the first response shows that the
     server is not semel, later requests omit the isolation parameter.

@@ -93,8 +93,7 @@ class ResponseParser:
     def is_reusable(self) -> bool:
         """True if a further request can be sent on this connection.
 
-        All responses must be complete, and the server must not have announced that it will close
-        the connection.
+        All responses must be complete, and none has announced that the server will disconnect.
         """
         return not (self._expected or self._buffer or self.is_closing)
 

@@ -196,7 +196,7 @@ def show_group(site: ServerConfig, group: str) -> Flow[Document]:
 
 
 def pinned_step(site: ServerConfig, target: str, kind: type[T]) -> Flow[T | None]:
-    """Return a group's pinned step, or None if the group has never pinned a step.
+    """Return a group's pinned step (the stored ranges to read), or None if it never pinned one.
 
     `target` is the request target of the pinned step.
     """

@@ -27,8 +27,7 @@ class AsyncProducer(ProducerFacade):
     Entering an `async with` block, or calling `open`, claims the producer id. Leaving the block
     waits until all messages are stored.
 
-    `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions. They are called on the
-    event loop.
+    `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions, called on the event loop.
 
     After a permanent failure, the producer ends and sends nothing more. From then on `append`
     raises the error. Without `on_error`, `flush` raises it too, and `close` raises it if no other

@@ -25,12 +25,12 @@ Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
 class ProducerSettings(Struct, frozen=True, kw_only=True):
     """A producer's identity and the limits of its batches. Times are in seconds, sizes in bytes.
 
-    There are three sources for the epoch:
+    There are three sources for the epoch. `session` is a random id of this instance.
 
-    - The caller passes `epoch`.
-    - If `is_claiming`, the epoch is the server's stored epoch plus one. `session` distinguishes two
-      instances that use the same epoch.
-    - Otherwise the server assigns the next epoch to each new session.
+    - The caller passes `epoch`. Then `session` is None.
+    - `is_claiming` is True: the epoch is the server's stored epoch plus one. If two instances use
+      the same epoch, `session` distinguishes them.
+    - Only `session` is set: the server assigns the next epoch to each new `session`.
     """
 
     id: str
@@ -109,7 +109,8 @@ class FailedBatch(Struct, frozen=True):
 
     - `count`: the number of messages in the batch.
     - `values`: the messages as bytes.
-    - `seq`: the batch's sequence, or None if a dense producer never sent the batch.
+    - `seq`: the batch's sequence, or the sequence of its first message in sparse mode. In dense
+      mode it is None if the batch was never sent.
     - `applied`: "no" if the batch is certainly not stored, otherwise "unknown".
     - `cursor`: the cursor that was to be stored with the batch, or None.
     """
@@ -136,8 +137,7 @@ class ProducerBatch:
     """The messages that one append request sends, until they are stored or abandoned.
 
     `is_indeterminate` is True if it is unknown whether an earlier attempt stored the batch.
-    `first_unsettled` is the lowest sequence that was not yet confirmed when the batch was last
-    sent.
+    `first_unsettled` is the lowest sequence that was not stored yet when the batch was last sent.
     """
 
     __slots__ = (

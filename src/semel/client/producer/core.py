@@ -155,16 +155,16 @@ class ProducerCore:
     def resume(self, epoch: int | None, last_seq: int | None, cursor: str | None) -> None:
         """Record the state that the server has stored for this producer. Call this before `append`.
 
-        A sparse producer skips messages up to `last_seq`, because they are already stored. A dense
-        producer starts again at sequence 0, but its owner can read `last_seq` and `cursor`.
+        In sparse mode (the caller numbers the messages), `append` then skips messages up to
+        `last_seq`, because they are stored. In dense mode, sequences start again at 0.
         """
         self._identity.resume(epoch)
         self._set_past(last_seq, cursor)
 
     def take_over(self, epoch: int, last_seq: int | None, cursor: str | None) -> None:
-        """Set the epoch and the stored state that a claim has returned.
+        """Set the epoch and the stored state that a claim has returned. Call this before `append`.
 
-        `last_seq` and `cursor` have the same meaning as in `resume`.
+        In sparse mode, `append` then skips messages up to `last_seq`, because they are stored.
         """
         self._identity.take_over(epoch)
         self._set_past(last_seq, cursor)
@@ -228,7 +228,7 @@ class ProducerCore:
     def wake_at(self) -> float | None:
         """Return the time at which a batch can be sent.
 
-        Return None if no time is known, because a response or a new message must come first.
+        Return None if a response or a new message must come first, or if the producer has failed.
         """
         if self._is_full:
             return None
@@ -369,8 +369,8 @@ class ProducerCore:
     def _is_own_gap(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Return True if `error` is a sequence gap that a retry of earlier batches will close.
 
-        The server reports a gap if an earlier batch in flight was refused or arrives later.
-        The gap is fatal if the missing sequence was already confirmed when `batch` was sent.
+        The server reports a gap if an earlier batch in flight was refused or arrives later. If the
+        missing sequence was confirmed before `batch` was sent, no retry can close the gap.
         """
         if not isinstance(error, SequenceGap):
             return False
@@ -382,16 +382,16 @@ class ProducerCore:
     def _can_send_again(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Prepare a refused batch to be sent again. Return False if that is not possible.
 
-        This removes the messages that are already stored, or increases the epoch.
+        After BatchOverlap, take stored messages out of `batch`. Otherwise increase the epoch.
         """
         if isinstance(error, BatchOverlap):
             return self._remove_stored(batch, error.last_seq)
         return self._identity.claim(error, batch)
 
     def _remove_stored(self, batch: ProducerBatch, last_seq: int | None) -> bool:
-        """Remove the messages up to `last_seq` from a sparse batch, because they are stored.
+        """Take the messages up to `last_seq` out of a sparse batch, and record them as stored.
 
-        Return True if any message was removed.
+        Return False if the batch has no such messages, or if it is not sparse.
         """
         if not self._is_sparse or last_seq is None or last_seq < batch.seqs[0]:
             return False

@@ -89,8 +89,9 @@ class OpenProducers(Generic[P]):
 class OpenResult(Struct, frozen=True):
     """What the server returned when the producer was opened.
 
-    `claim` is None if the producer was not claimed. In that case `past` has the stored state.
-    `past` is an empty list if nothing is stored, and None if the server does not report the state.
+    - `claim`: the stored state and the new epoch, or None if the producer was not claimed.
+    - `past`: the stored state if it was read without a claim. The list is empty if nothing is
+      stored. It is None after a claim, or if the server does not report the state.
     """
 
     content_type: str
@@ -100,7 +101,7 @@ class OpenResult(Struct, frozen=True):
 
 
 def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenResult]:
-    """Claim the producer or read its stored state. Also read the stream's media type.
+    """Read the stream's media type. On semel, also claim the producer or read its stored state.
 
     The producer is not claimed if the caller passed an epoch, if the server does not support
     claims, or if the stream does not recognise duplicates.
@@ -215,9 +216,10 @@ _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 class BodyEncoder:
     """Encodes values as messages, and messages as request bodies, for one media type.
 
-    JSON messages are encoded as a JSON array. For any other media type, semel gets several messages
-    in its batch format, and other servers get the messages concatenated. Messages with extras
-    (a key, headers or a timestamp) are always encoded in the batch format.
+    - If a message has extras (a key, headers or a timestamp), the body has semel's batch format.
+    - Otherwise, JSON messages are encoded as a JSON array.
+    - Two or more messages of another media type have the batch format on semel. Other servers get
+      them concatenated. A single message is sent as it is.
     """
 
     def __init__(self, content_type: str, *, is_semel: bool) -> None:
@@ -382,9 +384,9 @@ class ProducerIdentity:
     def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Move to a higher epoch if the producer was fenced or has expired.
 
-        Return True if the epoch has changed. It stays the same if an earlier attempt to send the
-        batch got no response. That attempt may have stored the batch with the old epoch. With a new
-        epoch, the batch would be stored twice.
+        Return True if the epoch has changed. It changes only with `is_claiming`, and only until the
+        server has accepted the epoch. It stays the same if an earlier attempt may have stored
+        `batch` with the old epoch. With a new epoch, `batch` would be stored twice.
         """
         if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False
@@ -396,19 +398,19 @@ class ProducerIdentity:
         Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. In
         that case `batch` itself is not stored yet.
 
-        The epoch stays the same if this instance itself may have stored the batch. With a new
-        epoch, such a batch would be stored twice.
+        The epoch changes only with `is_claiming`, and not if this instance may have stored `batch`
+        itself. With a new epoch, `batch` would then be stored twice.
         """
         # An attempt got no response, or the epoch was unused and a proxy sent the request twice.
         is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Return True if an earlier instance may have stored the reported duplicate.
+        """Return True if this instance has not stored the `batch` that is reported as a duplicate.
 
         This is possible only if the caller passed the epoch. In that case an earlier instance can
         have stored different messages with the same epoch and sequence. A server that cannot
-        compare payloads reports the new messages as duplicates.
+        compare payloads then reports `batch` as a duplicate of these messages.
         """
         if self._settings.epoch is None or self._is_sparse or self._is_ours:
             return False
