@@ -1,4 +1,4 @@
-"""The flow driver for asyncio. It runs flows on the running event loop.
+"""The flow driver for asyncio. It runs flows (generators of request steps) on the event loop.
 
 `AsyncTail` cannot await in its constructor. It therefore begins to read when it is entered or
 iterated. To end a wait for a message, cancel the task that waits.

@@ -46,7 +46,7 @@ class RetrySafety(Enum):
 
 
 class Send(Struct, frozen=True):
-    """A step: send a request and wait for the response.
+    """A step of a flow: send a request and wait for the response.
 
     The reply is Response, or Opened if the response is streamed. If the connection fails or is
     silent for `silence_seconds`, the reply is NotSent if a part of the request is not yet sent, and
@@ -59,7 +59,7 @@ class Send(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """A step: wait about `seconds` seconds, but not less than `at_least` seconds.
+    """A step of a flow: wait about `seconds` seconds, but not less than `at_least` seconds.
 
     The reply is True after the whole pause. It is False if the pause would last beyond the call's
     timeout, or if the caller has stopped the call.
@@ -70,7 +70,7 @@ class Pause(Struct, frozen=True):
 
 
 class Receive(Struct, frozen=True):
-    """A step: wait for the next part of a streamed response.
+    """A step of a flow: wait for the next part of a streamed response.
 
     The reply is BodyPart, BodyEnd or Lost.
     """
@@ -80,7 +80,7 @@ class Receive(Struct, frozen=True):
 
 
 class CloseChannel(Struct, frozen=True):
-    """A step: stop reading a streamed response."""
+    """A step of a flow: stop reading a streamed response."""
 
     channel: Any
 
@@ -130,9 +130,9 @@ class Exchanged(Struct, frozen=True):
     channel: Any = None
 
     def expect(self, *statuses: int) -> Response:
-        """Return the response if it has one of these statuses. Otherwise raise an error.
+        """Return the response if it has one of these statuses.
 
-        The error is the one for that response if the status is 400 or more, else ProtocolError.
+        Any other status below 400 raises ProtocolError. From 400 on, the server's error is raised.
         """
         status = self.response.status
         if status in statuses:

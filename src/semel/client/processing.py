@@ -238,7 +238,7 @@ class ProducerPool:
     def take(self, producer_id: str | None) -> Registration | None:
         """Return the registration of `producer_id`, or None if the caller must register it.
 
-        If `producer_id` is None, take any idle generated id out of the pool, or return None.
+        If `producer_id` is None, remove and return any idle registration, or None if none is idle.
         """
         if producer_id is not None:
             return self._named.get(producer_id)

@@ -93,7 +93,7 @@ class ResponseParser:
     def is_reusable(self) -> bool:
         """True if a further request can be sent on this connection.
 
-        All responses must be complete, and none has announced that the server will disconnect.
+        All responses must be complete, and the connection must not be closed or about to close.
         """
         return not (self._expected or self._buffer or self.is_closing)
 

@@ -24,8 +24,8 @@ class AsyncProducer(ProducerFacade):
     Messages are gathered into batches, and several batches can be in flight at the same time. After
     a temporary failure, a batch is sent again. The server recognises duplicates by their sequence.
 
-    Entering an `async with` block, or calling `open`, claims the producer id. Leaving the block
-    waits until all messages are stored.
+    Entering an `async with` block, or calling `open`, opens the producer. By default this fences
+    earlier instances. Leaving the block waits until all messages are stored.
 
     `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions, called on the event loop.
 
@@ -51,9 +51,9 @@ class AsyncProducer(ProducerFacade):
         self._changed = asyncio.Event()
 
     async def open(self) -> Self:
-        """Claim the producer id and return the producer.
+        """Open the producer and return it. By default this fences earlier instances.
 
-        If `open` is not called, the first `append` claims the id.
+        If `open` is not called, the first `append` opens the producer.
         """
         async with self._opening:
             if not self._is_open:
@@ -97,8 +97,8 @@ class AsyncProducer(ProducerFacade):
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
 
-        Raises Indeterminate after `timeout` seconds. None means no limit. After a timeout, the
-        producer continues to send the messages.
+        Raises Indeterminate after `timeout` seconds (None: no limit), but sending continues. If the
+        producer has failed and has no `on_error`, raises the error that ended it.
         """
         if not self._is_open:
             return
@@ -109,8 +109,8 @@ class AsyncProducer(ProducerFacade):
     async def close(self, timeout: float | None = None) -> None:
         """Wait until every message is stored, and then end the producer.
 
-        If some messages are not stored after `timeout` seconds, the producer abandons them and
-        fails with Indeterminate.
+        After `timeout` seconds, the producer abandons the remaining messages and fails with
+        Indeterminate. A failure is raised if there is no `on_error` and no call has raised it yet.
         """
         self._is_closed = True
         if self._is_ended or not self._is_open:

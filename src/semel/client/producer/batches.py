@@ -137,7 +137,7 @@ class ProducerBatch:
     """The messages that one append request sends, until they are stored or abandoned.
 
     `is_indeterminate` is True if it is unknown whether an earlier attempt stored the batch.
-    `first_unsettled` is the lowest sequence that was not stored yet when the batch was last sent.
+    `first_unsettled` is the lowest sequence not yet confirmed when the batch was last sent.
     """
 
     __slots__ = (

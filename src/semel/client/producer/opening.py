@@ -326,7 +326,7 @@ class ProducerIdentity:
     def resume(self, stored_epoch: int | None) -> None:
         """Record the epoch that the server has stored. Call this before the first batch.
 
-        None means that the server has stored nothing for this producer.
+        None means that nothing is stored. With the setting `is_claiming`, the next epoch is used.
         """
         self._is_unused = self._is_semel = True
         if self._settings.is_claiming and stored_epoch is not None:
@@ -384,9 +384,9 @@ class ProducerIdentity:
     def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Move to a higher epoch if the producer was fenced or has expired.
 
-        Return True if the epoch has changed. It changes only with `is_claiming`, and only until the
-        server has accepted the epoch. It stays the same if an earlier attempt may have stored
-        `batch` with the old epoch. With a new epoch, `batch` would be stored twice.
+        Return True if the epoch has changed. It changes only with the setting `is_claiming`, and
+        only until the server has accepted an epoch. It stays the same if an earlier attempt may
+        have stored `batch` with the old epoch. With a new epoch, `batch` would be stored twice.
         """
         if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False
@@ -396,17 +396,17 @@ class ProducerIdentity:
         """Move to a higher epoch if an earlier instance has used this epoch and sequence 0.
 
         Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. In
-        that case `batch` itself is not stored yet.
+        that case `batch` itself is not stored yet, and must be sent again.
 
-        The epoch changes only with `is_claiming`, and not if this instance may have stored `batch`
-        itself. With a new epoch, `batch` would then be stored twice.
+        The epoch changes only with the setting `is_claiming`. It stays the same if this instance
+        may have stored `batch` itself. With a new epoch, `batch` would be stored twice.
         """
         # An attempt got no response, or the epoch was unused and a proxy sent the request twice.
         is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Return True if this instance has not stored the `batch` that is reported as a duplicate.
+        """Return True if `batch` was reported as a duplicate, but this instance has not stored it.
 
         This is possible only if the caller passed the epoch. In that case an earlier instance can
         have stored different messages with the same epoch and sequence. A server that cannot

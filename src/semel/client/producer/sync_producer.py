@@ -101,8 +101,8 @@ class Producer(ProducerFacade):
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
 
-        Raises Indeterminate after `timeout` seconds. None means no limit. After a timeout, the
-        producer continues to send the messages.
+        Raises Indeterminate after `timeout` seconds (None: no limit), but sending continues. If the
+        producer has failed and has no `on_error`, raises the error that ended it.
         """
         self._refuse_in_fork()
         self._refuse_in_callback("flush")
@@ -113,8 +113,8 @@ class Producer(ProducerFacade):
     def close(self, timeout: float | None = None) -> None:
         """Wait until every message is stored, and then end the producer.
 
-        If some messages are not stored after `timeout` seconds, the producer abandons them and
-        fails with Indeterminate.
+        After `timeout` seconds, the producer abandons the remaining messages and fails with
+        Indeterminate. A failure is raised if there is no `on_error` and no call has raised it yet.
         """
         self._refuse_in_fork()
         self._refuse_in_callback("close")
