@@ -275,7 +275,8 @@ _OWN: Final = frozenset({"code", "message", "applied"})
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
     """Return the error for a response with a status of 300 or more.
 
-    The error is Unavailable, Indeterminate, Refused or a subclass of Refused.
+    From status 500 on, it is Indeterminate unless the server says that nothing was applied. In that
+    case 503 gives Unavailable. All other errors are Refused or a subclass of it.
     """
     problem = _problem(headers, body)
     message = _message(status, problem, body)

@@ -88,8 +88,7 @@ class BatchAck(Struct, frozen=True):
 
     - `count`: the number of messages in the batch.
     - `seq`: the batch's sequence, or the sequence of its last message in sparse mode.
-    - `next_offset`: the offset after the batch. It is None for an old duplicate whose offset the
-      server no longer knows.
+    - `next_offset`: the offset after the batch, or None for a duplicate whose offset is unknown.
     - `duplicate`: True if an earlier attempt or an earlier instance stored the batch.
     - `cursor`: the cursor stored with the batch, or None.
     - `offset`: the offset of the batch's first message. It is None if `next_offset` is None, or if
@@ -137,7 +136,8 @@ class ProducerBatch:
     """The messages that one append request sends, until they are stored or abandoned.
 
     `is_indeterminate` is True if it is unknown whether an earlier attempt stored the batch.
-    `first_unsettled` is the lowest sequence not yet confirmed when the batch was last sent.
+    `first_unsettled` is the lowest sequence not yet confirmed when the batch was last sent. Retries
+    cannot close a sequence gap below it.
     """
 
     __slots__ = (

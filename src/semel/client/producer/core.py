@@ -4,9 +4,9 @@ The time is passed as an argument, in seconds of any monotonic clock.
 
 These rules ensure that every message is stored exactly once:
 
-1. A batch gets its sequence when it is first sent. Every attempt sends the same bytes with the same
-   sequence. There is one exception: in sparse mode, messages that the server reports as stored are
-   removed from the batch.
+1. Every attempt to send a batch has the same bytes and the same sequence. In dense mode, the batch
+   gets its sequence with the first attempt. In sparse mode, the caller passes the sequences, and
+   messages that the server reports as stored are taken out of the batch.
 2. Batches are sent in order, over one connection. When the connection is lost, all batches without
    a response are sent again, in order.
 3. The second batch waits for the response to the first batch, because only that response shows that
@@ -140,8 +140,7 @@ class ProducerCore:
     def pending_count(self) -> int:
         """The number of messages that are neither stored nor abandoned.
 
-        The messages are counted on each access. A separate counter could become wrong, because
-        Ctrl-C can interrupt `append` after it adds a message and before it increases the counter.
+        They are counted on each access, because Ctrl-C during `append` could make a counter wrong.
         """
         return sum(batch.count for batch in self._unsettled) + self._builder.count
 
