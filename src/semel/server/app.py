@@ -135,9 +135,10 @@ class App:
             send_response(responder, responses.method_response(", ".join([*methods, "OPTIONS"])))
 
     def _find(self, path: str) -> tuple[Mapping[str, Route], tuple[str, ...]]:
-        """Return the handlers for `path`, keyed by method, and the name that `path` contains.
+        """Return the handlers for `path`, keyed by method, and a tuple with their last argument.
 
-        The tuple is empty if there is no name. Raises MalformedRequest if the address is unknown.
+        The argument is the stream or the id that `path` names. The tuple is empty if there is none.
+        Raises MalformedRequest if the address is unknown, or if the argument is not valid.
         """
         if path.startswith(STREAM_PREFIX):
             return self._stream, (valid(paths.stream_path(path)),)

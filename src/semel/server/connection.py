@@ -379,8 +379,8 @@ class ServerConnection(asyncio.Protocol):
     def _end_output(self) -> None:
         """Close our side, and wait until the client closes its side.
 
-        If we closed both sides together, the connection could be reset before the client has read
-        the response.
+        Closing both sides at once could reset the connection before the client has read the
+        response. With TLS, both are closed at once, because one side alone cannot be closed.
         """
         if self._transport.is_closing():
             return
@@ -410,7 +410,7 @@ class ServerConnection(asyncio.Protocol):
     def drain(self) -> None:
         """Close the connection after all owed responses are sent.
 
-        If a part of a request has been received, that request is completed and answered first.
+        If a request has been received in part, the rest is received, and the request is answered.
         """
         if self._phase > _IDLE:
             return

@@ -97,7 +97,8 @@ class EventStream(LiveRead):
     def share(self, event: SharedBytes, next_offset: int) -> bool:
         """Write the group's event and return True, or write nothing and return False.
 
-        False means that the caller must encode a separate event for this client.
+        Return False if the client sent a read cursor, or if a part of a character is held back for
+        this client. The caller must then encode a separate event for this client.
         """
         assert self._begun is not None
         stream, encoder = self._begun
@@ -159,7 +160,7 @@ def control_of(
 
 
 class FanoutGroup:
-    """A group of event streams with the same isolation that wait at the tail of one stream.
+    """Event streams that have the same isolation and wait at the tail of the same stream.
 
     While the group has members, it either waits for messages (`_waiting`) or reads
     (`_is_reading`), but never both.

@@ -248,10 +248,10 @@ class Acceptor:
             accepted.close()
 
     async def shut(self) -> None:
-        """Stop accepting. Wait until pending connections are set up or cancelled.
+        """Stop accepting. Wait for the connections that are accepted but not set up yet.
 
-        With TLS, pending connections are cancelled, because a handshake can be slow. Without TLS,
-        a connection is set up on the next turn of the event loop.
+        With TLS, these connections are cancelled, because a handshake can be slow. Without TLS,
+        they are set up on the next turn of the event loop.
         """
         self.close()
         # If a task without TLS were cancelled, uvloop would never call `connection_lost`.

@@ -46,9 +46,9 @@ class Live:
 
 
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:
-    """Return the pending transaction that a reader at `read_committed` waits for, or None.
+    """Return the pending transaction that blocks the reader, or None if the reader is not blocked.
 
-    The first message of this transaction in the stream is at the stable offset.
+    A reader at `read_committed` stops at the first message of this transaction (stable offset).
     """
     # The engine's state is ahead of the disk. If the transaction has already ended in that state,
     # the result is None, even before the commit or abort is durable.

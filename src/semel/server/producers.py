@@ -67,8 +67,8 @@ class ProducersResource(Resource):
     def asks_for_id(self, request: Request, path: str) -> bool:
         """Return True if a POST to `path` asks for a producer id and is not an append.
 
-        An example is a POST without a body to `orders/producer`, if the stream `orders` exists and
-        the stream `orders/producer` does not exist.
+        The request must have no body and no header Stream-Closed. `path` must be the path of a
+        stream, followed by `/producer`. There must be no stream at `path` itself.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:

@@ -246,7 +246,7 @@ def keeps_alive(connection: str | None, is_modern: bool) -> bool:
 def expects_continue(head: Head) -> bool:
     """Return True if the client waits for 100 Continue before it sends the body.
 
-    Raises HttpRefused if the header Expect has a value other than `100-continue`.
+    Raises HttpRefused if Expect has a value other than `100-continue`. HTTP/1.0 ignores Expect.
     """
     expectation = head.headers.get("expect")
     if expectation is None or not head.is_modern:
@@ -336,7 +336,7 @@ class HeadCache:
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
         """Return True if `head` can be cached without its Content-Length and Producer-Seq lines.
 
-        `length` and `seq` are the removed values. A value is empty if its line was not removed.
+        `length` and `seq` are the numbers that `_split_special` found in these lines, or empty.
         """
         headers = head.headers
         return (

@@ -163,7 +163,8 @@ def _transaction_response(
 ) -> Response:
     """Return the response that shows one transaction.
 
-    Show the pending transaction `view` if its epoch matches `epoch`. Otherwise show `ended`.
+    Show the pending transaction `view` if `epoch` is None or is the epoch of `view`. Otherwise show
+    `ended`. If `ended` is None, return the refusal for an unknown transaction.
     """
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, pending_transaction(view, now_ms))

@@ -111,7 +111,7 @@ class StartOffsets(Struct, frozen=True):
     """The value of the option startingOffsets or endingOffsets.
 
     `by_stream` maps streams to offsets. `default` is the offset for all other streams. The
-    offset -2 means the head of a stream, and -1 means its tail.
+    offset -2 means the head of a stream, and -1 means its stable offset.
     """
 
     default: int
@@ -121,7 +121,7 @@ class StartOffsets(Struct, frozen=True):
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return True if `default` is -1 (the tail), or if one of `streams` has the offset -1."""
+        """Return True if `default` is -1 (latest), or if one of `streams` has the offset -1."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
@@ -284,7 +284,8 @@ class _OptionReader:
     """Looks up and parses the options of one read or write.
 
     `verb` is "read" or "write". `allowed` lists the options for this verb. `others` lists the
-    options for the opposite verb. Raises SparkOptionError if an option is not in `allowed`.
+    options for the opposite verb. Raises SparkOptionError if an option is neither in `allowed` nor
+    an option of Spark itself.
     """
 
     def __init__(

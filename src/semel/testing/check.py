@@ -183,8 +183,8 @@ class _Checks:
     def outcomes(self) -> Iterator[Violation]:
         """Check every outcome against the log.
 
-        An acknowledged message must be at the acknowledged offset. A refused message must not be
-        stored.
+        An acknowledged message must be at the acknowledged offset, unless it was trimmed. A refused
+        message must not be stored.
         """
         for operation in self._history.operations:
             value, acknowledged = operation.value, operation.offset

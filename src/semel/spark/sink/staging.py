@@ -312,7 +312,7 @@ class Sender:
     def _row_error(self, rows: StreamRows, error: BadRequest) -> RowError:
         """Return the error for a chunk that the server refused.
 
-        The error names the refused row, or the first row of the chunk if that row is unknown.
+        The error names the invalid row. If no invalid row is found, it names the chunk's first row.
         """
         invalid = rows.first_invalid()
         if invalid is None:

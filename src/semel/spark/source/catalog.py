@@ -46,9 +46,9 @@ class StreamPosition(Struct, frozen=True, order=True):
 
 
 class StreamEnd(Struct, frozen=True):
-    """The end of a stream: its stable offset and its tail.
+    """The end of a stream. `id` changes if the stream is created again.
 
-    A read at `read_committed` ends at `stable`. `id` changes if the stream is created again.
+    Reads of committed messages end at `stable`. Other reads end at `tail`.
     """
 
     id: str
@@ -140,8 +140,8 @@ class StreamCatalog:
     def _halved(self, stream: str, since_ms: int, low: int, high: int) -> int:
         """Return the approximate offset of the first message stored at or after `since_ms`.
 
-        This is a bisection. The result is not exact, because the times do not always increase with
-        the offsets.
+        This is a bisection from `low` to `high`. It is not exact, because the times do not always
+        increase with the offsets.
         """
         while low < high:
             middle = (low + high) // 2

@@ -102,7 +102,7 @@ class Columns:
 
 
 class PlainColumns(Columns):
-    """Makes one column from each message field: key, value, stream, partition, offset, timestamp.
+    """Makes the columns key, value, stream, partition (always 0), offset and timestamp.
 
     With `has_headers` there is also a column for the headers.
     """
@@ -180,10 +180,7 @@ def _headers(headers: list[list[Header] | None], kind: pa.DataType) -> pa.Array:
 
 
 def _texts(values: pa.BinaryArray, bad: list[int]) -> pa.Array:
-    """Return a column that contains the text of each bad record, and null for each good record.
-
-    `bad` contains the indices of the bad records.
-    """
+    """Return the text of each record whose index is in `bad`, and null for each other record."""
     count = len(values)
     if not bad:
         return pa.nulls(count, pa.string())

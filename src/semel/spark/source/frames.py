@@ -60,8 +60,8 @@ class FrameRows(NamedTuple):
 class _Slices(NamedTuple):
     """The heads of all slices in a body. A slice contains messages of one append.
 
-    All fields except `extras` have one element for each slice. An element of `lengths` contains the
-    encoded lengths of the messages in the slice.
+    For each slice, `counts` has the number of messages, `lengths` has their encoded lengths,
+    `sizes` has their total size, and `starts` has their position in the body.
     """
 
     offsets: Ints
@@ -159,10 +159,10 @@ def _numbers(parts: list[bytes]) -> Ints:
 
 
 def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
-    """For each message, return its distance in bytes from the first message of its slice.
+    """For each message (or key), return its distance in bytes from the first one in its slice.
 
-    `sizes` has one size for each message. For each slice, `counts` has the number of messages, and
-    `firsts` has the index of the first message. For keys, pass the sizes of the keys instead.
+    `sizes` has the size of each message (or key). For each slice, `counts` has the number of
+    messages, and `firsts` has the index of the first message.
     """
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)

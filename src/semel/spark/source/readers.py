@@ -72,8 +72,8 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which the query starts.
 
-        If the query starts at the end of a stream, return the placeholder PIN, because the end
-        moves. The first batch stores the actual offset in the Spark checkpoint.
+        If the query starts at the end of a stream, return the placeholder PIN. Then the first batch
+        is empty. It ends at the actual offset, which Spark stores in the checkpoint.
         """
         ends = self._catalog.ends()
         self._catalog.require(ends)
@@ -95,7 +95,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     @hide_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the batch that begins at `start`.
+        """Return the end of the batch that begins at `start`. If `start` is PIN, the batch is empty.
 
         If there are no new messages, wait for a short time. Return `start` if no messages arrive.
         """
@@ -139,9 +139,10 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     # ---- positions -------------------------------------------------------------------------------
 
     def _wait_for_ends(self, positions: Mapping[str, StreamPosition]) -> dict[str, StreamPosition]:
-        """Return the end of the next batch. If there are no new messages, wait for a short time.
+        """Return the position of each stream at the end of the next batch.
 
-        A stream that the options no longer name keeps its position. A later run can name it again.
+        If there are no new messages, wait for a short time. A stream that the options no longer
+        name keeps its position, because a later run can name it again.
         """
         kept = {stream: at for stream, at in positions.items() if not self._catalog.reads(stream)}
         read = {stream: at for stream, at in positions.items() if stream not in kept}
@@ -214,7 +215,7 @@ def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
 def is_pin(document: Mapping[str, Any]) -> bool:
     """Return True if the offset is PIN, the placeholder for the ends of the streams.
 
-    A stream can also have the path "pin". Its value is an object, but the value in PIN is a string.
+    In PIN, the value of "pin" is a string. For a stream with the path "pin", it is an object.
     """
     return document.get("pin") == PIN["pin"]
 
@@ -244,11 +245,11 @@ def next_positions(
 ) -> dict[str, StreamPosition]:
     """Return the position of each stream at the end of the next batch.
 
-    `positions` contains the current positions. A position decreases only in a recreated stream. A
-    stream that is in `positions` but not in `ends` was deleted.
+    `positions` has the positions at the start of the batch. The batch ends at the stable offsets.
+    If messages were lost, raises DataLossError if `is_loss_fatal` is true. Otherwise:
 
-    Raises DataLossError if messages were lost and `is_loss_fatal` is true. Otherwise a deleted
-    stream keeps its position, and a recreated stream is read from its head.
+    - A deleted stream (not in `ends`) or truncated stream (tail before position) keeps its position.
+    - A recreated stream (new id) is read from its head.
     """
     latest: dict[str, StreamPosition] = {}
     for stream, position in positions.items():

@@ -29,8 +29,8 @@ OFFSETS_MAX: Final = 1_000_000
 class Span(Struct, frozen=True):
     """The offsets from `begin` up to `end` in the stream with the incarnation `id`.
 
-    If `is_open` is true, the span starts at the head of the stream. A trim can move the head.
-    Messages trimmed at the start of such a span are not reported as lost.
+    If `is_open` is true, the span starts at the head of the stream. If a trim then moves the head,
+    the trimmed messages are not reported as lost.
     """
 
     id: str
@@ -156,10 +156,10 @@ class _Fetch:
         self._calls = self._client.stream(part.stream).calls
 
     def page(self, offset: int) -> FramesPage | None:
-        """Return the page that starts at `offset`, or None if there is nothing more to read.
+        """Return the page that starts at `offset`, or at the head if `offset` was trimmed.
 
-        Raises DataLossError if messages were lost and `failOnDataLoss` is true. Raises
-        ServerUnreachable if the server does not respond.
+        Return None if the rest of the range is lost. Raises DataLossError if messages were lost and
+        `failOnDataLoss` is true. Raises ServerUnreachable if the server does not respond.
         """
         try:
             return self._page(offset)
