@@ -1,8 +1,8 @@
 """Live reads as server-sent events.
 
-An event stream first reads alone, until it reaches the tail of the stream. Then it joins a fan-out
-group. All members of a group share one wait, one read and one encoded event. If a client cannot
-receive an event immediately, its event stream leaves the group and reads alone again.
+An event stream is the live read of one client. It first reads alone, until it reaches the tail.
+Then it joins a fan-out group. All members of a group share one wait, one read and one encoded
+event. If a client cannot receive an event immediately, it leaves the group and reads alone again.
 """
 
 from typing import Final

@@ -85,10 +85,9 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
 
 def connections_allowed(limits: HttpLimits) -> int:
-    """Return the maximum number of connections.
+    """Return `connections_max`, or a lower number if the process cannot open enough files.
 
-    The number is lower than the process's limit on open files, because the journal and refused
-    connections need files, too.
+    The journal and refused connections need files, too.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:

@@ -22,7 +22,7 @@ from semel.server.request_head import HeadCache
 class ConnectionSet:
     """All connections of a listener, and the state that the connections share.
 
-    `held_bytes` is the total size of all request bodies whose responses are not sent yet.
+    `held_bytes` is the total size of the bodies of all requests that are not answered yet.
     """
 
     def __init__(self, limits: HttpLimits, clock: Clock, unread: UnreadBudget) -> None:

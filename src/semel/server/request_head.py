@@ -61,7 +61,7 @@ class _Fields(dict[str, tuple[str, str]]):
 class _Starts(dict[str, _Start]):
     """A cache of parsed request lines.
 
-    It maps a line to a tuple: the method, path, query, whether the version is 1.1, and the host.
+    It maps a line to: method, path, query, True for HTTP/1.1, and the host if the URL has one.
     """
 
     def __missing__(self, line: str) -> _Start:
@@ -97,7 +97,7 @@ def _split_target(method: str, target: str) -> tuple[str, str, str]:
 
 
 def parse_head(raw: bytes, limits: HttpLimits) -> Head:
-    """Parse a request head. `raw` is the head without its last two line ends.
+    """Parse a request head. `raw` is the head without the two CRLFs at its end.
 
     Raises HttpRefused if the head is malformed or too large.
     """
@@ -298,8 +298,8 @@ class HeadCache:
     def read(self, raw: bytes) -> tuple[Request, int]:
         """Return the request without its body, and either the length of the body or CHUNKED.
 
-        `raw` is the request head without its last two line ends. Raises HttpRefused if the request
-        is malformed or too large.
+        `raw` is the request head without the two CRLFs at its end. Raises HttpRefused if the
+        request is malformed or too large.
         """
         if len(raw) > self._bytes_max:
             head, count = self._parse(raw)

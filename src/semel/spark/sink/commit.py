@@ -34,10 +34,10 @@ _SCHEME_ALIASES: Final = {"s3a": "s3", "s3n": "s3"}
 
 
 class Digests(Struct, frozen=True):
-    """The digests that are sent with the commit of a batch.
+    """The digests that are sent with the commit of a batch. A digest is None if it is unknown.
 
-    `input` is the digest of the batch's input. `previous` is the digest of the previous batch's
-    input. A digest is None if it is unknown.
+    `input` is the digest of the source offsets at which the batch ends. `previous` is the digest of
+    the source offsets at which the previous batch ended.
     """
 
     input: str | None = None

@@ -86,10 +86,7 @@ def rows_of(body: bytes, *, has_headers: bool = False) -> FrameRows:
 
 
 def _find_slices(body: bytes) -> _Slices:
-    """Read the head of each slice in `body`. Raises BadFormat if `body` is malformed.
-
-    The loop runs once for each slice, not for each message.
-    """
+    """Read the head of each slice in `body`. Raises BadFormat if `body` is malformed."""
     magic, _, type_bytes, count, _, _ = FRAMES_HEAD.unpack_from(body)
     if magic != FRAMES_MAGIC:
         raise BadFormat("the body is not in a known version of the frames format")
@@ -182,7 +179,8 @@ def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
 def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> None:
     """For each message that has a timestamp, write the timestamp into `times_ms`.
 
-    Before the call, `times_ms` contains the time at which each message was stored.
+    Before the call, `times_ms` contains the time at which each message was stored. `firsts` has the
+    index of the first message of each slice.
     """
     for number, (at, end) in slices.extras.items():
         if U32.unpack_from(body, at)[0] & HAS_TIMESTAMPS:

@@ -95,9 +95,10 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     @hide_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the batch that begins at `start`. If `start` is PIN, the batch is empty.
+        """Return the end of the batch that begins at `start`.
 
-        If there are no new messages, wait for a short time. Return `start` if no messages arrive.
+        If `start` is PIN, return the actual start of the query. If there are no new messages, wait
+        for a short time. Return `start` if no messages arrive.
         """
         if is_pin(start):
             return to_document(self._catalog.starts(self._ends({})))
@@ -248,8 +249,9 @@ def next_positions(
     `positions` has the positions at the start of the batch. The batch ends at the stable offsets.
     If messages were lost, raises DataLossError if `is_loss_fatal` is true. Otherwise:
 
-    - A deleted stream (not in `ends`) or truncated stream (tail before position) keeps its position.
-    - A recreated stream (new id) is read from its head.
+    - A deleted stream (not in `ends`) keeps its position.
+    - A truncated stream (its tail is before its position) keeps its position.
+    - A recreated stream (its id has changed) is read from its head.
     """
     latest: dict[str, StreamPosition] = {}
     for stream, position in positions.items():
@@ -273,7 +275,7 @@ def next_positions(
 def limit_positions(
     begins: Mapping[str, int], ends: Mapping[str, StreamPosition], count: int
 ) -> dict[str, StreamPosition]:
-    """Reduce `ends` so that the batch has about `count` offsets.
+    """Return `ends`, reduced so that the batch has about `count` offsets.
 
     Each stream gets a share in proportion to its lag: at least one offset, unless the lag is 0.
     """
