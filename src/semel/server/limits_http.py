@@ -87,7 +87,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 def connections_allowed(limits: HttpLimits) -> int:
     """Return `connections_max`, or a lower number if the process cannot open enough files.
 
-    The journal and refused connections need files, too.
+    Some files are kept free for the journal and for refused connections.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:

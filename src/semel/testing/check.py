@@ -94,7 +94,7 @@ class History:
     ) -> Operation:
         """Record the start of an append. Call `ok` or `refuse` on the result after the response.
 
-        `index` is the index of the message in its batch.
+        Without a response, call neither. `index` is the index of the message in its batch.
         """
         operation = Operation(
             value, self.clock(), self.clock, producer=producer, epoch=epoch, seq=seq, index=index

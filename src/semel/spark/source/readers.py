@@ -247,7 +247,7 @@ def next_positions(
     """Return the position of each stream at the end of the next batch.
 
     `positions` has the positions at the start of the batch. The batch ends at the stable offsets.
-    If messages were lost, raises DataLossError if `is_loss_fatal` is true. Otherwise:
+    Raises DataLossError if messages were lost and `is_loss_fatal` is true. If it is false:
 
     - A deleted stream (not in `ends`) keeps its position.
     - A truncated stream (its tail is before its position) keeps its position.
