@@ -355,7 +355,7 @@ class HeadCache:
 
 
 def _split_special(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Strip a header line from `raw`. Return the rest of `raw`, and the number in that line.
+    """Remove a header line from `raw`. Return the rest of `raw`, and the number in that line.
 
     `lines` contains two spellings of the start of the line. If the line is missing or has no valid
     number, return all of `raw` and an empty number.

@@ -42,8 +42,8 @@ class SinkColumns(Struct, frozen=True):
 def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
     """Return the indices of the columns that the sink uses.
 
-    If `stream` is None, `schema` must have a column `stream`. Raises SparkOptionError if a
-    DataFrame with this schema cannot be written.
+    `stream` is the value of the option. If it is None, `schema` must have a column named stream.
+    Raises SparkOptionError if a DataFrame with this schema cannot be written.
     """
     names = [name.lower() for name in schema.names]
     indices = {name: index for index, name in enumerate(names)}

@@ -61,7 +61,8 @@ class _Slices(NamedTuple):
     """The heads of all slices in a body. A slice contains messages of one append.
 
     For each slice, `counts` has the number of messages, `lengths` has their encoded lengths,
-    `sizes` has their total size, and `starts` has their position in the body.
+    `sizes` has their total size, and `starts` has their position in the body. `extras` contains
+    only the slices that have keys, headers or timestamps.
     """
 
     offsets: Ints

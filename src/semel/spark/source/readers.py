@@ -174,7 +174,8 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     ) -> Span:
         """Return the offsets of `stream` that belong to a batch.
 
-        `positions` are the positions at the start of the batch. The batch ends at `end`.
+        The batch begins at the position in `positions`, or at the head of a new stream. It ends at
+        `end`. Raises DataLossError if a new stream is gone and `failOnDataLoss` is true.
         """
         position = positions.get(stream)
         if position is not None and position.id == end.id:
@@ -295,10 +296,7 @@ def limit_positions(
 
 
 class BatchReader(_TaskReader, DataSourceReader):
-    """The reader of `spark.read`. It reads one range of each stream.
-
-    The ranges are fixed when the read is planned.
-    """
+    """The reader of `spark.read`. It plans the read once: one range of offsets for each stream."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.max_offsets_per_trigger is not None:
