@@ -27,8 +27,8 @@ _AS_SOURCE: Final = "array<struct<key string, value binary>>"
 class SinkColumns(Struct, frozen=True):
     """The index of each column that the sink uses. An index is None if the column is not used.
 
-    If there is no column `value`, each row is written as a JSON object, and `named` contains
-    the index and the name of each column in that object.
+    If there is no column `value`, each row is written as a JSON object. Then `named` contains the
+    index and the name of each column in that object. Otherwise `named` is empty.
     """
 
     value: int | None

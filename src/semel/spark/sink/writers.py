@@ -222,7 +222,7 @@ def commit_batch(
     Call this function in foreachBatch, with the `batch_id` that Spark passes. `frames` maps the
     path of each stream to the DataFrame to write.
 
-    If Spark runs a batch again, its rows are not written again, and this function returns the
+    If Spark runs a batch again, its rows are not written again. This function then returns the
     result of the first commit, with `duplicate` set.
 
     `app` is the name of the sink. The default is the id of the query. Two calls in the same batch
