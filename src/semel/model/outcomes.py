@@ -38,10 +38,8 @@ class Created(Outcome, frozen=True, gc=False):
 class Appended(Outcome, frozen=True, gc=False):
     """The batch is stored from `first_offset` up to, but not including, `next_offset`.
 
-    The two offsets are equal if the command only closed the stream.
-
-    `is_unguarded` is True if the append has a producer or an idempotency key, but the stream has no
-    duplicate detection.
+    The two offsets are equal if the command only closed the stream. `is_unguarded` is True if the
+    append has a producer or an idempotency key, but the stream has no duplicate detection.
     """
 
     first_offset: int
@@ -104,8 +102,8 @@ class Registered(Outcome, frozen=True, gc=False):
 class Claimed(Outcome, frozen=True, gc=False):
     """The session now writes under `epoch`; older instances of the producer are fenced.
 
-    The last three fields show what the stream stores for the producer. A field is None if its value
-    does not exist or is no longer retained.
+    `last_seq`, `last_offset` and `cursor` say how far the producer has written to the stream. Each
+    of them is None if its value does not exist or is no longer retained.
     """
 
     producer_id: str
@@ -272,10 +270,11 @@ class ProducerStateExpired(Refusal, frozen=True, gc=False):
 
 
 class UnknownProducer(Refusal, frozen=True, gc=False):
-    """The producer does not exist.
+    """The producer does not exist. What this means depends on the command.
 
-    A command that forgets or expires a producer is refused if the stream has no row for the
-    producer. Any other command is refused if the id is a number that the server never assigned.
+    - forget: the stream has no row for the producer;
+    - expire: the stream has no row for the producer, or the producer has already expired;
+    - any other command: the producer's id is a number that the server never assigned.
     """
 
     code = "UNKNOWN_PRODUCER_ID"
@@ -317,9 +316,10 @@ class SequenceGap(Refusal, frozen=True, gc=False):
 
 
 class SequenceHole(Refusal, frozen=True, gc=False):
-    """The sparse producer skipped this sequence earlier, and it is now too late to store it.
+    """The producer skipped this sequence, and has already appended with a higher sequence.
 
-    No append with this sequence was ever acknowledged.
+    A sparse producer can skip sequences, but its sequences must increase. No append with the
+    skipped sequence was ever acknowledged.
     """
 
     code = "sequence_hole"
@@ -336,7 +336,8 @@ class BatchOverlap(Refusal, frozen=True, gc=False):
 class RestartAmbiguous(Refusal, frozen=True, gc=False):
     """An append without an epoch or a session repeats a sequence, but may have a new payload.
 
-    The producer may have restarted. It must send a session or an epoch.
+    It can be a retry, or a new message from a restarted producer. To distinguish these two cases,
+    the producer must send a session or an epoch.
     """
 
     code = "producer_restart_ambiguous"

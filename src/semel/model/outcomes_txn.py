@@ -79,9 +79,9 @@ class PositionsSet(Outcome, frozen=True):
 
 
 class Pinned(Outcome, frozen=True):
-    """The step is pinned.
+    """The step is pinned: its ranges are stored, so that a retry reads the same messages.
 
-    If `is_new` is False, the step was already pinned, and the other fields are copied from it.
+    If `is_new` is False, this step number was already pinned. The fields describe the stored step.
     """
 
     number: int
@@ -190,16 +190,16 @@ class OffsetUnstable(Refusal, frozen=True, gc=False):
 
 
 class BranchIncomplete(Refusal, frozen=True, gc=False):
-    """The transaction is not complete, or a commit lists it before it is prepared.
+    """The transaction `id` cannot be prepared or committed yet.
 
-    `chunks` and `messages` are the numbers that were staged. The transaction is not complete if the
-    request contains different numbers.
+    - Prepare: the request expects other numbers of chunks or messages than those that were staged.
+    - Commit: the commit lists the transaction, but the transaction is not prepared.
     """
 
     code = "branch_incomplete"
     id: str
-    chunks: int
-    messages: int
+    chunks: int  # the number of staged chunks
+    messages: int  # the number of staged messages
 
 
 class BranchMissing(Refusal, frozen=True, gc=False):
@@ -242,7 +242,8 @@ class AppBound(Refusal, frozen=True, gc=False):
 class CheckpointDiverged(Refusal, frozen=True, gc=False):
     """The sink has committed this version, or the previous version, with a different input.
 
-    An older version is also refused if a digest is missing and the inputs cannot be compared.
+    Inputs are compared by their digests. If a digest is missing, a repeat of the last version is
+    accepted, and a repeat of an older version is refused.
     """
 
     code = "checkpoint_diverged"

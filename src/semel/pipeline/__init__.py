@@ -1,7 +1,6 @@
 """Pipelines: graphs of processors that process each message exactly once.
 
-Importing this package does not import Spark or Arrow. An engine imports the libraries that it
-needs.
+Importing this package does not import Spark or Arrow. They are imported only when they are needed.
 """
 
 from semel.pipeline.graph.graph import Graph

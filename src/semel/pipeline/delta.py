@@ -1,7 +1,6 @@
 """Exactly-once writes to Delta Lake, for sink functions `(df, delivery)` on Spark.
 
-Each commit to the table also stores the number of the step. A repeated step is recognised by its
-number.
+Each commit to the table also stores the step's number. The number shows that a step is repeated.
 
 If the server's data is deleted, step numbers start at 1 again, so a new step can have the number
 of an old step. To detect this case, each commit also stores a part of the step's hash.

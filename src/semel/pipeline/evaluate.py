@@ -1,8 +1,8 @@
 """This module calls a processor's function and returns `(stream, message)` pairs.
 
-Every engine uses this module. It does no I/O. If a call succeeds, all outputs of the call are
-returned. If a call fails, one message for the error stream is returned instead. The result of one
-call is never a mix of outputs and an error message.
+Every engine uses this module. It does no I/O. If a call succeeds, all its outputs are returned. If
+a call fails, none of its outputs are returned. Instead, one message for the error stream is
+returned. If the processor has no error stream, MessageFailed is raised.
 """
 
 import json
@@ -104,13 +104,14 @@ def calls_from(inputs: Iterable[Sequence[InputMessage]], *, is_join: bool) -> li
 
 
 def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
-    """Call the function for each of `calls`, and yield the outputs in order.
+    """Call the function with the messages of `calls`, and yield the outputs.
 
-    If a call fails, yield a message for the error stream or, if the processor has none, raise
-    MessageFailed. A call also fails if Python cannot decode its input message.
+    A function that takes messages is called once for each of `calls`. A function that takes Arrow
+    batches is called once for all of `calls` and, if that fails, separately for each.
 
-    MemoryError, and exceptions such as KeyboardInterrupt, are raised unchanged, because the message
-    did not cause them.
+    If a call fails or its input cannot be decoded, yield a message for the error stream. If the
+    processor has no error stream, raise MessageFailed. MemoryError and KeyboardInterrupt are raised
+    unchanged, because the message did not cause them.
     """
     if evaluation.kind is FunctionKind.ARROW:
         yield from _evaluate_all(evaluation, calls)
@@ -198,8 +199,8 @@ def _output(path: str, value: Any) -> Output:
 def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
     """Yield (stream, output) for each output in a function's result. Skip outputs that are None.
 
-    If the processor has several outputs, the result must be None or a dict {binding: output}.
-    Raises TypeError for any other result, and KeyError for a binding that is not declared.
+    If a single stream was declared, the result is the output. Otherwise the result must be None or
+    a dict {binding: output}. Raises TypeError if it is not, and KeyError for an undeclared binding.
     """
     if result is None:
         return
@@ -253,8 +254,8 @@ def _evaluate_all(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Out
 def _evaluate_batch(evaluation: Evaluation, calls: Sequence[DecodedCall]) -> Iterator[Output]:
     """Call the function once with the messages of all `calls`, and yield the outputs.
 
-    If that call fails, call the function separately for each of `calls`, to find the messages that
-    cause errors.
+    If that call fails, call the function again, separately for each of `calls`. Each of these calls
+    that fails yields an error message, and the others yield their outputs.
     """
     outputs: list[Output] | None = None
     try:
@@ -303,8 +304,8 @@ MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
 def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) -> bytes:
     """Return the message to write to the error stream for one failed call.
 
-    The message omits input values that the server would refuse, or that readers cannot decode.
-    Otherwise one input message could stop the processor permanently.
+    An input value that cannot be decoded is omitted. If the message would be too large or too
+    deeply nested for the server, all input values are omitted.
     """
     kind = type(error)
     message: dict[str, Any] = {

@@ -78,10 +78,9 @@ class StepOutput(Struct, frozen=True):
 class Work(Struct, frozen=True):
     """One step of one processor, with everything that an engine needs to run it.
 
-    The step is pinned on the server, so a retry gets exactly the same step.
-
-    `messages()` reads the messages of the step and returns them keyed by binding. `producer_id` and
-    `producer_epoch` identify the instance that commits. `version` is the number of the commit.
+    The step is stored on the server, so a retry gets exactly the same step. `messages()` reads the
+    messages of the step and returns them keyed by binding. `producer_id` and `producer_epoch`
+    identify the instance that commits. `version` is the number of the commit.
     """
 
     graph: Graph
@@ -107,8 +106,8 @@ class Work(Struct, frozen=True):
 class ProcessorRun(Struct, frozen=True, kw_only=True):
     """The run of one processor, with everything that its loop needs.
 
-    `stop` ends the loop after the current step. A few seconds later, `cut` ends the requests that
-    still wait for the server.
+    When `stop` is set, the loop ends after the current step. A few seconds later, the runner also
+    sets `cut`. Then the requests that still wait for the server are given up.
 
     If `is_draining` is True, the loop ends when all messages are processed and `is_ending()` is
     True. `is_ending()` is True when no processor of the graph will write to the inputs again.
@@ -203,9 +202,9 @@ class Committer(ABC):
 class Executor(Protocol):
     """An engine: it runs the steps of processors.
 
-    If `reads_ahead` is True, the loop reads the messages and passes them to the engine. Otherwise
-    the engine reads the messages itself. A join's messages must be counted, so the loop always
-    reads the messages of a join.
+    If `reads_ahead` is True, the step loop reads the messages and passes them to the engine.
+    Otherwise the engine reads the messages itself. The step loop then reads only the messages of
+    joins, to count them: a join's step has the same number of messages from each input.
 
     `step_messages_max` is the maximum number of messages in one step.
     """

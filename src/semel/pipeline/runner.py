@@ -119,16 +119,15 @@ _OVER: Final = (RunState.ENDED, RunState.STOPPED)
 class Runner:
     """One run of a graph.
 
-    With `available_now`, the run ends when all stored messages are processed. Otherwise the run
-    continues until `stop` is called or an error stops a processor. Such an error also stops all
-    other processors.
+    - With `available_now`, the run ends when all stored messages are processed. An error stops only
+      the processor in which it occurs.
+    - Otherwise, the run continues until `stop` is called. An error stops all processors.
 
     After a stop, each processor still completes its current step if the server responds. The next
     run repeats the steps that were not committed.
 
-    `master` and the directory `checkpoints` are used only with Spark.
-
-    Raises GraphError if the graph cannot run.
+    Only Spark uses `master` and the directory `checkpoints`. Raises GraphError if the graph cannot
+    run.
     """
 
     def __init__(

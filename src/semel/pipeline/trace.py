@@ -43,9 +43,9 @@ class Outputs(Struct, frozen=True):
 class TracedStep(Struct, frozen=True, kw_only=True):
     """One step in the trace.
 
-    Each of the `ranges` is a tuple (stream, incarnation, first offset, next offset). `outcome` is
-    DONE, TAKEN or PINNED. `outputs` maps each output stream to the offsets [first, next) of the
-    outputs, or is None if these offsets are unknown.
+    Each of the `ranges` is a tuple (stream, incarnation, first offset, next offset). `outputs` maps
+    each output stream to the offsets [first, next) of the outputs, or is None if they are unknown.
+    `outcome` is DONE, TAKEN (positions moved, no outputs yet) or PINNED (not committed).
     """
 
     processor: str
@@ -110,8 +110,7 @@ def read_trace(records: Iterable[Any], processor: str | None = None) -> list[Tra
 def trace_of(client: Client, graph: str, processor: str | None = None) -> list[TracedStep]:
     """Return the steps in the trace of a graph, then the steps that are pinned but not committed.
 
-    `processor` selects the steps of one processor. Raises StreamNotFound if the graph has never
-    run.
+    `processor` selects one processor's steps. Raises StreamNotFound if the graph has never run.
     """
     stream = client.stream(trace_stream(graph))
     steps = read_trace((message.value for message in stream.read()), processor)

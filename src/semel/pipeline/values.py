@@ -76,8 +76,8 @@ class GraphError(SemelError):
 class ProcessorStopped(SemelError):
     """Raised if a processor cannot continue. `reason` says why.
 
-    The processor's current step stays pinned. A restart repeats that step, unless the processor is
-    at-most-once.
+    The server still stores the processor's current step. A restart repeats that step, unless the
+    processor is at-most-once.
     """
 
     code = "processor_stopped"

@@ -49,8 +49,7 @@ class LocalEngine:
     def complaints(self, graph: Graph) -> Sequence[str]:
         """Return a complaint for each processor that cannot run here.
 
-        A processor cannot run if it requires Spark, or if it requires Arrow and Arrow is not
-        installed.
+        A processor cannot run if it requires Spark, or if it requires Arrow and Arrow is missing.
         """
         complaints = [(processor.id, _complaint(processor)) for processor in graph.processors]
         return [f"{id}: {complaint}" for id, complaint in complaints if complaint]
@@ -62,8 +61,8 @@ class LocalEngine:
     def run(self, work: Work) -> StepOutput:
         """Call the processor's function with the messages of a step, and return the output.
 
-        A function that takes messages is called for each message. A sink's function, or a function
-        that takes Arrow batches, is called once for all messages.
+        A sink's function, or a function that takes Arrow batches, is called once for all messages.
+        Any other function is called for each message (in a join: for one message of each input).
 
         Raises MessageFailed if a call fails and the processor has no error stream. An exception
         from a sink's function is raised unchanged.

@@ -170,8 +170,8 @@ class EndFeed(Feed):
     def _read_head(self) -> int:
         """Return the ordinal of the first message that can be read.
 
-        A step that starts at position 0 counts offsets from this ordinal, because no earlier
-        message can be read.
+        A step at position 0 begins with this message. Therefore the maximum size of that step is
+        counted from this ordinal, not from 0.
         """
         reader = self._reader_at(0)
         page = self._client.run_until_stopped(reader.next_page(), self._stop, silence=None)
@@ -204,7 +204,7 @@ Planned = dict[str, tuple[list[Message], Range]]
 class Inputs:
     """The feeds of a processor. Each feed reads one input.
 
-    `limits` maps a stream to the offset at which a draining run stops reading the stream.
+    `limits` maps a stream to the offset at which reading stops. Other streams have no limit.
     """
 
     def __init__(
@@ -296,10 +296,10 @@ class Inputs:
         return all(filled) if self._running.processor.is_join else any(filled)
 
     def _is_exhausted(self, *, is_ending: bool) -> bool:
-        """Return True if no further step is possible.
+        """Return True if too few inputs have messages for a step, and no more can arrive.
 
-        A step of a join needs messages from every input. Any other step needs messages from at
-        least one input.
+        A step of a join needs messages from every input. Any other step needs messages from one.
+        `is_ending` is True if no processor of the graph will write to the inputs again.
         """
         empty = [
             not feed.has_ready and (feed.is_over or (is_ending and feed.is_at_end))

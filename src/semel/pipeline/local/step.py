@@ -5,8 +5,9 @@ All state of the loop is stored on the server, so nothing is lost if the process
     1. `begin` registers the processor's producer. The registration fences older instances. Then
        `begin` reads the pinned step and the positions of the group `<graph>/<processor>`.
     2. If the pinned step starts at the group's positions, that step was not committed. The loop
-       repeats that step with the same ranges, number and hash. Otherwise the loop pins the next
-       step. If two instances pin a step with the same number, the server stores only the first.
+       repeats that step with the same ranges, number and hash. Otherwise the loop plans the next
+       step and pins it, that is, stores it on the server. If two instances pin a step with the same
+       number, the server stores only the first.
     3. The executor runs the step.
     4. One commit appends the outputs and a trace record, and moves the group's positions.
 
@@ -108,8 +109,8 @@ class StepLoop:
     def _is_uncommitted(self, step: Step) -> bool:
         """Return True if this step starts at the current position of every input.
 
-        Otherwise the step was committed, or the inputs or the positions were changed after it was
-        pinned. In both cases it is not repeated. The next step starts at the current positions.
+        Otherwise the step was committed, or the inputs or positions were changed after the step was
+        pinned. In both cases the step is not repeated. The next step starts at the positions.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts

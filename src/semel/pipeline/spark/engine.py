@@ -219,7 +219,7 @@ class SparkEngine:
 
 
 class SinkCommitter(Committer):
-    """Commits each step as the next version of a sink on the server.
+    """Commits each step to a sink. On the server, a sink is a series of numbered commits.
 
     `begin` binds the sink to this instance, and the server then refuses commits from older
     instances. The next commit drops the transactions that older instances have staged.
@@ -269,8 +269,8 @@ _pickle: Final[Any] = cloudpickle  # cloudpickle has no type annotations
 def unsendable(function: Callable[..., Any]) -> str | None:
     """Return the reason why `function` cannot be sent to a worker, or None if it can be sent.
 
-    A worker cannot import the file that defines the graph. Therefore cloudpickle sends the code of
-    the file's functions and classes, not only their names.
+    Workers cannot import the file that defines the graph. Therefore this call also tells
+    cloudpickle to send the code of the file's functions and classes, not only their names.
     """
     module = inspect.getmodule(function)
     if module is not None and not _is_importable(module):

@@ -71,10 +71,10 @@ def offset_count(work: Work) -> int:
 
 
 def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
-    """Call the processor's function. Return a mapping from each output stream to a DataFrame.
+    """Call the processor's function. Return a mapping from output streams to DataFrames.
 
-    `frames` maps each input binding to a DataFrame. Raises TypeError if the function returns
-    anything other than DataFrames, or a binding that is not declared.
+    `frames` maps each input binding to a DataFrame. Outputs that are None are left out. Raises
+    TypeError if another output is not a DataFrame, or if its binding is not declared.
     """
     function, outputs = processor.function, processor.outputs
     result = function(**frames) if processor.is_join else function(union(frames))
@@ -138,8 +138,8 @@ class QueryLoop:
     def run(self) -> None:
         """Run the query.
 
-        In a draining run, the query starts when all upstream processors have ended or stopped.
-        Raises ProcessorStopped if the query fails.
+        If the run has `available_now`, first wait until all upstream processors have ended or
+        stopped, so that the input is complete. Raises ProcessorStopped if the query fails.
         """
         running = self._running
         while running.is_draining and not running.is_ending():

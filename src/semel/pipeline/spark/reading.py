@@ -39,8 +39,8 @@ FRAME_NAMES = tuple(FRAME.names)
 def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield pages of the committed messages of a range, with the columns of the Spark source.
 
-    Raises DataLossError if messages of the range are missing. If `is_open` is True or the range
-    starts at 0, trimmed messages are allowed, and the read starts at the first message that exists.
+    Raises DataLossError if messages of the range are missing. However, if `is_open` is True or the
+    range starts at 0, the first messages of the range can be missing without an error.
     """
     if part.start >= part.to:
         return iter(())
@@ -81,8 +81,9 @@ def _source(url: str, stream: str) -> tuple[SourceOptions, Columns]:
 class InputPart(Struct, frozen=True):
     """The input of one task.
 
-    `ranges` maps bindings to ranges. A part of a join has a range of every input. Any other part
-    has a range of one input. If `is_open` is True, trimmed messages do not count as missing.
+    `ranges` maps bindings to ranges. A part from `split_join_parts` has a range of every input. A
+    part from `split_parts` has a range of one input. If `is_open` is True, the first messages of
+    the range can be missing, because they were trimmed.
     """
 
     ranges: Mapping[str, Range]

@@ -153,10 +153,11 @@ class FailedMessage(Struct, frozen=True):
 class TaskOutcome(Struct, frozen=True):
     """The outcome that a task reports to the driver.
 
-    `token` identifies the staged transaction. It is None if the task has written nothing.
+    - Success: `token` identifies the staged transaction, or is None if there were no rows.
+    - A call failed, and the processor has no error stream: `failed` describes the call.
+    - Messages of the input do not exist any more: `lost` is the text of the error.
 
-    `failed` is a failed call. `lost` says that messages do not exist any more. The task reports
-    these errors and does not raise them, because every retry by Spark would fail again.
+    The two errors are not raised, because Spark would retry the task, and each retry would fail.
     """
 
     part: int
@@ -264,8 +265,8 @@ def staged(
 ) -> TaskOutcome:
     """Stage all rows of `rows()` in a transaction, prepare it, and return the outcome.
 
-    `number` is the number of the task. `read` maps each stream to a count of messages read. The
-    caller increases these counts while the rows are staged.
+    `number` is the number of the task. `read` maps each stream to a count of messages read. These
+    counts are used only after all rows are staged, so `rows` can increase them.
 
     Raises ClientError if a request fails. Spark then retries the task.
     """
