@@ -53,8 +53,8 @@ class Appended(Outcome, frozen=True, gc=False):
 class Duplicate(Outcome, frozen=True, gc=False):
     """The batch was already stored, from `first_offset` up to, but not including, `next_offset`.
 
-    The offsets are None if the receipt is no longer retained. `is_mismatch` is True if the request
-    has a different payload. In that case, the stored payload stays unchanged.
+    The offsets are None if the receipt that stored them is no longer retained. `is_mismatch` is
+    True if the request has a different payload. In that case, the stored payload stays unchanged.
     """
 
     code = "duplicate"

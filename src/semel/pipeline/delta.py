@@ -23,13 +23,13 @@ def write(
     table: str,
     storage_options: dict[str, str] | None = None,
 ) -> bool:
-    """Append the rows of a step to a table. Return False if the table already has this step.
+    """Append the rows of a step to a table. Return False if it is already the table's last step.
 
     The table is created if it does not exist. Raises EngineFailed if the table has a later step, or
     a different step with the same number.
 
     All rows pass through the Spark driver. For large steps, use Spark's own Delta connector. Set
-    its `txnAppId` to the processor and its `txnVersion` to the number of the step.
+    its `txnAppId` to `<graph>/<processor>` and its `txnVersion` to the number of the step.
     """
     app = f"{delivery.graph}/{delivery.processor}"
     hash_app, hash_version = f"{app}#hash", int(delivery.hash[:_HASH_DIGITS], 16)

@@ -108,7 +108,7 @@ def read_trace(records: Iterable[Any], processor: str | None = None) -> list[Tra
 
 
 def trace_of(client: Client, graph: str, processor: str | None = None) -> list[TracedStep]:
-    """Return the steps in the trace of a graph, then the steps that are pinned but not committed.
+    """Return the steps in the trace of a graph, then the steps that started but did not commit.
 
     `processor` selects one processor's steps. Raises StreamNotFound if the graph has never run.
     """
@@ -126,7 +126,7 @@ def trace_of(client: Client, graph: str, processor: str | None = None) -> list[T
 
 
 def _uncommitted(client: Client, group: str) -> Step | None:
-    """Return the pinned step of a group if that step was not committed, otherwise None.
+    """Return the pinned (last started) step of a group if it was not committed, otherwise None.
 
     The step was not committed if the group's positions are still the starts of the step's ranges.
     """

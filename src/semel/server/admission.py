@@ -4,16 +4,17 @@ The response to a read can be much larger than the request. Three limits apply, 
 
 1. **Memory** (this module). `UnreadBudget` counts the unread bytes of long responses, and reserves
    memory for running reads. While the budget is used up, new reads wait in a queue. While reads
-   wait, connections whose clients do not read are closed. All reads of messages are admitted here.
+   wait, the connections of stalled clients are closed. All reads of messages are admitted here.
 2. **Time** (`semel.broker.worker`). An admitted read runs immediately, unless earlier reads have
    used up the time of this turn of the event loop. Therefore long reads do not block appends.
 3. **Back-pressure** (`semel.server.connection`). A connection starts a GET only when all earlier
    responses have been sent. It accepts no request while its client does not read. Therefore a
    connection has at most one running read, and at most one long response in its buffer.
 
-A fan-out group reads an event only once for all members. The event counts as unread for each member
-that cannot receive it immediately. Such a member leaves the group. Therefore a member's buffer
-contains at most one event in addition to `HttpLimits.write_buffer_bytes`.
+A fan-out group (clients that wait at the tail of one stream) reads an event once for all members.
+The event counts as unread for each member that cannot receive it immediately. Such a member leaves
+the group. Therefore a member's buffer contains at most one event in addition to
+`HttpLimits.write_buffer_bytes`.
 """
 
 import asyncio

@@ -66,7 +66,7 @@ class Graph:
         A source is a generator function. Its messages are appended to the stream `out`.
 
         If the function has a parameter `cursor`, it must yield pairs (cursor, message). Each cursor
-        is stored together with its message. The last stored cursor is passed to the next run.
+        is stored with its message. A run gets the last stored cursor. The first run gets None.
         """
         return self._adder(id, Role.SOURCE, out=out)
 
@@ -149,7 +149,7 @@ class Graph:
     def errors_of(self, processor: Processor) -> str | None:
         """Return the error stream of a processor, or None if it has none.
 
-        A processor that does not set `errors` uses the error stream of the graph.
+        Sources and sinks have none. Any other processor uses its `errors` or, if unset, the graph's.
         """
         if processor.role is not Role.STREAM:
             return None
@@ -168,8 +168,7 @@ class Graph:
     def dependencies(self, id: str) -> set[str]:
         """Return the ids of all processors whose messages can reach the processor `id`.
 
-        The messages can reach it directly or through other processors. Raises KeyError if there is
-        no processor with this id.
+        The messages can pass through other processors. Raises KeyError if the id is unknown.
         """
         return topology.dependencies(self, id)
 

@@ -176,7 +176,8 @@ def parameters_of(function: Callable[..., Any]) -> Parameters:
 def kind_of(processor: Processor) -> FunctionKind:
     """Return the kind of input that a processor's function expects.
 
-    The annotation of the first parameter determines the kind.
+    The annotation of the first parameter determines the kind. Without an annotation, the kind is
+    ANY for a sink, and MESSAGE for any other processor.
     """
     parameters = parameters_of(processor.function)
     if processor.role is Role.SOURCE or not parameters:

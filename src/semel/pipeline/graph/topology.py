@@ -215,7 +215,7 @@ def svg(graph: "Graph") -> str:
 
 
 def _placed(graph: "Graph") -> dict[Node, _Box]:
-    """Return a box for each node.
+    """Return a box of the drawing for each processor and each stream.
 
     The level of a processor determines its column. A stream is in a column after all its writers.
     A stream without writers is in the column before the reader that was declared first.

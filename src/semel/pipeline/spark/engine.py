@@ -142,8 +142,8 @@ class SparkEngine:
         """Run a step and return its output.
 
         A sink's function is called on the driver. Every other step is run as Spark jobs. Raises
-        EngineFailed if a job fails. Raises MessageFailed if a message fails and the processor has
-        no error stream.
+        EngineFailed if a job fails or messages are lost. Raises MessageFailed if a message fails
+        and the processor has no error stream.
         """
         kind = work.evaluation.kind
         if work.processor.role is Role.SINK:

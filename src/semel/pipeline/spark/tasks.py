@@ -222,7 +222,7 @@ class ReadTask(Struct, frozen=True):
     url: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one part, with the columns of the DataFrame for the function.
+        """Yield the messages of one part that pass the filters, as rows of the input DataFrame.
 
         `batches` has a single row: the number of the part.
         """
