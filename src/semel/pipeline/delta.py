@@ -1,6 +1,6 @@
 """Exactly-once writes to Delta Lake, for sink functions `(df, delivery)` on Spark.
 
-Each commit to the table also stores the step's number. The number shows that a step is repeated.
+Each commit to the table also stores the step's number. A step with a stored number is a repeat.
 
 If the server's data is deleted, step numbers start at 1 again, so a new step can have the number
 of an old step. To detect this case, each commit also stores a part of the step's hash.

@@ -80,8 +80,8 @@ class SourceLoop:
     def _settle(self, producer: Producer) -> None:
         """Wait until all appended messages are stored, then close the producer.
 
-        After a stop was requested, wait only for GRACE_SECONDS. If an append has failed, raise the
-        first error.
+        After a stop request or a failed append, wait only for GRACE_SECONDS. If an append has
+        failed, raise the first error after the producer is closed.
         """
         stop = self._running.stop
         while producer.pending_count and not (self._failed or stop.is_set):

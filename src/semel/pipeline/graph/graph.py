@@ -149,7 +149,7 @@ class Graph:
     def errors_of(self, processor: Processor) -> str | None:
         """Return the error stream of a processor, or None if it has none.
 
-        Sources and sinks have none. Any other processor uses its `errors` or, if unset, the graph's.
+        Sources and sinks have none. Other processors use their `errors` or, if unset, the graph's.
         """
         if processor.role is not Role.STREAM:
             return None

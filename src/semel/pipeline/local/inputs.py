@@ -44,7 +44,7 @@ class Feed:
     def place(self, position: int, incarnation: str) -> None:
         """Set the position from which to read, and drop the messages that were read ahead.
 
-        Position 0 means the first message of the stream that still exists.
+        Position 0 means the first message that still exists in the stream.
         """
         self.incarnation = incarnation
         self.position = self._taken = position

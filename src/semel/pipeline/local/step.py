@@ -1,13 +1,13 @@
 """The loop that runs the steps of one processor.
 
-All state of the loop is stored on the server, so nothing is lost if the process is killed.
+All state of the loop is stored on the server, so nothing is lost if the process is killed. Each
+step is pinned before it is run, which means that the server stores its number, ranges and hash.
 
     1. `begin` registers the processor's producer. The registration fences older instances. Then
        `begin` reads the pinned step and the positions of the group `<graph>/<processor>`.
     2. If the pinned step starts at the group's positions, that step was not committed. The loop
-       repeats that step with the same ranges, number and hash. Otherwise the loop plans the next
-       step and pins it, that is, stores it on the server. If two instances pin a step with the same
-       number, the server stores only the first.
+       repeats that step with the same ranges, number and hash. Otherwise the loop pins the next
+       step. If two instances pin a step with the same number, the server stores only the first.
     3. The executor runs the step.
     4. One commit appends the outputs and a trace record, and moves the group's positions.
 
@@ -90,7 +90,7 @@ class StepLoop:
     # ---- 1 and 2: which step ---------------------------------------------------------------------
 
     def begin(self) -> Step | None:
-        """Fence older instances, and read the group's positions and its pinned step.
+        """Fence older instances, and read the group's positions and its pinned (stored) step.
 
         Return the pinned step if that step still has to be committed. Otherwise return None.
         """
@@ -110,13 +110,13 @@ class StepLoop:
         """Return True if this step starts at the current position of every input.
 
         Otherwise the step was committed, or the inputs or positions were changed after the step was
-        pinned. In both cases the step is not repeated. The next step starts at the positions.
+        stored. In both cases this step is not repeated. The next step starts at these positions.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts
 
     def next_step(self) -> None:
-        """Plan a step from the messages that are ready, pin it, run it and commit it.
+        """Plan a step from the messages that are ready. Pin (store) it, run it and commit it.
 
         If another instance has already pinned a step, run that step instead. Raises
         ProcessorStopped if the other instance's step does not start at the group's positions.

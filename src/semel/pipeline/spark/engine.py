@@ -269,8 +269,8 @@ _pickle: Final[Any] = cloudpickle  # cloudpickle has no type annotations
 def unsendable(function: Callable[..., Any]) -> str | None:
     """Return the reason why `function` cannot be sent to a worker, or None if it can be sent.
 
-    Workers cannot import the file that defines the graph. Therefore this call also tells
-    cloudpickle to send the code of the file's functions and classes, not only their names.
+    If workers cannot import the file that defines the function, this call also tells cloudpickle
+    to send the code of the file's functions and classes, not only their names.
     """
     module = inspect.getmodule(function)
     if module is not None and not _is_importable(module):

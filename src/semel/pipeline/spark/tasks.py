@@ -68,11 +68,10 @@ def tagged(outputs: Iterable[Output]) -> pa.RecordBatch:
 class Tagger(Struct, frozen=True):
     """Converts the rows of a DataFrame to messages for one output and for the error stream.
 
-    If there is a column `value`, it contains the message. Otherwise the message is a JSON object of
-    the columns. A row whose `_error` is not null becomes an error message. In such a row, `stream`
-    and `offset` identify the input message that failed.
-
-    `path` is the output stream. `names` are the columns of the DataFrame.
+    - A row whose `_error` is not null becomes a message for the error stream. Its columns `stream`
+      and `offset` identify the input message that failed.
+    - Any other row becomes a message for the output stream `path`. The column `value` contains the
+      message. Without that column, the message is a JSON object of the columns `names`.
     """
 
     evaluation: Evaluation
