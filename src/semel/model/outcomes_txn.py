@@ -20,7 +20,7 @@ class Begun(Outcome, frozen=True, gc=False):
 class ExtendDone(Outcome, frozen=True, gc=False):
     """The streams or positions have been added to the transaction.
 
-    `count` is the total number of streams or positions that the transaction now has.
+    `count` is the transaction's total number of streams or, if positions were added, of positions.
     """
 
     id: str

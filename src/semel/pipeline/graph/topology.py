@@ -18,7 +18,7 @@ Edge = tuple[Node, Node, str]  # a processor, a stream, and how the processor us
 def writers(graph: "Graph") -> dict[str, list[str]]:
     """Return a mapping from each stream to the ids of the processors that write to it.
 
-    This includes processors that use the stream as their error stream.
+    Processors that use the stream as their error stream are included.
     """
     by_stream: dict[str, list[str]] = {}
     for processor in graph.processors:

@@ -193,10 +193,10 @@ def _is_large(appends: Appends) -> bool:
 
 
 def _has_single_surrogate(appends: Appends) -> bool:
-    """Return True if a message contains an escaped surrogate.
+    """Return True if a message contains an escaped surrogate, unpaired or paired.
 
-    The JSON body of a commit cannot represent an unpaired surrogate. To keep the search simple,
-    the result is also True for paired surrogates.
+    The JSON body of a commit cannot represent unpaired surrogates. Paired surrogates cause no
+    problem, but it is simpler to search for both.
     """
     return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
 

@@ -288,7 +288,8 @@ def unsendable(function: Callable[..., Any]) -> str | None:
 def _is_importable(module: ModuleType) -> bool:
     """Return True if workers can import the module, or cloudpickle sends its code by default.
 
-    Workers can import Python's own modules, semel and installed packages.
+    Workers can import Python's own modules, semel and installed packages. By default, cloudpickle
+    sends the code of `__main__` and of modules that are not in `sys.modules`.
     """
     name, file = module.__name__, getattr(module, "__file__", None)
     if name == "__main__" or name not in sys.modules:
