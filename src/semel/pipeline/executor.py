@@ -107,7 +107,7 @@ class ProcessorRun(Struct, frozen=True, kw_only=True):
     """The run of one processor, with everything that its loop needs.
 
     When `stop` is set, the loop ends after the current step. A few seconds later, the runner also
-    sets `cut`. Then the requests that still wait for the server are given up.
+    sets `cut`. Then the requests that still wait for the server fail.
 
     If `is_draining` is True, the loop ends when all messages are processed and `is_ending()` is
     True. `is_ending()` is True when no processor of the graph will write to the inputs again.

@@ -65,8 +65,8 @@ _COPIED_DDL: Final = "attempt string, rows long"
 def write(frame: DataFrame, delivery: Delivery, *, to: str, table: str) -> bool:
     """Append the rows of a step to a table. Return False if the step was already written.
 
-    `to` is a libpq connection string, also for Spark's workers. The table must exist and have the
-    columns of `frame`. `semel_deliveries` and `<table>_staging` are created if necessary.
+    `to` is a libpq connection string, which Spark's workers use too. The table must exist and have
+    the columns of `frame`. Tables `semel_deliveries` and `<table>_staging` are created if missing.
 
     A sink can write to several tables, but only once to each table in each step.
     """

@@ -4,7 +4,7 @@ The response to a read can be much larger than the request. Three limits apply, 
 
 1. **Memory** (this module). `UnreadBudget` counts the unread bytes of long responses, and reserves
    memory for running reads. While the budget is used up, new reads wait in a queue. While reads
-   wait, the connections of stalled clients are closed. All reads of messages are admitted here.
+   wait, connections of clients that stopped reading are closed. All reads are admitted here.
 2. **Time** (`semel.broker.worker`). An admitted read runs immediately, unless earlier reads have
    used up the time of this turn of the event loop. Therefore long reads do not block appends.
 3. **Back-pressure** (`semel.server.connection`). A connection starts a GET only when all earlier

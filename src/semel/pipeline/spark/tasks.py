@@ -66,12 +66,12 @@ def tagged(outputs: Iterable[Output]) -> pa.RecordBatch:
 
 
 class Tagger(Struct, frozen=True):
-    """Converts the rows of a DataFrame to messages for one output and for the error stream.
+    """Converts the rows of a DataFrame with the columns `names` to messages.
 
     - A row whose `_error` is not null becomes a message for the error stream. Its columns `stream`
       and `offset` identify the input message that failed.
     - Any other row becomes a message for the output stream `path`. The column `value` contains the
-      message. Without that column, the message is a JSON object of the columns `names`.
+      message. Without that column, the message is a JSON object of the columns.
     """
 
     evaluation: Evaluation
