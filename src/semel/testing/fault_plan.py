@@ -14,8 +14,8 @@ _RATES_TOLERANCE: Final = 1e-9
 class Action(StrEnum):
     """What the proxy does with a request.
 
-    `half_open` and `bad_gateway` have two variants. In the variant `_before`, the proxy does not
-    forward the request. In the variant `_after`, the fault comes after the server's response.
+    `half_open` and `bad_gateway` have two variants. In the variant `_before`, the server does not
+    get the request. In the variant `_after`, the client does not get the server's response.
     """
 
     PASS = "pass"  # noqa: S105 - no password
@@ -61,17 +61,17 @@ class Action(StrEnum):
 class FaultPlan:
     """Chooses an action for each request.
 
-    The first requests get the actions in `script`, in order. For later requests, actions are drawn
+    A request that does not begin with the text `only`, such as "POST /v1/commits", passes. Of the
+    other requests, the first get the actions in `script`, in order. For the rest, actions are drawn
     at random. `rates` maps an action to its probability. If no action is drawn, the request passes.
 
-    Only requests that begin with the text `only`, such as "POST /v1/commits", get these actions.
+    - `delay_seconds`: the length of a delay, or the limits of a random length
+    - `trickle_seconds`: the time between two bytes that `trickle` sends
+    - `reorder_seconds`: the maximum time that a request waits for a later request
+    - `stall_seconds`: the time that a half-open connection stays open. After the same time,
+      `trickle` sends all remaining bytes at once.
 
-    `delay_seconds` is the length of a delay, or the limits of a random length. `trickle_seconds` is
-    the time between two bytes that `trickle` sends. `reorder_seconds` is the maximum time that a
-    request waits for a later request. `stall_seconds` is the time that a half-open connection stays
-    open. After the same time, `trickle` sends all remaining bytes at once.
-
-    Raises ValueError if the rates are not probabilities, or if an action is unknown.
+    Raises ValueError if a rate is negative, if their sum exceeds 1, or if an action is unknown.
     """
 
     def __init__(

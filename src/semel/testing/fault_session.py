@@ -44,8 +44,8 @@ _BAD_GATEWAY_BODY: Final = b"bad gateway\n"
 class ProxiedExchange(Struct):
     """A request and its action.
 
-    `response` is None if the response comes from the session's own connection to the server.
-    Otherwise the proxy made the response itself, or got it on a separate connection.
+    `response` is a response that the proxy made itself, or got on a separate connection. If it is
+    None, the session reads the response from its own connection to the server.
     """
 
     number: int
@@ -301,8 +301,8 @@ class ProxySession:
     async def _cut(self, head: MessageHead, body: AsyncIterator[bytes]) -> None:
         """Forward the head of a response and a part of its body.
 
-        If the body is empty, forward only a part of the head. If the body is chunked, several whole
-        chunks can come before the incomplete chunk.
+        If the body is empty, forward only a part of the head. If the body is chunked, forward a few
+        whole chunks or none, and then a part of the next chunk.
         """
         random = self._plan.random
         if head.length == 0:

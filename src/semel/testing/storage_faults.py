@@ -98,7 +98,7 @@ class FaultyStorage:
     def _begin(self, operation: str, name: str, size: int) -> Fault | None:
         """Return the fault to inject into an operation, or None.
 
-        If the fault prevents the operation, raise the error of the fault.
+        A fault that prevents the operation is not returned. Instead, its error is raised.
         """
         self._check_alive()
         fault = self.faults.before(operation, name, size) if self.faults is not None else None
@@ -279,10 +279,10 @@ def _prefix(pending: Sequence[Change], rng: Random) -> list[Change]:
 def _independent(
     pending: Sequence[Change], rng: Random, results: Sequence[_Result], certain: _Result | None
 ) -> list[Change]:
-    """Draw a result for each change. Return the changes that are kept, whole or damaged.
+    """Decide at random which changes are kept, and return these changes.
 
-    The result of a write is drawn from `results`. If `certain` is set, at least one write gets the
-    result `certain`.
+    The result of each write is drawn from `results`, so a kept write can be damaged. If `certain`
+    is set, one of the writes gets the result `certain` instead.
     """
     writes = [index for index, change in enumerate(pending) if isinstance(change, Write)]
     certain_index = rng.choice(writes) if certain and writes else None

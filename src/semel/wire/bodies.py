@@ -75,7 +75,7 @@ class Frames(Struct, frozen=True):
 class DecodedBatch(Struct, frozen=True, gc=False):
     """A decoded body in the batch format: the media type of the messages, and the batch.
 
-    If the messages are invalid, `batch` is None and `error` is the reason.
+    If the messages are valid, `error` is None. If not, `batch` is None and `error` is the reason.
     """
 
     content_type: str

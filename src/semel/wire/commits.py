@@ -110,7 +110,7 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
 def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
     """Return the digest of a commit's appends and moves.
 
-    Preconditions are left out, because a repeat is allowed to have different preconditions.
+    A repeat must have the same digest. Its preconditions can differ, so they are left out.
     """
     parts: list[object] = [(append.stream, bytes(append.messages)) for append in request.appends]
     parts += sorted((move.group, move.path, move.to) for move in moves)
@@ -205,7 +205,7 @@ def sinks_response(views: Sequence[SinkView]) -> Response:
 
 
 def sink_response(view: SinkView | None) -> Response:
-    """Return the response with one sink and its retained versions.
+    """Return the response with one sink and its retained versions (committed batches).
 
     If `view` is None, the sink does not exist, and the status is 404.
     """

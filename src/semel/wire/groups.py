@@ -96,8 +96,8 @@ def parse_group_query(query: str) -> GroupQuery:
 def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
     """Return the response with the positions of a group.
 
-    A group has a position only in a stream in which its position was set. The status is 409 if the
-    query asks for stable positions and a pending transaction moves a position.
+    Streams in which the group's position was never set are left out. The status is 409 if the query
+    asks for stable positions and a pending transaction moves a position.
     """
     pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
     if query.is_stable and pending:
@@ -138,7 +138,7 @@ def moved_response(outcome: PositionsSet, command: SetPositions, group: str) -> 
 
 @responds_to(Pinned)
 def pinned_response(outcome: Pinned, group: str) -> Response:
-    """Return the response with the pinned step.
+    """Return the response with the pinned step: the stored ranges that a processor works on.
 
     The status is 201 if this request pinned the step, and 200 if the step was pinned before.
     """

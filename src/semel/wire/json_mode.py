@@ -48,9 +48,9 @@ _value: Final = msgspec.json.Decoder(Raw)
 def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
     """Return the batch in a body. If the body is invalid, return the reason. For `[]`, return None.
 
-    The escape of a lone surrogate is valid JSON, but the parser refuses it. For such a body, this
-    function calls itself again, with a copy as `parsed` in which letters replace the surrogates.
-    The messages are at the same positions in `body` and in `parsed`.
+    Callers pass only `body`. The escape of a lone surrogate is valid JSON, but the parser refuses
+    it. For such a body, this function calls itself with `parsed`, a copy of `body` in which letters
+    replace the surrogates. The messages are at the same positions in `body` and in `parsed`.
     """
     if not body.isascii():
         try:

@@ -180,7 +180,7 @@ def read_choice(
 def read_limit(text: str | None) -> int:
     """Return the value of the parameter `limit`: the maximum number of rows on a page.
 
-    Raises MalformedRequest if `text` is not an integer from 1 to LIMIT_MAX.
+    Returns LIMIT_DEFAULT if `text` is None. Raises MalformedRequest if it is not 1 to LIMIT_MAX.
     """
     if text is None:
         return LIMIT_DEFAULT

@@ -3,13 +3,13 @@
 A read must never return only a part of a transaction's messages in a stream. Workers that share a
 group must process every message once. Each worker must start where the previous worker ended.
 
-Every appended value must be unique, so that each message identifies its transaction. A check takes
-about linear time.
+Every appended value must be unique, so that each message identifies its transaction.
 
 An anomaly is a violation of a guarantee. These cases are allowed, so they are not anomalies:
 
 - Reads of several streams are not a snapshot.
-- A read can end before the first message of an open inline transaction.
+- A read can end before the first message of an open inline transaction. Such a transaction stores
+  its messages in the stream before the commit.
 - Overlapping inline transactions can be in different orders in different streams.
 """
 
@@ -37,10 +37,10 @@ class TransactionReport(Struct, frozen=True):
     """The result of a check: the anomalies, and counts of what was checked.
 
     - `committed` and `aborted` count the transactions with a recorded outcome.
-    - `resolved_committed` and `resolved_aborted` count the transactions with an unknown outcome.
-      Such a transaction counts as committed if any of its messages or new positions is visible.
+    - `resolved_committed` counts the transactions with an unknown outcome and a visible effect: a
+      message or a new position. `resolved_aborted` counts those without a visible effect.
     - `reads` counts the reads. `edges` counts the edges of the dependency graph.
-    - `ranges` counts the ranges that committed transactions processed for shared groups.
+    - `ranges` counts the ranges of messages that committed transactions processed for groups.
     - `refused` counts the transactions that were refused because of a group's position.
     - `sets` counts the acknowledged requests that set a position outside any transaction.
     - `deletes` counts the acknowledged deletions of streams.
@@ -83,13 +83,13 @@ def check_transactions(
 ) -> TransactionReport:
     """Compare a history with the final content of the streams. Return the anomalies and counts.
 
-    `committed` and `uncommitted` map each stream to all its messages, as read at read_committed and
-    at read_uncommitted. These streams must never have been trimmed or deleted. All clients and all
-    transactions must have ended.
+    `committed` and `uncommitted` map each output stream to all its messages, as read at
+    read_committed and at read_uncommitted. Output streams must never have been trimmed or deleted.
+    All clients and all transactions must have ended.
 
-    `positions` maps each group and input stream to the group's final position. `incarnations` is
-    needed only if an input stream was deleted and created again. It maps each input stream to its
-    final incarnation, which is the string that was passed to `move`.
+    `positions` maps each group and input stream to the group's final position. If an input stream
+    was deleted and created again, pass `incarnations`. It maps each input stream to its final
+    incarnation: the string that was passed to `move`.
 
     At most 1,000 anomalies are returned. Raises ValueError if a value was appended twice, or if too
     many changes of one group's position have no response.
@@ -189,9 +189,9 @@ def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
     """Return an anomaly if a read did not return all required messages. Otherwise return None.
 
-    A read must return every message of a transaction if the transaction was committed before the
-    read, or if the read returned a different message of the transaction. However, a read can stop
-    before the first message of an open inline transaction.
+    Only reads at read_committed that reached the end of the stream are checked. Such a read must
+    return all messages of a transaction if it returned one of them, or if the transaction was
+    committed before the read. However, a read can stop where an open inline transaction begins.
     """
     if not (read.is_committed and read.is_up_to_date):
         return None
@@ -212,9 +212,9 @@ def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
-    """Return the number of the first message after the end of a read.
+    """Return the index in `facts.uncommitted` of the first message after the end of a read.
 
-    The number counts all messages of the stream, also those that are not committed.
+    This index can differ from `read.end`, because `read.end` counts only committed messages.
     """
     log = facts.committed.get(read.stream, ())
     end = min(read.end, len(log))

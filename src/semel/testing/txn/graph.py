@@ -3,23 +3,23 @@
 A node is an event in time. An edge leads from an earlier event to a later event. A cycle proves
 that a guarantee was violated, because no event can come before itself. There are these nodes:
 
-- A staged transaction or a one-shot commit is one node. All its messages get their offsets there.
+- A staged transaction or a one-shot commit is one node, which gives all messages their offsets.
 - An inline transaction has a node for each append and a node for the commit. The append gives
   messages their offsets. The commit makes the messages visible.
 - Each read is a node, because reads of several streams are not a snapshot.
 - A cut is the state of a stream in which exactly the first n messages are visible. There is one cut
-  for each n at which a read ended. This node is between the commits and the reads of the stream.
+  for each n at which a read ended. Edges lead from commits to cuts, and from cuts to reads.
 
 An edge leads from event A to event B for one of these reasons:
 
 - ww: A stored a message, and B stored the next message in the same stream.
 - wr: A made a message visible (at read_uncommitted: stored it), and the read B returned it.
-- rw: The read A reached the end of the stream without a message that B later made visible.
+- rw: The read A reached the end of the stream before B made the next message visible.
 - then: One client did A and then B, in one transaction or as one reader.
 
-Cuts are needed because a commit does not always make its messages visible immediately: an older
-inline transaction can still be open. Therefore a read that did not return a message comes before
-the next cut, but not always before the commit of that message.
+A committed message stays invisible while an older inline transaction is open. Therefore a read that
+did not return the message can be before or after the commit, so no edge connects them. However, the
+read is certainly before the next cut. Therefore an `rw` edge leads from the read to that cut.
 """
 
 from bisect import bisect_right
@@ -253,9 +253,9 @@ def components(graph: Graph) -> Iterator[list[int]]:
 
 
 def _taken(waiting: list[int], root: int, is_waiting: bytearray) -> list[int]:
-    """Remove the component of `root` from the end of `waiting`, and return the component.
+    """Remove the strongly connected component of `root` from `waiting`, and return the component.
 
-    `waiting` contains the visited nodes that do not have a component yet.
+    The component is `root` and all nodes after it in `waiting`. `is_waiting` is updated, too.
     """
     component: list[int] = []
     while not component or component[-1] != root:
@@ -309,11 +309,10 @@ def graph_of(dependencies: Dependencies) -> tuple[Graph, int]:
 
 
 def cycles(dependencies: Dependencies, graph: Graph) -> Iterator[Anomaly]:
-    """Yield one anomaly for each strongly connected component.
+    """Yield one anomaly for each strongly connected component. The anomaly shows one cycle.
 
-    The anomaly shows one cycle. The name of the anomaly is the first of these classes in which a
-    cycle is found: G0 allows only edges of the kinds `ww` and `then`; G1c also allows `wr`;
-    G-single also allows one `rw`; G2 allows any number of `rw`.
+    The anomaly gets the first of these names whose edges contain a cycle: G0 (only `ww` and `then`
+    edges), G1c (also `wr` edges), G-single (also one `rw` edge), G2 (all edges).
     """
     parts = list(components(graph))
     part_of = {node: number for number, part in enumerate(parts) for node in part}
@@ -353,9 +352,9 @@ def _cycle_with_one_rw(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int], list[list[int]]]:
-    """Return a mapping from each node of `edges` to a new number, and a graph of the new numbers.
+    """Number the nodes of `edges` from 0. Return the number of each node, and a graph.
 
-    The new numbers start at 0. The graph contains only the edges in `used`.
+    The nodes of the graph are the new numbers. Its edges are those in `used`, a part of `edges`.
     """
     nodes = dict.fromkeys(node for edge in edges for node in (edge.source, edge.target))
     numbers = {node: number for number, node in enumerate(nodes)}

@@ -63,7 +63,7 @@ class TransactionAppend(_RecordedRequest, eq=False):
 class TransactionRead(Struct, eq=False):
     """One read and the values that it returned. `start` is the number of the first value.
 
-    Numbers are not offsets: they count the messages that a reader can get, starting at 0.
+    Numbers are not offsets: they count the messages that are visible to this read, from 0.
 
     `is_up_to_date` is true if the read reached the last visible message. `is_committed` is true for
     a read at read_committed.
@@ -110,9 +110,9 @@ class RecordedChange(_RecordedRequest, eq=False):
 class RecordedTransaction(Struct, eq=False):
     """One transaction. Its outcome is unknown until `committed` or `aborted` is called.
 
-    `steps` contains its appends and the reads of its client, in order. `moves` maps each group and
-    stream to the group's new position. For a shared group, `ranges` maps the group and the stream
-    to the range of messages that the transaction processed.
+    `steps` contains its appends and the reads of its client, in order. A call of `move` without
+    `start` adds the new position to `moves`. A call of `move` with `start` adds the processed range
+    to `ranges`. The keys of `moves` and `ranges` are (group, stream).
 
     `prepare_at` and `decide_at` are the times at which the prepare and the commit were sent.
     `prepared_at` is the time of the response to the prepare. `refused_at` is the time of a refusal
@@ -288,8 +288,8 @@ class TransactionHistory:
     ) -> RecordedChange:
         """Record that a group's position is about to be set to `to`, outside any transaction.
 
-        To record the response, call `ok` or `refuse` on the returned change. Do not record a
-        request that has an expected offset and can be retried.
+        To record the response, call `ok` or `refuse` on the returned change. Do not retry a request
+        with an expected offset: the retry can be refused although the first attempt took effect.
         """
         change = RecordedChange(
             incarnation, group, to, stream=stream, invoked_at=self.clock(), clock=self.clock

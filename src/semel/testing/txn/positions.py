@@ -1,4 +1,4 @@
-"""Checks shared groups: a message is processed once, unless the group's position is set back.
+"""Checks groups that workers share: each message is processed once, unless a position is set back.
 
 Each group is checked separately in each incarnation of a stream. The checker searches for an order
 of all changes of the group's position, in which each committed transaction starts at the current
@@ -43,8 +43,8 @@ class ChainStep(NamedTuple):
     it is not known whether the move happened. If `is_end` is true, the step is the final position.
 
     For a prepared transaction, `high` is the time at which it was prepared, and `low` is the later
-    time at which its commit was sent. The transaction holds the position between these times. Steps
-    that ended before `low` come before this step. Steps that started after `high` come after it.
+    time at which its commit was sent. It holds the position between these times, so no other step
+    fits there. Steps that ended before `low` come first. Steps that began after `high` come later.
     """
 
     low: int
@@ -85,9 +85,9 @@ class Stuck(NamedTuple):
 class _State(NamedTuple):
     """A state of the search: the steps that are ordered so far, and the resulting position.
 
-    A step is timed if it certainly happened and its latest possible time is known. All other steps
-    of transactions are loose. These steps are ordered so far: the timed steps with an index below
-    `first` or in `done`, and the loose steps whose bit is set in `loose`.
+    - A timed step certainly happened, and its latest possible time is known. The timed steps that
+      are ordered are those with an index below `first` or in `done`.
+    - Every other step of a transaction is loose. `loose` has a bit for each, set if it is ordered.
     """
 
     first: int
@@ -178,10 +178,10 @@ class Chain:
                 yield step, state._replace(position=step.to)
 
     def _window(self, state: _State) -> tuple[list[int], int]:
-        """Return the indexes of the timed steps that can come next, and a limit for other steps.
+        """Return the indexes of the timed steps that can come next, and a time limit.
 
-        A step that is not timed and starts after the limit cannot come next. Only the times of the
-        steps are checked, not the positions.
+        The limit is the lowest `high` of the remaining timed steps. A step that is not timed can
+        come next only if its `low` is not after the limit. Positions are not checked.
         """
         left: list[int] = []
         index, last = state.first, max(state.done, default=-1)
@@ -215,10 +215,10 @@ class Chain:
         return state._replace(loose=state.loose | 1 << number, position=self._loose[number].to)
 
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Yield the requests that are outside any transaction and can set the position now.
+        """Yield the requests outside any transaction that can set the position now.
 
-        Because of retries, a request can take effect several times. A request without a response
-        can take effect at any time after it was sent. The steps of `_window` are left out.
+        - A request without a response, if it was sent at `high` or earlier.
+        - A request that is already ordered: until its response, a retry can take effect again.
         """
         yield from (step for step in self._anytime if step.low <= high)
         last = max(state.done, default=state.first - 1)
@@ -316,8 +316,8 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
 def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
     """Check that no transaction committed a range of a stream that was already deleted.
 
-    The deletion is compared with the time at which the transaction's prepare was sent. Without a
-    prepare, the time at which the commit was sent is used.
+    It is an anomaly if the deletion had ended before the transaction's prepare was sent. If the
+    transaction has no prepare, the time at which its commit was sent is used instead.
     """
     deleted_at = {
         (change.stream, change.incarnation): time_or_never(change.returned_at)
@@ -373,9 +373,10 @@ def _ends(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> dict[_Name, int]:
-    """Return a mapping from each group, stream and incarnation to the group's final position.
+    """Return the final position of each group in each stream of `steps`.
 
-    Streams whose final incarnation is not known are left out.
+    The key contains the stream's final incarnation. A stream is left out if that is not known. If
+    `positions` is None, the result is empty.
     """
     if positions is None:
         return {}
