@@ -61,9 +61,10 @@ class Action(StrEnum):
 class FaultPlan:
     """Chooses an action for each request.
 
-    A request that does not begin with the text `only`, such as "POST /v1/commits", passes. Of the
-    other requests, the first get the actions in `script`, in order. For the rest, actions are drawn
-    at random. `rates` maps an action to its probability. If no action is drawn, the request passes.
+    `only` is the start of a request, such as "POST /v1/commits". Requests with a different start
+    pass. Of the other requests, the first get the actions in `script`, in order. For the rest,
+    actions are drawn at random. `rates` maps an action to its probability. If no action is drawn,
+    the request passes.
 
     - `delay_seconds`: the length of a delay, or the limits of a random length
     - `trickle_seconds`: the time between two bytes that `trickle` sends

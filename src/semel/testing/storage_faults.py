@@ -69,7 +69,7 @@ class Faults(Protocol):
     def before(self, operation: str, name: str, size: int) -> Fault | None:
         """Return the fault to inject into an operation on the file `name`, or None.
 
-        `size` is the number of bytes of the operation.
+        `size` is a number of bytes. For the commit of a store, it is the number of changed tables.
         """
 
 

@@ -1,7 +1,6 @@
 """The binary body formats: the batch format for appends, and the frames format for reads.
 
-All numbers are little-endian. `application/vnd.semel.batch` puts many messages of any media type
-into one POST:
+All numbers are little-endian. `application/vnd.semel.batch` puts many messages into one POST:
 
     magic "SMB1" | flags u16 (1: has extras) | length of the media type u16 | message count u32
     media type | length of each message, count x u32
@@ -21,8 +20,9 @@ into one POST:
             | length of the id u16 | id
         payload
 
-A comma separates the messages of a joined slice. Offsets increase, and can have gaps between them.
-Extras are keys, timestamps and headers. `semel.model.messages` describes their layout.
+A slice contains messages of one append. In a joined slice, commas separate the messages. Offsets
+increase, and can have gaps between them. Extras are keys, timestamps and headers.
+`semel.model.messages` describes their layout.
 """
 
 import struct
@@ -119,8 +119,8 @@ def pack_batch(
 ) -> bytes:
     """Encode a batch whose parts are already encoded.
 
-    `lengths` contains the length of each message as u32. This function joins the parts of
-    `payload`. `extras` is the encoded block of extras.
+    `lengths` contains the length of each message as u32. `payload` contains all messages, in any
+    number of parts. `extras` contains the encoded keys, headers and timestamps.
     """
     media_type = content_type.encode("ascii")
     flags = _BATCH_EXTRAS if extras else 0
@@ -135,7 +135,7 @@ def _sized(extras: bytes) -> bytes:
 def decode_batch(body: bytes) -> DecodedBatch:
     """Decode a body in the batch format. Raises BadFormat if the body is malformed.
 
-    This function does not check the extras. The engine checks them later.
+    The extras (keys, headers and timestamps) are not checked. The engine checks them later.
     """
     if len(body) < _BATCH_HEAD.size:
         raise BadFormat("the batch is truncated")

@@ -50,9 +50,9 @@ def parse_positions(group: str, headers: Headers, body: bytes, *, now_ms: int) -
 
 
 def read_move(group: str, path: str, target: Target) -> PositionMove:
-    """Return a PositionMove that sets the group's position in the stream `path` to `target`.
+    """Return a PositionMove that sets the group's position in the stream `path`.
 
-    Raises MalformedRequest if an offset in `target` is invalid.
+    `target` is the new offset, alone or with conditions. Raises MalformedRequest if it is invalid.
     """
     if not isinstance(target, MoveRequest):
         return PositionMove(group, path, read_offset(target, "offsets"))

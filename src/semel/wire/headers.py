@@ -140,7 +140,7 @@ def read_canonical(headers: Headers, name: str, maximum: int = NUMBER_MAX) -> in
 def read_range(headers: Headers, name: str) -> tuple[int, int] | None:
     """Return the range of integers in a header; None if the header is absent.
 
-    The value `3-7` gives `(3, 7)`, and the value `3` gives `(3, 3)`.
+    `3-7` gives `(3, 7)`, and `3` gives `(3, 3)`. Raises MalformedRequest if the value is invalid.
     """
     value = headers.get(name)
     if value is None:
@@ -173,7 +173,7 @@ def read_switch(headers: Headers, name: str) -> bool | None:
 def read_instant(headers: Headers, name: str) -> int | None:
     """Return the RFC 3339 time in a header, in milliseconds since 1970.
 
-    Returns None if the header is absent.
+    Returns None if the header is absent. Raises MalformedRequest if the value is invalid.
     """
     value = headers.get(name)
     if value is None:
@@ -223,9 +223,9 @@ def refuse_encoding(headers: Headers) -> None:
 
 
 def to_position(text: str) -> int | None:
-    """Return the ordinal of an offset. `text` is a printed offset, or the ordinal in decimal.
+    """Return the ordinal (integer value) of the offset in `text`; None if `text` is invalid.
 
-    An ordinal must not have leading zeros. Returns None if `text` is anything else.
+    `text` is an offset as the server prints it, or an ordinal in decimal without leading zeros.
     """
     return to_number(text) if _CANONICAL.fullmatch(text) else parse_offset(text)
 
@@ -323,7 +323,7 @@ def parse_producer(
     """Return the producer tag of an append; None if the append has no producer headers.
 
     A request with `Producer-Mode: sparse` needs no id: `fresh_id` is called to make one. If
-    `fresh_id` is None, every request needs an id. `is_strict` acts as `Producer-Strict: true`.
+    `fresh_id` is None, every request needs an id. `is_strict` means the same as `Producer-Strict: true`.
     """
     if _ANY.isdisjoint(headers):
         return None

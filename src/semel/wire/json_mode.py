@@ -157,7 +157,7 @@ def is_too_deep(message: bytes) -> bool:
 
 
 def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
-    """Return the document in a body, as an instance of `kind`.
+    """Return the JSON document in a body, as an instance of `kind`.
 
     An empty body counts as `{}`. Raises MalformedRequest if the body does not match `kind`.
     """
@@ -184,7 +184,7 @@ def _is_json_without_surrogates(body: bytes) -> bool:
 
 
 def read_offset(value: Offset, field: str) -> int:
-    """Return the ordinal of an offset in a document.
+    """Return the ordinal (integer value) of an offset in a JSON document.
 
     `field` is the member that contains `value`. Raises MalformedRequest if `value` is invalid.
     """

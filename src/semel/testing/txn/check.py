@@ -409,7 +409,7 @@ def _check_isolations(
 def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterator[Anomaly]:
     """Check that the messages of a transaction are in the order in which they were appended.
 
-    Unless the transaction is inline, its messages must also be adjacent in each stream.
+    In a staged transaction or a one-shot commit, they must also be adjacent in each stream.
     """
     last: dict[str, tuple[int, Hashable]] = {}
     for append in appends_of(transaction):

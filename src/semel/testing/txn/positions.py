@@ -40,7 +40,7 @@ class ChainStep(NamedTuple):
     """One move of a group's position from `start` to `to`, at a time between `low` and `high`.
 
     If `start` is None, a request outside any transaction set the position. If `is_sure` is false,
-    it is not known whether the move happened. If `is_end` is true, the step is the final position.
+    the move may not have happened. If `is_end` is true, the step only marks the final position.
 
     For a prepared transaction, `high` is the time at which it was prepared, and `low` is the later
     time at which its commit was sent. It holds the position between these times, so no other step
