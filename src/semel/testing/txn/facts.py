@@ -35,7 +35,7 @@ class Sent(Struct, frozen=True):
     """The append that sent a value.
 
     `number` is the index of the transaction in the history. `step` is the index of the append in
-    the transaction.
+    `transaction.steps`.
     """
 
     number: int

@@ -14,7 +14,7 @@ An edge leads from event A to event B for one of these reasons:
 
 - ww: A stored a message, and B stored the next message in the same stream.
 - wr: A made a message visible (at read_uncommitted: stored it), and the read B returned it.
-- rw: The read A reached the end of the stream before B made the next message visible.
+- rw: The read A reached the stream's end before B made the next message visible (or stored it).
 - then: One client did A and then B, in one transaction or as one reader.
 
 A committed message stays invisible while an older inline transaction is open. Therefore a read that
@@ -55,8 +55,8 @@ class Edge(NamedTuple):
 class Dependencies:
     """The nodes and edges of the graph.
 
-    Nodes are numbered from 0, in this order: the commits of all transactions, the steps of all
-    transactions, the reads outside transactions, and the cuts (states of a stream).
+    Nodes are numbered from 0, in this order: the commits of all transactions, the appends and reads
+    in all transactions, the reads outside transactions, and the cuts (states of a stream).
     """
 
     def __init__(self, facts: HistoryFacts) -> None:

@@ -43,8 +43,9 @@ class ChainStep(NamedTuple):
     the move may not have happened. If `is_end` is true, the step only marks the final position.
 
     For a prepared transaction, `high` is the time at which it was prepared, and `low` is the later
-    time at which its commit was sent. It holds the position between these times, so no other step
-    fits there. Steps that ended before `low` come first. Steps that began after `high` come later.
+    time at which its commit was sent. The transaction holds the position between these times, so no
+    other step can happen there. Steps that ended before `low` come before this step. Steps that
+    started after `high` come after it.
     """
 
     low: int
@@ -240,9 +241,9 @@ class Chain:
     # ---- violations ------------------------------------------------------------------------------
 
     def _blocked(self, state: _State) -> tuple[Stuck, _State]:
-        """Return the violation at `state`, and the state with which the search continues.
+        """Return the violation at `state`, where no step is possible, and the state that follows.
 
-        No step is possible at `state`. The search continues as if the violating step were possible.
+        The search continues at that state, as if the violating step were possible.
         """
         window, _ = self._window(state)
         index = min(window, key=lambda number: self._timed[number].high, default=-1)
