@@ -322,8 +322,8 @@ def parse_producer(
 ) -> ProducerTag | None:
     """Return the producer tag of an append; None if the append has no producer headers.
 
-    A request with `Producer-Mode: sparse` needs no id: `fresh_id` is called to make one. If it is
-    None, every request needs an id. `is_strict` has the same effect as `Producer-Strict: true`.
+    A request with `Producer-Mode: sparse` needs no id: `fresh_id` is called to make one. If
+    `fresh_id` is None, every request needs an id. `is_strict` replaces `Producer-Strict: true`.
     """
     if _ANY.isdisjoint(headers):
         return None

@@ -90,7 +90,7 @@ def _split(body: bytes, parsed: bytes) -> Batch | str | None:
 
 
 def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
-    """Return the messages of `body`. `raws` contains the messages of `parsed`.
+    """Return the messages of `body`. `raws` are those of `parsed`, the copy without surrogates.
 
     Each message has the same position and the same length in `body` and in `parsed`.
     """

@@ -212,7 +212,7 @@ def _incomplete(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 
 
 def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
-    """Return the index in `facts.uncommitted` of the first message after the end of a read.
+    """Return the index in `facts.uncommitted[read.stream]` of the first message after `read`.
 
     This index can differ from `read.end`, because `read.end` counts only committed messages.
     """

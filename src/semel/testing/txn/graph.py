@@ -40,8 +40,8 @@ THEN: Final = "then"
 class Edge(NamedTuple):
     """An edge from one node to a later node.
 
-    `value` is the message to which the edge refers. An edge between two writes (`ww`) refers to two
-    messages: `value` is stored before `later`.
+    `value` is the message to which the edge refers, if any. Only an edge between two writes (`ww`)
+    refers to a second message: `later` is stored after `value`.
     """
 
     source: int

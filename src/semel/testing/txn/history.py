@@ -63,7 +63,7 @@ class TransactionAppend(_RecordedRequest, eq=False):
 class TransactionRead(Struct, eq=False):
     """One read and the values that it returned. `start` is the number of the first value.
 
-    Numbers are not offsets: they count the messages that are visible to this read, from 0.
+    Numbers are not offsets: they count the messages visible at the read's isolation level, from 0.
 
     `is_up_to_date` is true if the read reached the last visible message. `is_committed` is true for
     a read at read_committed.
@@ -185,9 +185,9 @@ class RecordedTransaction(Struct, eq=False):
     ) -> None:
         """Record that the commit of this transaction moves the position of a group to `to`.
 
-        If several transactions move this position, pass `start`: the position that the server
-        reported. This records that the transaction processed the messages from `start` up to, but
-        not including, `to`. Without `start`, each transaction must use a different `to`.
+        If several transactions move this position, pass `start`: the position before the move, as
+        the server reported it. This records that the messages from `start` up to, but not
+        including, `to` were processed. Without `start`, each transaction must use a different `to`.
 
         If the stream can be deleted and created again, pass `incarnation`: any string that is
         unique for the incarnation that was read.

@@ -44,7 +44,7 @@ class ChainStep(NamedTuple):
 
     For a prepared transaction, `high` is the time at which it was prepared, and `low` is the later
     time at which its commit was sent. The transaction holds the position between these times, so no
-    other step can happen there. Steps that ended before `low` come before this step. Steps that
+    other step can happen then. Steps that ended before `low` come before this step. Steps that
     started after `high` come after it.
     """
 
@@ -376,7 +376,7 @@ def _ends(
 ) -> dict[_Name, int]:
     """Return the final position of each group in each stream of `steps`.
 
-    The key contains the stream's final incarnation. A stream is left out if that is not known. If
+    The key contains the stream's final incarnation. If it is not known, the stream is left out. If
     `positions` is None, the result is empty.
     """
     if positions is None:
