@@ -72,7 +72,7 @@ class FaultPlan:
     - `stall_seconds`: the time that a half-open connection stays open. After the same time,
       `trickle` sends all remaining bytes at once.
 
-    Raises ValueError if a rate is negative, the sum of all rates exceeds 1, or an action is unknown.
+    Raises ValueError if a rate is negative, the sum of rates exceeds 1, or an action is unknown.
     """
 
     def __init__(

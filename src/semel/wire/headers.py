@@ -323,7 +323,7 @@ def parse_producer(
     """Return the producer tag of an append; None if the append has no producer headers.
 
     A request with `Producer-Mode: sparse` needs no id: `fresh_id` is called to make one. If
-    `fresh_id` is None, every request needs an id. `is_strict` replaces `Producer-Strict: true`.
+    `fresh_id` is None, every request needs an id. `is_strict` acts like `Producer-Strict: true`.
     """
     if _ANY.isdisjoint(headers):
         return None

@@ -1,8 +1,8 @@
 """The server's URLs: stream paths and query strings.
 
 A stream's path is the percent-decoded part of the URL after `/v1/stream/`. The path is UTF-8
-without control characters and backslashes, and has at most 512 bytes and 16 segments. No segment
-is empty, `.` or `..`. Paths are not normalised: two paths are different if their bytes differ.
+without control characters or backslashes, and has at most 512 bytes and 16 segments. No segment is
+empty, `.` or `..`, and the first is not `__ds`. Two paths are different if their bytes differ.
 """
 
 import re

@@ -73,8 +73,8 @@ class Stuck(NamedTuple):
     `before` contains the steps that lead to `position`, where the group was before `step`. If a
     step moved the group back, `before` begins with the last such step.
 
-    If `step` is a prepared transaction, `inside` contains the steps that happened while this
-    transaction held the group's position.
+    `inside` contains the steps that happened while `step`, a prepared transaction, held the group's
+    position. For every other violation, `inside` is empty.
     """
 
     step: ChainStep
