@@ -77,7 +77,7 @@ class FaultyStorage:
     """Base class for the virtual disk and the virtual store. It injects the faults.
 
     Attributes:
-        faults: an object whose method `before` is called before each operation that can fail.
+        faults: an object whose method `before` chooses a fault for each operation that can fail.
         on_operation: called with (operation, name) after each operation that changes something.
         operations: the number of operations that have changed something so far.
         capacity_bytes: the maximum size of the content. It can be changed at any time.

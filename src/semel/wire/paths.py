@@ -158,7 +158,7 @@ def parse_query(
 def _decode(raw: str) -> str:
     """Percent-decode the name or the value of a query parameter.
 
-    If `raw` is malformed, the result contains U+FFFD. The caller ignores or refuses such a result.
+    If `raw` is malformed, the result contains U+FFFD, the replacement character.
     """
     decoded = percent_decode(raw.replace("+", " ").encode("latin-1", "replace"))
     return "\ufffd" if decoded is None else decoded.decode("utf-8", "replace")

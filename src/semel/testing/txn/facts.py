@@ -109,7 +109,7 @@ class HistoryFacts:
     def has_moved(self, transaction: RecordedTransaction) -> bool:
         """Return True if the final position of a group is one that this transaction sets.
 
-        This proves the commit, because no other transaction sets the same position.
+        If so, the transaction is committed, because no other transaction sets the same position.
         """
         return any(self.positions.get(where) == to for where, to in transaction.moves.items())
 
