@@ -1,8 +1,8 @@
 """Flows for live reads with server-sent events. They use no sockets.
 
 A data event contains messages. The control event after it contains the offset after these messages.
-The reader returns the messages only when it has received both events. Therefore a lost connection
-causes no skipped or repeated message.
+The reader returns the messages only when it has received both events. After a lost connection, it
+continues at the offset of the last control event. So no message is skipped or repeated.
 """
 
 import binascii
@@ -106,8 +106,8 @@ def live_reader(
 ) -> PageReader:
     """Return a live reader. `live` is "auto", "long-poll" or "sse".
 
-    "auto" means long-poll, because long-poll responses have the offset and the time of each
-    message. Raises ValueError if `live` has any other value.
+    "auto" means long-poll, because server-sent events lack the offset and the time of each message.
+    Raises ValueError if `live` has any other value.
     """
     if live in ("auto", "long-poll"):
         return PageReader(calls, offset, is_live=True, isolation=isolation)

@@ -123,8 +123,7 @@ class StreamCalls:
     ) -> Flow[Receipt]:
         """Append messages. Either all of the messages are stored, or none of them.
 
-        Raises NotSupported if the call uses a feature that only semel has, and the server is not
-        semel.
+        Raises NotSupported if the call uses a feature of semel that this server does not have.
         """
         if not values:
             raise ValueError("there is nothing to append; pass at least one message")
@@ -172,8 +171,8 @@ class StreamCalls:
     def post(self, body_type: str, body: bytes, conditions: AppendHeaders) -> Flow[Receipt]:
         """Append an encoded body and return the receipt.
 
-        Raises Indeterminate if it is unknown whether the body was stored: an attempt got no
-        response, and the server refused the repeat.
+        Raises Indeterminate if an attempt got no response, and no later attempt showed whether the
+        body was stored.
         """
         headers = (("Content-Type", body_type), *conditions.headers)
         is_safe = conditions.is_tagged or conditions.is_guarded
@@ -277,7 +276,8 @@ def _is_bare(error: errors.ClientError) -> bool:
 def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Refused:
     """Return the error to raise for a refused append whose media type is correct.
 
-    A 409 without a code becomes StreamSeqConflict if the append has a Stream-Seq.
+    Return StreamSeqConflict if `error` is a 409 without a code and the append has a Stream-Seq.
+    Otherwise return `error`.
     """
     if _is_bare(error) and conditions.seq is not None:
         return errors.StreamSeqConflict(error.message, status=409)

@@ -61,10 +61,10 @@ class Stop:
                 _shut_down(self._socket)
 
     def watch(self, connection: socket.socket | None) -> None:
-        """Record the socket on which the call waits, so that `set` can shut the socket down.
+        """Record the socket on which the call waits, or None if the call no longer waits.
 
-        `connection` is None if the call no longer waits. If `set` was already called, shut the
-        socket down immediately.
+        `set` ends the call by shutting this socket down. If `set` was already called, the socket is
+        shut down immediately.
         """
         with self._lock:
             self._socket = connection
@@ -87,8 +87,7 @@ class SyncConnection(PooledConnection):
     def is_usable(self) -> bool:
         """Return True if the connection is open and no bytes have arrived since the last response.
 
-        Return False in a forked process, because such a process must not use the connections of its
-        parent.
+        Return False in a forked process, which must not use the connections of its parent.
         """
         is_ours = self._pid == os.getpid()
         if not is_ours or (isinstance(self.line, ssl.SSLSocket) and self.line.pending()):
@@ -144,7 +143,8 @@ class SyncDriver:
     ) -> T:
         """Run a flow and return its result. Exceptions of the flow are passed on.
 
-        After `timeout` seconds, or once `stop` is set, requests fail and a pause results in False.
+        After `timeout` seconds, or once `stop` is set, requests fail and a pause ends at once. The
+        reply to the pause is then False, so that the flow does not retry.
 
         A response counts as lost if the server sends no byte for `silence_seconds`. Without this
         limit, a failure of the server's machine would not be noticed.

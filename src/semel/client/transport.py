@@ -81,8 +81,8 @@ def transport_to(
 ) -> Transport:
     """Return the transport for a client with these options.
 
-    `tls` is an SSL context, or the name of a PEM file with trusted certificates. Raises ValueError
-    if an option is invalid, and OSError if the PEM file cannot be read.
+    `tls` is an SSL context, a PEM file with trusted certificates, or None for those of the system.
+    Raises ValueError if an option is invalid, and OSError if the PEM file cannot be read.
     """
     timeouts: tuple[object, ...] = (timeout, connect_timeout)
     for seconds in timeouts:
@@ -104,7 +104,7 @@ def transport_to(
 def connect_error(transport: Transport, error: OSError) -> NotSent:
     """Return the result that a flow receives if connecting to the server failed with `error`.
 
-    The failure is permanent if the server's certificate is not trusted.
+    If the server's certificate is not trusted, the result tells the flow not to retry.
     """
     url = transport.address.url
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -180,8 +180,9 @@ class ConnectionPool(Generic[C]):
     def take(self, safety: RetrySafety) -> C | None:
         """Return an idle connection that is still open, or None if there is none.
 
-        A request that must not be sent twice gets only a recently used connection, because servers
-        close connections that are idle for a long time. Raises ClientClosed if the pool is closed.
+        Servers close connections that are idle for a long time, and a request can be lost then. So
+        a request that must not be sent twice gets only a recently used connection. Raises
+        ClientClosed if the pool is closed.
         """
         while True:
             with self._lock:

@@ -184,7 +184,7 @@ class TransactionCalls:
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
         """Move positions of a group when the transaction commits.
 
-        If `moves` has only the end offset, the move starts at the group's last known position.
+        `moves` is keyed by path. A move without a start begins at the group's last known position.
         """
         yield from self._add(group, self._moving.plan(group, moves))
 
@@ -278,7 +278,7 @@ class TransactionCalls:
     def _ours(self, flow: Flow[T]) -> Flow[T]:
         """Run `flow`. Update `state` if the server's refusal shows that the transaction has ended.
 
-        Raises TransactionFenced if a newer instance has fenced the producer.
+        Refusals are raised, as TransactionFenced if a newer instance has fenced the producer.
         """
         try:
             return (yield from flow)

@@ -1,7 +1,6 @@
 """The values that callers of the client pass and receive.
 
-The values that are JSON documents are defined in `semel.wire.schema`, because the server uses them
-too.
+Values that are JSON documents are defined in `semel.wire.schema`, because the server uses them too.
 """
 
 import json
@@ -216,12 +215,12 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
     """One message of a stream.
 
     `raw` is the bytes of the message. `value` is the decoded message: a JSON value, a str or bytes.
-
     `offset` is the offset of the message. To continue after the message, read at `next_offset`.
 
     Only semel stores `key`, `headers` and `timestamp`. Only semel returns both offsets for each
-    message. In a response from a different server, only the first message has an `offset`, and only
-    the last message has a `next_offset`. If the stream is not JSON, such a response is one message.
+    message, but not with live="sse". In all other cases, messages come in pages. Only the first
+    message of a page has an `offset`, and only the last has a `next_offset`. If the stream is not
+    JSON, a page is one message.
     """
 
     raw: bytes
@@ -251,8 +250,8 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
     def next_offset(self) -> str | None:
         """The offset after the message.
 
-        If the reader of the message is known, this is a ReadOffset that refers to the reader.
-        A commit of this offset uses the reference.
+        If the reader of the message is known, this is a ReadOffset that refers to the reader. A
+        commit of this offset moves the group from the position that the reader knows.
         """
         offset = _offset(self.next_ordinal)
         if offset is None or self.source is None:
@@ -322,9 +321,9 @@ class Receipt(Struct, frozen=True):
 class StreamInfo(Struct, frozen=True):
     """The state of a stream when the server responded. `ttl` is in seconds.
 
-    `dedup` is True if the stream recognises duplicates of messages from the offset `dedup_from` on.
-    If `dedup_from` is None, that is the start of the stream. A `read_committed` reader stops at
-    `stable_offset`. Only semel returns `stable_offset` and `incarnation`.
+    If `dedup` is True, the stream recognises duplicates of the messages from `dedup_from` on, or of
+    all messages if `dedup_from` is None. A `read_committed` reader stops at `stable_offset`.
+    Only semel returns `stable_offset` and `incarnation`.
     """
 
     content_type: str

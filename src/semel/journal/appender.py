@@ -66,8 +66,8 @@ def _room_bytes(segment_bytes: int) -> int:
 class SegmentPart:
     """The bytes of one write group that go into one segment.
 
-    If the write group begins this segment, `ending` is the previous segment's last frame. The
-    writer writes `ending` after it has renamed the spare file to this segment's name.
+    `ending` is the last frame of the previous segment, or empty if this segment had already begun.
+    The writer adds it to the previous segment, after it has renamed the spare file to this segment.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")

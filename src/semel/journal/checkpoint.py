@@ -54,7 +54,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class CheckpointPosition(Struct, frozen=True, array_like=True):
     """The LSN at which replay starts, and the segments that are still needed.
 
-    `segments` contains the first LSN and the end of each segment.
+    `previous_crc` is the checksum of the frame before `lsn`. `segments` has (first LSN, end) pairs.
     """
 
     lsn: int
@@ -86,8 +86,8 @@ class Cut(Struct, frozen=True):
 def commit_cut(store: Store, cut: Cut) -> list[int]:
     """Commit a cut to the store, and return the segments that are no longer needed.
 
-    All frames before the cut's LSN must be durable. If the store has no room, nothing is changed
-    and StoreFull is raised, and the caller can try again later. Also raises CorruptData or OSError.
+    All frames before the cut's LSN must be durable. Raises StoreFull if the store has no room. Then
+    nothing is changed, and a retry is possible. Also raises CorruptData, DiskFailed or OSError.
     """
     writer = store.write()
     try:

@@ -56,7 +56,7 @@ class Disk(Files, Protocol):
     def lock(self) -> None:
         """Lock the directory until `close` is called or the process ends.
 
-        Raises DirectoryLocked if a different process has locked the directory.
+        Raises DirectoryLocked if a different process has the lock. Also raises DiskFailed.
         """
 
     def is_there(self) -> bool:

@@ -30,9 +30,9 @@ _TABLE: Final = "index"
 class IndexBlock(Struct, gc=False, eq=False):
     """The index entries for consecutive frames of one stream in one segment.
 
-    The block covers the offsets from `first` up to, but not including, `next`. `entries` contains
-    two little-endian u32 for each frame. The properties `offsets` and `positions` return them.
-    `older` is the stream's previous block, or None if that block is not in memory.
+    The block covers the offsets from `first` up to, but not including, `next`. For each frame,
+    `entries` contains its first offset and its position as little-endian u32 (see `offsets` and
+    `positions`). `older` is the stream's previous block, or None if that block is not in memory.
     """
 
     first: int
@@ -170,8 +170,8 @@ class Index:
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset `end` is excluded. The first offset is yielded because a frame with a staged
-        chunk does not contain it. Raises CorruptRead if an offset in the range has no entry.
+        The offset `end` is excluded. A caller needs the first offset because the frame of a staged
+        chunk does not store it. Raises CorruptRead if an offset in the range has no entry.
         """
         while offset < end:
             block = self._find(stream, offset)

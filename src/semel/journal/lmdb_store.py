@@ -99,8 +99,8 @@ class LmdbWriter(LmdbReader):
     def _full_or(self, error: Exception) -> Exception:
         """Return `error`, or StoreFull if `error` is an I/O error and the disk is nearly full.
 
-        On a nearly full disk, LMDB reports a short write as an I/O error. The last committed
-        transaction stays intact, because LMDB never overwrites the pages of that transaction.
+        On a nearly full disk, LMDB reports a short write as an I/O error. Such a write damages
+        nothing, because LMDB never overwrites the pages of the last committed transaction.
         """
         disk = os.statvfs(self._path)
         needed = (self._change_count + _PAGES_BESIDE) * _PAGE_BYTES_MAX

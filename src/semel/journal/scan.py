@@ -47,7 +47,8 @@ def frames_of(
     Each frame must contain the checksum of the previous frame. `previous_crc` is the checksum of
     the frame before `start`. Old frames that an earlier recovery truncated fail this check.
 
-    Raises TornTail at the first bad frame, and CorruptData for an intact frame of unknown version.
+    The iteration always ends with an exception: TornTail at the first bad frame, or CorruptData at
+    an intact frame of unknown version.
     """
     lsn = start
     while True:
@@ -68,8 +69,8 @@ def frames_of(
 def check_capacity(data: bytes, segment: int, seed: int) -> None:
     """Check that a segment's file has the size that its first frame states.
 
-    A new segment has no frame yet, so its file only needs the minimum size. Raises CorruptData if
-    the size is wrong.
+    A new segment has no frame yet, so its file needs at least the minimum size. Raises CorruptData
+    if the size is wrong.
     """
     frame = intact_frame(data, 0, segment, seed)
     if frame is None:
@@ -98,8 +99,7 @@ def check_first(data: bytes, segment: int, seed: int) -> None:
 def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
     """Check that `tear` is a torn tail and not corruption.
 
-    Raises CorruptData if the watermark of a later frame proves that the data at `tear.lsn` was
-    durable.
+    Raises CorruptData if a later frame's watermark proves that the data at `tear.lsn` was durable.
     """
     at = tear.lsn - segment
     for frame in intact_frames(data, at, len(data), segment, seed):

@@ -57,7 +57,8 @@ class StoreWriter(StoreReader, Protocol):
     def commit(self) -> None:
         """Make all changes durable together.
 
-        If the store has no room, nothing is changed and StoreFull is raised. Also raises OSError.
+        Raises StoreFull if the store has no room. Then nothing is changed. Also raises CorruptData,
+        DiskFailed or OSError.
         """
 
     def abort(self) -> None:

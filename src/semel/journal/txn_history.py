@@ -68,7 +68,7 @@ def owner_prefix(owner: Owner) -> bytes:
 def owner_key(row: OutcomeRow) -> bytes:
     """Return the key of an outcome in the table `outcome_owners`.
 
-    The keys sort by owner. For each owner, the oldest outcome comes first.
+    The keys sort by owner (a producer or a sink). For each owner, the oldest outcome comes first.
     """
     ordinal = row.ordinal if isinstance(row.owner, ProducerOwner) else row.number
     return owner_prefix(row.owner) + NUMBER_KEY.encode(ordinal)
@@ -134,10 +134,10 @@ class TxnHistory:
         return None if sealed is None else _checked(key, sealed)
 
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
-        """Return the newest outcome with this transaction id for which `is_kept` returns True.
+        """Return the newest outcome with this transaction id for which `is_kept` is True, or None.
 
-        Older rows are tried too, because the newest row can expire before an older row with a
-        different owner. Raises CorruptRead if a stored row is damaged.
+        Older rows are tried too, because the newest row can expire before an older row of a
+        different producer or sink. Raises CorruptRead if a stored row is damaged.
         """
         for layer in (self._fresh, self._sealing):
             for row in reversed(layer.outcomes.get(txn_id, {}).values()):

@@ -1,7 +1,7 @@
 """The journal's writer. It writes each write group to a segment on disk.
 
-Only one thread at a time runs this code. If a write group cannot be written, the process ends,
-because the state in memory has changed, and the disk's content is unknown after a failed sync.
+Only one thread at a time runs this code. If a write group cannot be written, the process ends: the
+state in memory already has the changes, and the disk's content is unknown after a failed sync.
 """
 
 import contextlib

@@ -23,8 +23,7 @@ class Finding(Struct, frozen=True):
 class Report(Struct):
     """The amount of data that was read, and a limited number of findings.
 
-    `omitted_count` is the number of findings beyond the limit. `is_sound` is True if no
-    damage was found.
+    `omitted_count` counts the findings beyond the limit. `is_sound` is True if no damage was found.
     """
 
     segment_count: int = 0

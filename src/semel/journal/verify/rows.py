@@ -345,7 +345,7 @@ class RowCheck:
             self._check_stream("txn_streams", key, number)
 
     def _check_positions(self) -> None:
-        """Check the positions, and the position versions that transactions require.
+        """Check the groups' positions, and the position versions that transactions require.
 
         The version that a transaction requires must be at most the stored version.
         """
