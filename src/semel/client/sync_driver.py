@@ -1,7 +1,8 @@
 """The flow driver for threads. It runs flows with blocking sockets. Threads can share a driver.
 
-`Tail` iterates over a stream's messages. Its constructor determines the start offset. While one
-thread waits for the next message, a different thread can end the wait with `close`.
+`Tail` iterates over a stream's messages. Its constructor determines the start offset, so that no
+message after that moment is missed. While one thread waits for the next message, a different thread
+can end the wait with `close`.
 """
 
 import contextlib

@@ -81,7 +81,7 @@ def transport_to(
 ) -> Transport:
     """Return the transport for a client with these options.
 
-    `tls` is an SSL context, a PEM file with trusted certificates, or None for those of the system.
+    `tls` is an SSL context or the name of a PEM file. None means the system's trusted certificates.
     Raises ValueError if an option is invalid, and OSError if the PEM file cannot be read.
     """
     timeouts: tuple[object, ...] = (timeout, connect_timeout)

@@ -278,7 +278,7 @@ class TransactionCalls:
     def _ours(self, flow: Flow[T]) -> Flow[T]:
         """Run `flow`. Update `state` if the server's refusal shows that the transaction has ended.
 
-        Refusals are raised, as TransactionFenced if a newer instance has fenced the producer.
+        A refusal is raised. It becomes TransactionFenced if a newer instance fenced the producer.
         """
         try:
             return (yield from flow)
@@ -354,7 +354,7 @@ def end_transaction_call(
 
 
 def note_listed(unresolved: Unresolved, tokens: Iterable[str]) -> None:
-    """Record that a one-shot commit has committed the transactions with these tokens.
+    """Record that a call of `client.commit` has committed the transactions with these tokens.
 
     Tokens that are not in `unresolved` are ignored.
     """

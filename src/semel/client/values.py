@@ -263,7 +263,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         """The timestamp of the message.
 
         If the message was appended without a timestamp, this is the time at which the server
-        stored it.
+        stored it. It is None if the server did not return that time.
         """
         time_ms = self.written_ms if self.time_ms is None else self.time_ms
         return None if time_ms is None else to_datetime(time_ms)

@@ -67,7 +67,8 @@ class SegmentPart:
     """The bytes of one write group that go into one segment.
 
     `ending` is the last frame of the previous segment, or empty if this segment had already begun.
-    The writer adds it to the previous segment, after it has renamed the spare file to this segment.
+    The writer renames the spare file to this segment's name. Then it writes `ending` to the end of
+    the previous segment.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -83,8 +84,8 @@ class SegmentPart:
 class WriteGroup:
     """Frames that are written together. `end` is the LSN after the last frame.
 
-    If `is_synced` is False, the write group is a single watermark frame, and it is written without
-    a sync.
+    If `is_synced` is True, the file is synced after the write. If it is False, the write group is a
+    single watermark frame, which needs no sync.
     """
 
     __slots__ = ("end", "frames", "is_synced", "parts", "size")
@@ -231,11 +232,12 @@ class Appender:
     def take_watermark(self) -> WriteGroup | None:
         """Return a write group with one watermark frame.
 
-        Return None if the frame does not fit into the segment, or if it is not needed.
-
         The frame proves to recovery that the last acknowledged frames were durable. Recovery then
         reports damage to these frames as corruption. Without the proof, recovery would truncate
         them as a torn tail.
+
+        Return None if the frame does not fit into the segment, or if the open write group has
+        frames. Also return None in an empty segment, because its name is already such a proof.
         """
         if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None

@@ -1,4 +1,4 @@
-"""The checkpoint: the state at an LSN, as sealed rows in the store.
+"""The checkpoint: the state at an LSN, as rows with checksums in the store.
 
 The event loop makes a `Cut`: references to changed rows. This is fast, because no row is copied.
 
@@ -258,7 +258,7 @@ def read_position(view: StoreReader) -> CheckpointPosition | None:
 def read_meta(view: StoreReader, key: bytes, row: type[T]) -> T | None:
     """Return the row with this key in the table `meta`, or None if there is no such row.
 
-    Raises BadSeal or DecodeError.
+    `row` is the type of the row. Raises BadSeal or DecodeError if the row is damaged.
     """
     value = read_row(view, "meta", key)
     return None if value is None else msgspec.msgpack.decode(value, type=row)

@@ -147,9 +147,10 @@ class Index:
         self._fresh.pop(stream, None)
 
     def cut(self) -> dict[int, IndexBlock]:
-        """Return all blocks in memory, to be stored by a checkpoint.
+        """Return the newest block of each stream that has blocks in memory.
 
-        The blocks stay readable until the checkpoint is done.
+        A checkpoint stores these blocks, and the older blocks to which they are linked by `older`.
+        All of them stay readable until the checkpoint is done.
         """
         self._sealing, self._fresh = self._fresh, {}
         return self._sealing

@@ -45,7 +45,8 @@ def frames_of(
     """Yield the frames of one segment, starting at the LSN `start`.
 
     Each frame must contain the checksum of the previous frame. `previous_crc` is the checksum of
-    the frame before `start`. Old frames that an earlier recovery truncated fail this check.
+    the frame before `start`. Frames that an earlier recovery truncated can still be in `data`. They
+    fail this check.
 
     The iteration always ends with an exception: TornTail at the first bad frame, or CorruptData at
     an intact frame of unknown version.

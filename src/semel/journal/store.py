@@ -39,10 +39,7 @@ class StoreReader(Protocol):
         """Yield the keys and values of a table in the order of keys, starting at `start`."""
 
     def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the row with the greatest key that is <= `key`, or None if there is no such row.
-
-        The row is returned as its key and its value.
-        """
+        """Return the key and value of the row with the greatest key <= `key`, or None."""
 
 
 class StoreWriter(StoreReader, Protocol):

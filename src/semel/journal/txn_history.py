@@ -154,7 +154,7 @@ class TxnHistory:
         return None
 
     def next_aborted(self, stream: int, offset: int) -> Range | None:
-        """Return the first aborted range of a stream that ends after `offset`.
+        """Return the stream's first aborted range whose end is greater than `offset`.
 
         Return None if there is no such range. Raises CorruptRead if the stored row is damaged.
         """
@@ -188,10 +188,7 @@ def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
 
 
 def _stored_before(view: StoreReader, txn_id: str, epoch: int) -> OutcomeRow | None:
-    """Return the stored outcome with this id and the highest epoch that is <= `epoch`.
-
-    Return None if there is no such outcome.
-    """
+    """Return the stored outcome with this id and the highest epoch <= `epoch`, or None."""
     key = outcome_key(txn_id, epoch)
     stored = view.last_before("outcomes", key)
     if stored is None or stored[0][:-_EPOCH_BYTES] != key[:-_EPOCH_BYTES]:

@@ -367,7 +367,7 @@ class RowCheck:
                     )
 
     def _check_parts(self) -> None:
-        """Check the chunk blocks of all transactions.
+        """Check the chunk blocks of all transactions. A chunk block is a list of chunks.
 
         A transaction's block numbers must have no gap. Each chunk must be in an existing segment.
         """

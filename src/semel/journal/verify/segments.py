@@ -237,7 +237,7 @@ class SegmentCheck:
             )
 
     def _walk_on(self, data: bytes, first: int, end: int) -> TornTail | None:
-        """Check the frames up to `end`.
+        """Check the frames from the first unchecked frame up to `end`.
 
         Return a TornTail if the chain of intact frames ends before `end`, otherwise None.
         """
