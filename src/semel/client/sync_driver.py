@@ -271,7 +271,7 @@ def _shut_down(line: socket.socket) -> None:
 class Tail(Iterator[Message]):
     """An iterator over a stream's messages that waits for new messages at the tail.
 
-    The iteration ends when the stream is closed, or when `close` is called.
+    The iteration ends after the last message of a closed stream, or when `close` is called.
     """
 
     def __init__(

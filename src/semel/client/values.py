@@ -218,7 +218,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
     `offset` is the offset of the message. To continue after the message, read at `next_offset`.
 
     Only semel stores `key`, `headers` and `timestamp`. Only semel returns both offsets for each
-    message, but not with live="sse". In all other cases, messages come in pages. Only the first
+    message. With a different server, or with live="sse", messages come in pages. Only the first
     message of a page has an `offset`, and only the last has a `next_offset`. If the stream is not
     JSON, a page is one message.
     """
@@ -251,7 +251,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         """The offset after the message.
 
         If the reader of the message is known, this is a ReadOffset that refers to the reader. A
-        commit of this offset moves the group from the position that the reader knows.
+        commit of this offset moves a group from the position that this reader knows.
         """
         offset = _offset(self.next_ordinal)
         if offset is None or self.source is None:
@@ -321,8 +321,8 @@ class Receipt(Struct, frozen=True):
 class StreamInfo(Struct, frozen=True):
     """The state of a stream when the server responded. `ttl` is in seconds.
 
-    If `dedup` is True, the stream recognises duplicates of the messages from `dedup_from` on, or of
-    all messages if `dedup_from` is None. A `read_committed` reader stops at `stable_offset`.
+    If `dedup` is True, the stream recognises duplicates of messages from the offset `dedup_from` on,
+    or of all messages if `dedup_from` is None. A `read_committed` reader stops at `stable_offset`.
     Only semel returns `stable_offset` and `incarnation`.
     """
 

@@ -237,7 +237,7 @@ class Appender:
         them as a torn tail.
 
         Return None if the frame does not fit into the segment, or if the open write group has
-        frames. Also return None in an empty segment, because its name is already such a proof.
+        frames. Also return None if the segment is empty, because its name is already such a proof.
         """
         if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None

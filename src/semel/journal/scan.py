@@ -1,7 +1,7 @@
 """Reading segments frame by frame, and distinguishing a torn tail from corruption.
 
-A crash can damage the last write group in any way. There can even be intact frames after a lost
-frame. Such a write group was never acknowledged. It is a torn tail, and recovery truncates it.
+A crash can damage the last write group in any way: even intact frames can follow a lost frame. This
+write group was never acknowledged. Therefore it is a torn tail, and recovery truncates it.
 
 Every frame contains a durable watermark. If a bad frame is below the watermark of a later frame,
 the bad frame was durable. That is corruption, and nothing is truncated.
@@ -70,8 +70,8 @@ def frames_of(
 def check_capacity(data: bytes, segment: int, seed: int) -> None:
     """Check that a segment's file has the size that its first frame states.
 
-    A new segment has no frame yet, so its file needs at least the minimum size. Raises CorruptData
-    if the size is wrong.
+    A new segment has no frame yet, so only the minimum size is required. Raises CorruptData if the
+    size is wrong.
     """
     frame = intact_frame(data, 0, segment, seed)
     if frame is None:

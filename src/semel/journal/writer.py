@@ -40,9 +40,10 @@ class JournalWriter:
         self.sync_count = 0
 
     def prepare(self) -> Room:
-        """Remove files left from an earlier run, then allocate the spare segment and the reserve.
+        """Allocate a new spare segment, and the reserve if it is missing or has a wrong size.
 
-        Raises DiskFailed. A full disk is not an error: the returned `Room` reports a full disk.
+        A spare segment from an earlier run is removed first. Raises DiskFailed. A full disk is not
+        an error: the returned `Room` reports a full disk.
         """
         try:
             names = self._disk.names()

@@ -367,7 +367,7 @@ class RowCheck:
                     )
 
     def _check_parts(self) -> None:
-        """Check the chunk blocks of all transactions. A chunk block is a list of chunks.
+        """Check the chunk blocks, the stored lists of the chunks in each transaction.
 
         A transaction's block numbers must have no gap. Each chunk must be in an existing segment.
         """
