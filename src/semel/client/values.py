@@ -305,8 +305,8 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
 class Receipt(Struct, frozen=True):
     """The result of an append that is stored.
 
-    `next_offset` is the stream's tail after the append. It is None if the append is staged, or if
-    the server no longer retains the offset.
+    `next_offset` is the stream's tail after the append. It is None if the append is part of a
+    staged transaction, or if the server no longer retains the offset.
 
     `duplicate` is True if an earlier request had stored the append. In that case, `next_offset`
     is from the earlier request, and `mismatch` is True if that request had a different payload.
@@ -321,8 +321,8 @@ class Receipt(Struct, frozen=True):
 class StreamInfo(Struct, frozen=True):
     """The state of a stream when the server responded. `ttl` is in seconds.
 
-    If `dedup` is True, the stream recognises duplicates of messages from the offset `dedup_from` on,
-    or of all messages if `dedup_from` is None. A `read_committed` reader stops at `stable_offset`.
+    If `dedup` is True, the stream recognises duplicates of messages at the offset `dedup_from` and
+    later, or of all messages if it is None. A `read_committed` reader stops at `stable_offset`.
     Only semel returns `stable_offset` and `incarnation`.
     """
 

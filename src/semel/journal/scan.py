@@ -152,7 +152,7 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
 
 
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
-    """Check that every chunk committed by the decision frame `decided` exists.
+    """Check that all chunks of the transactions that `decided` commits exist.
 
     Call this before `decided` is replayed. Chunks before the LSN `replayed_from` are read here,
     because replay does not read them. Raises CorruptData or DiskFailed.
