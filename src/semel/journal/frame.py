@@ -63,7 +63,7 @@ class WatermarkMoved(Struct, frozen=True, gc=False, array_like=True):
 class SegmentEnded(Struct, frozen=True, gc=False, array_like=True):
     """The last frame of a segment. It proves that the next segment must exist.
 
-    This frame has the same LSN as the first frame of the next segment.
+    LSNs do not count this frame: it has the same LSN as the first frame of the next segment.
     """
 
 

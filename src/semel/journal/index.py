@@ -54,8 +54,8 @@ class IndexBlock(Struct, gc=False, eq=False):
     def frames(self, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset `end` is excluded. Only the needed entries are copied, because one read can call
-        this for many small ranges.
+        The offset `end` is excluded. Only the needed entries are copied, because one client read
+        can call this method for many small ranges.
         """
         entries = range(len(self.entries) // _ENTRY.size)
         start = bisect_right(entries, offset - self.first, key=self._offset_of) - 1

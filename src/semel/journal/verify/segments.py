@@ -281,8 +281,8 @@ class SegmentCheck:
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
         """Return True if the journal can end at the LSN of `tear`.
 
-        Return False if the bytes after this LSN are known to have been durable. Otherwise, report
-        them as a torn tail and return True.
+        Return False if the bytes after this LSN are known to have been durable. Otherwise they are
+        a torn tail: report them and return True.
         """
         is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:
@@ -447,7 +447,7 @@ class SegmentCheck:
 def _additions(frame: Frame) -> list[tuple[int, int, int]]:
     """Return (stream, base, count) for each range of offsets that a frame adds to a stream.
 
-    The ranges of one stream are in the order of their offsets.
+    `base` is the first offset. The ranges of one stream are in the order of their offsets.
     """
     data, controls = (
         [(part.stream, part.base, part.count) for part in frame.sections if part.kind == kind]
