@@ -88,7 +88,7 @@ class _Pending(Struct):
 
 
 class Broker:
-    """The state of a running engine. All methods must be called from the same thread.
+    """Decides the commands of an engine. All methods must be called from the same thread.
 
     `txns_begun` and `txns_ended` count transactions since the start of the process. The keys of
     `txns_ended` are COMMITTED and the reasons for aborts.
@@ -209,7 +209,7 @@ class Broker:
     ) -> None:
         """Index an event's frame, and update the history, counts and deadlines of transactions.
 
-        `event` must not be a StreamAppended. The frame can contain messages of several streams.
+        This is for all events except StreamAppended, which `_commit` indexes itself.
         """
         self._index.add_frame(lsn, sections, effects.placed, self._segments)
         self._txn_history.add(effects)
@@ -270,7 +270,7 @@ class Broker:
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
         """Return the command with the stored facts that its decision needs. Raises ReadFailed.
 
-        First abort the overdue transactions that it affects. Return None if it has to wait.
+        First abort those `affected_txns` that are overdue. Return None if the command has to wait.
         """
         txns = affected_txns(self.state, command)
         is_ready = all(self._end_if_due(txn, command.now_ms) for txn in txns)
@@ -315,9 +315,9 @@ class Broker:
         return group
 
     def written(self, group: WriteGroup) -> None:
-        """Record that a write group was written. If it was also synced, it is durable (EO-6).
+        """Make the messages of a written group visible to readers, and send its replies (EO-6).
 
-        Make the group's messages visible to readers, and send the group's replies.
+        The messages are durable, because every group is synced, unless it is only a watermark.
         """
         flying, self._flying = self._flying, None
         assert flying is not None
@@ -426,9 +426,10 @@ class Broker:
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
     ) -> None:
-        """Reply with a stream's durable messages. Start at `offset`, or at the head if it is None.
+        """Reply with a stream's durable messages, starting at `offset`, or with a refusal.
 
-        If the stream has a TTL, a read at a valid offset restarts the TTL.
+        The offset None means the head, and TAIL means the tail. If the stream has a TTL, a read at
+        a valid offset restarts the TTL.
         """
         view = self._find_view(path, now_ms, reply)
         if view is not None:
@@ -479,7 +480,8 @@ class Broker:
     def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
         """Reply with a transaction's outcome. If `epoch` is None, reply with the newest outcome.
 
-        Reply with None if no such outcome is retained, or if the id or the epoch is invalid.
+        Reply with None if no such outcome is retained, or if an argument is invalid. Reply with a
+        refusal if the outcome cannot be read.
         """
         result: TxnOutcome | Outcome | None = None
         if is_name(txn_id, TXN_ID_BYTES_MAX) and (epoch is None or is_number(epoch)):

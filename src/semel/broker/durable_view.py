@@ -121,8 +121,8 @@ class DurableView:
     ) -> tuple[StreamView, Waiter] | None:
         """Call `wake` once, when a stream has messages at `offset`, or is closed or deleted.
 
-        Return the arguments for `stop_waiting`. If there is nothing to wait for, or if too many
-        readers already wait, return None and never call `wake`.
+        Return the arguments for `stop_waiting`. Return None, and never call `wake`, if this has
+        already happened, if there is no such stream, or if too many readers wait.
         """
         view = self.by_path.get(path)
         if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
@@ -231,7 +231,7 @@ TAIL: Final = -1
 
 
 class ReadDone(Outcome, frozen=True):
-    """The result of a successful read: messages, and the stream's durable rows.
+    """The result of a successful read: messages, and the stream's durable state (`row`, `tail`).
 
     `next_offset` is the offset at which the next read should start.
     """
@@ -285,7 +285,6 @@ class BrokerReader:
         """Return the messages from `offset` up to `end`, and the offset at which to continue.
 
         The read stops after READ_FRAMES_MAX frames, or after the slice that reaches `bytes_max`.
-
         Control records are skipped. If `is_committed`, aborted messages are skipped too. Raises
         ReadFailed.
         """
@@ -322,10 +321,10 @@ class BrokerReader:
             yield offset, end
 
     def _pieces(self, view: StreamView, offset: int, end: int) -> list[tuple[int, int, int]]:
-        """Split a range of offsets into parts. Each part is stored in one stream.
+        """Return the parts of a range, each as (number of the stream that stores it, start, end).
 
-        Return (stream number, start, end) for each part, sorted by offset. The messages
-        before a fork's start are stored in the fork's source.
+        The messages before a fork's start are stored in the fork's source. The others are stored
+        in the fork itself. The parts are sorted by offset.
         """
         pieces: list[tuple[int, int, int]] = []
         row = view.row

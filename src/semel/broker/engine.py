@@ -235,8 +235,8 @@ class Engine:
     def has_stream(self, path: str) -> bool:
         """Return True if the state has the stream, even if the stream is not durable yet.
 
-        A response that depends on the result must wait for the reply to a later `submit` or `ask`,
-        because that reply is sent only when the state is durable.
+        A crash can still undo the result. Before you send a response that depends on it, wait for
+        the reply to a later `submit` or `ask`. That reply comes when the state is durable.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
@@ -284,8 +284,8 @@ class Engine:
     def _guard(self, action: Callable[[], None]) -> None:
         """Call `action`. Stop the engine if `action` raises.
 
-        An exception means a bug or a failed disk. The state and the journal can then differ.
-        Clients' mistakes and full disks raise no exception. They are reported as outcomes.
+        An exception means a bug or a failed disk. The engine stops, because the state and the
+        journal can then differ. Clients' mistakes and full disks are outcomes, not exceptions.
         """
         try:
             action()
@@ -346,7 +346,8 @@ class Engine:
     def _is_worth_a_thread(self, group: WriteGroup) -> bool:
         """Return True if the thread should write a group, and False if the loop should write it.
 
-        On a fast, idle disk, the loop writes a single frame faster than the thread can wake up.
+        The loop writes groups that need no sync. If the disk is fast and idle, it also writes
+        single frames, because waking up the thread would take longer.
         """
         if not group.is_synced:
             return False
@@ -375,8 +376,8 @@ class Engine:
     def _look_for_room(self) -> None:
         """Try again to allocate the spare segment and the reserved disk space.
 
-        If the last checkpoint had no space, free the reserved space instead. If the disk is full,
-        begin a checkpoint, because only a checkpoint frees the space of deleted messages.
+        If the last checkpoint had no space, free the reserved space for the next one instead. If
+        the disk is full and messages were deleted, begin a checkpoint, which frees their space.
         Raises DiskFailed if the data directory no longer exists.
         """
         if not self._directory.disk.is_there():

@@ -52,11 +52,10 @@ def affected_paths(command: EngineCommand) -> list[str]:
 
 
 def affected_txns(state: State, command: EngineCommand) -> list[Txn]:
-    """Return the pending transactions that a command affects.
+    """Return the pending transactions that a command affects: those whose ids are in the command.
 
-    A producer's transactions can conflict with each other, so a Begin by a producer affects all of
-    them. A sink's transactions never conflict, so a Begin by a sink's task affects only the
-    transaction with the same id.
+    A Begin by a producer also affects all other transactions of the producer, because they can
+    conflict with the new one.
     """
     ids = dict.fromkeys(_ids_of(command))
     txns = [state.transactions[txn_id] for txn_id in ids if txn_id in state.transactions]

@@ -18,8 +18,8 @@ from semel.machine.txn.decide_end import deadline_of
 class Deadlines:
     """A queue of the pending transactions that have a deadline.
 
-    Each entry has the time of the next check. Using a transaction can postpone its deadline,
-    but not its next check. If the deadline has not passed at that check, a later check is added.
+    Each entry has the time of the next check. Using a transaction can postpone its deadline, but
+    not the check. If a check comes before the deadline, the transaction is queued again.
     """
 
     def __init__(self, state: State) -> None:

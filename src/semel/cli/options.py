@@ -51,7 +51,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
 class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
     """An offset as semel prints it, or the number of a message.
 
-    A number is converted to an offset. If `is_for_reading`, `-1` and `now` are also accepted.
+    A number becomes an offset. If `is_for_reading`, `-1` (head) and `now` (tail) are also accepted.
     """
 
     name = "offset"
@@ -189,7 +189,7 @@ def require_together(**options: object) -> bool:
 def client_errors(url: str, timeout: float) -> Iterator[Client]:
     """Yield a client for the server at `url`.
 
-    If the client raises an error, raise it as CommandRefused. This ends the command.
+    Raises CommandRefused if `url` is invalid, or if the `with` block raises a ClientError.
     """
     try:
         # There are few retries, because a user is waiting. An unreachable server is reported after

@@ -49,7 +49,7 @@ class ReadOnlyDisk:
 class _Reader(LmdbReader):
     """Reads a checkpoint. A missing table is read as an empty table.
 
-    A checkpoint that has lost rows is still recognised, because its digest does not match.
+    This does not hide a loss of rows, because the checkpoint's digest then does not match.
     """
 
     def get(self, table: str, key: bytes) -> bytes | None:

@@ -57,7 +57,7 @@ class Enriched(Order, frozen=True):
 class Total(Struct, frozen=True):
     """The totals of one window: the number of orders, and the sum of their prices.
 
-    `start` is in milliseconds since 1970.
+    `start` is the start of the window, in milliseconds since 1970.
     """
 
     start: int
@@ -215,8 +215,8 @@ def judge_stream(
 ) -> StreamVerdict:
     """Compare the stored rows with the expected rows.
 
-    If `is_ordered`, the rows must be sorted by key, apart from repeated rows. Pass False for rows
-    that Spark shuffles, because Spark does not preserve their order.
+    If `is_ordered`, a row that follows a higher key is misplaced, unless it is a copy. Pass False
+    for rows that Spark shuffles, because Spark does not preserve their order.
     """
     by_key = {row.key: row for row in expected}
     keys = [row.key for row in stored if row is not None and row.key in by_key]

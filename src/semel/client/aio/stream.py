@@ -244,14 +244,14 @@ class AsyncStream:
         contain the offset of each message. Uncommitted messages are read only if `isolation` is
         "read_uncommitted".
 
-        With a `group`, reading begins at the group's position in this stream, or at `offset` if it
-        has none. Reading does not change the position. `await message.commit()` sets it to the
-        offset after the message. `await txn.commit_message(message)` does so when txn commits.
+        With a `group`, reading begins at the group's position in this stream, or at `offset` if the
+        group has none. Reading does not change the position. `await message.commit()` sets it to
+        the offset after the message. `await txn.commit_message(message)` does so when txn commits.
 
         If another client's pending transaction can change the position, reading first waits for its
         end, but at most 5 seconds and at most half the `timeout`. If your transactions have a
-        `producer_id`, pass it here, so that the server first aborts pending transactions of older
-        instances, and reading does not wait for them.
+        `producer_id`, pass it here. The server then aborts pending transactions of older instances,
+        so that reading does not wait for them.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:
@@ -319,7 +319,7 @@ class AsyncStream:
     ) -> dict[str, Any]:
         """Return the outcome that an append with this sequence would have, and the reason.
 
-        Nothing is appended. With mode="sparse", `seq` can be a range such as "3-5".
+        Nothing is appended. In mode="sparse" (numbers can be skipped), `seq` can be a range: "3-5".
         """
         return await self.client.run(
             server_calls.explain_append(
@@ -359,7 +359,7 @@ class AsyncGroup:
 
         `moves` maps each stream to the new offset, or to a tuple with a condition: (from, to),
         (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
-        condition does not hold.
+        group is not at `from`, or if the stream's incarnation or the position's version differs.
 
         After a move without a condition, no client can commit a message that it read before the
         move.

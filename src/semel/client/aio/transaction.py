@@ -94,10 +94,9 @@ class AsyncTransaction:
 
     @property
     def state(self) -> str:
-        """The state according to the last response.
+        """The last known state: new, open, prepared, deciding, committed or aborted.
 
-        It is new, open, prepared, deciding, committed or aborted. In the state deciding, a commit
-        was sent and its response has not come yet.
+        Deciding means that a commit was sent and its response has not come yet.
         """
         return self.calls.state
 
@@ -164,8 +163,8 @@ class AsyncTransaction:
 
         A number or a copied offset does not refer to a reader. It is assumed to come from this
         client's `tail(group=...)` for the group and stream. Raises ValueError if there are several
-        such tails. If there is none, the position must still be the last one that this client set.
-        To expect any other position, pass (from, to).
+        such tails. If there is none, raises PositionConflict unless the group is at the position
+        that this client set last (0 by default). To expect another position, pass (from, to).
         """
         await self._run(self.calls.add_offsets(group, offsets), timeout)
 
@@ -222,9 +221,9 @@ class AsyncTransaction:
 
 
 class AsyncSink:
-    """An application that writes numbered versions. `app` is its id.
+    """Commits the output of an application in numbered versions. `app` is the application's id.
 
-    The application can repeat a version. Each version is committed only once.
+    If the application commits a version again, nothing changes and the first result is returned.
     """
 
     def __init__(self, client: "AsyncClient", app: str) -> None:
