@@ -311,10 +311,9 @@ def _rows(gauge: Gauge) -> int:
 
 
 class _Rates:
-    """The rate of each processor, in rows per second.
+    """The rate of each processor, in rows per second. `of` returns the last calculated rate.
 
-    `measure` calculates the rates since the previous call of `measure`. `whole` calculates the
-    average rates of the whole run.
+    `measure` calculates the rates since its previous call, and `whole` those of the whole run.
     """
 
     def __init__(self) -> None:

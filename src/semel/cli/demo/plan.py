@@ -253,8 +253,8 @@ _OWN_NAMES: Final = frozenset({_MARKER_NAME, DATA, CHECKPOINTS, DRIVER_LOG})
 def prepare_directory(path: str, *, is_forced: bool) -> Path:
     """Create or empty a directory, mark it as created by a demo, and return its path.
 
-    Raises CommandRefused if `path` is not a directory, or if the files in the directory must not be
-    replaced (see `_check_replaceable`).
+    Raises CommandRefused if `path` is not a directory. Raises it too if the directory is not empty,
+    unless `is_forced` and all files come from a demo that has ended.
     """
     if os.path.exists(path) and not os.path.isdir(path):
         raise CommandRefused(f"{path} is not a directory; choose a directory with --data")

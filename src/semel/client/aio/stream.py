@@ -240,9 +240,9 @@ class AsyncStream:
         The first response must come within `timeout`. After that, the iterator waits while the
         server is unreachable. No message is skipped or repeated.
 
-        `live` is `long-poll`, `sse` or `auto`. `auto` selects long-poll, because its responses
-        contain the offset of each message. Uncommitted messages are read only if `isolation` is
-        "read_uncommitted".
+        `live` is `long-poll`, `sse` (only without a `group`) or `auto`. `auto` selects long-poll,
+        because its responses contain the offset of each message. Uncommitted messages are read only
+        if `isolation` is "read_uncommitted".
 
         With a `group`, reading begins at the group's position in this stream, or at `offset` if the
         group has none. Reading does not change the position. `await message.commit()` sets it to

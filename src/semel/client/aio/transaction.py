@@ -158,8 +158,8 @@ class AsyncTransaction:
         """Let the commit set a group's positions. `offsets` maps each stream to the new position.
 
         Pass the `next_offset` object of the last message, not a copy, because the object refers to
-        the message's reader. Raises PositionConflict, here or in the commit, if another client has
-        changed the position since that reader began.
+        the message's reader. Raises PositionConflict, here or in the commit, if another client or
+        reader has changed the position since that reader began.
 
         A number or a copied offset does not refer to a reader. It is assumed to come from this
         client's `tail(group=...)` for the group and stream. Raises ValueError if there are several
