@@ -317,7 +317,7 @@ class Broker:
     def written(self, group: WriteGroup) -> None:
         """Make the messages of a written group visible to readers, and send its replies (EO-6).
 
-        The messages are durable, because every group is synced, unless it is only a watermark.
+        A group that has messages is always synced, so its messages are already durable.
         """
         flying, self._flying = self._flying, None
         assert flying is not None

@@ -1,8 +1,7 @@
 """The gap hold: an append that arrives before its predecessor waits for the predecessor.
 
 If a producer sends on several connections, sequence 3 can arrive before sequence 2. The broker
-refuses sequence 3 as a gap. Instead of sending this refusal, the gap hold submits the append again
-later.
+refuses sequence 3 as a gap. The gap hold does not send this refusal, and submits sequence 3 later.
 """
 
 from collections.abc import Callable
@@ -37,9 +36,10 @@ class _Held(Struct):
 
 
 class GapHold:
-    """Wraps the `submit` method of an engine. All methods must be called from the same thread.
+    """Wraps an engine's `submit` method, to hold appends that arrive before their predecessors.
 
-    `seconds` is the longest time that an append is held. `count` is how many appends are held.
+    `seconds` is the longest time that an append is held. `count` is how many appends are held. All
+    methods must be called from the same thread.
     """
 
     def __init__(self, submit: Submit, call_later: CallLater, *, seconds: float) -> None:

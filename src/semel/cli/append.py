@@ -228,8 +228,7 @@ def _producer_headers(options: AppendOptions) -> ProducerHeaders | None:
 def _fresh_key(info: StreamInfo, tag: ProducerHeaders | None, body: bytes) -> str | None:
     """Return a new idempotency key for an append.
 
-    Return None if the append has a producer, if there is no data, or if the stream does not support
-    idempotency keys.
+    Return None if the append has a producer or no data, or if the stream does not support the key.
     """
     is_supported = info.incarnation is not None and info.dedup
     return secrets.token_hex(16) if is_supported and tag is None and body else None

@@ -157,7 +157,7 @@ def print_list(
     """Print a list as JSON, as a table, or as lines.
 
     If `is_json`, print each document as a line of JSON. Otherwise print a table on a terminal, or
-    only the first cell of each row elsewhere.
+    only the first cell of each row elsewhere. `right` has the titles of right-aligned columns.
     """
     if is_json:
         write_stdout(b"".join(map(json_line, documents)))

@@ -215,7 +215,7 @@ def judge_stream(
 ) -> StreamVerdict:
     """Compare the stored rows with the expected rows.
 
-    If `is_ordered`, a row that follows a higher key is misplaced, unless it is a copy. Pass False
+    If `is_ordered`, a row after a higher key counts as misplaced, unless it is a copy. Pass False
     for rows that Spark shuffles, because Spark does not preserve their order.
     """
     by_key = {row.key: row for row in expected}

@@ -179,8 +179,8 @@ class Checkpoint:
 class MidBatch:
     """Decides when to kill the driver: when all given queries are in the middle of a batch.
 
-    The query `naive` must also have written rows of its batch. If this takes longer than
-    START_SECONDS_MAX, `naive` is ignored. If it takes twice as long, any moment is accepted.
+    The query `naive` must also have written rows of its batch. If no such moment comes within
+    START_SECONDS_MAX, `naive` is ignored. After twice that time, any moment is accepted.
     """
 
     def __init__(

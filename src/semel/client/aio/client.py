@@ -214,12 +214,13 @@ class AsyncClient:
     ) -> AsyncTransaction:
         """Return a transaction. An `async with` block begins it, and commits or aborts it.
 
-        The server aborts the transaction if it is open for more than `timeout` seconds. `streams`
-        lists the streams that it is allowed to write to. By default it can write to any stream.
+        The default `id` is random. The server aborts the transaction if it is open for more than
+        `timeout` seconds. `streams` lists the streams that it is allowed to write to. By default it
+        can write to any stream.
 
-        `producer_id` identifies the producer. The client's first transaction with this id fences
-        the producer's older instances and aborts their transactions. Without a `producer_id`, the
-        server generates an id. To choose the epoch yourself, pass `producer_epoch`.
+        `producer_id` identifies the producer. The client's first transaction of this producer
+        fences the producer's older instances and aborts their transactions. By default, the server
+        generates a `producer_id`. To choose the epoch yourself, pass `producer_epoch`.
 
         With kind="staged", messages get offsets only at the commit, and delay no reader until then.
         """

@@ -139,9 +139,8 @@ class AsyncStream:
         In a JSON stream, the value is encoded as JSON, and bytes must already be JSON. In any other
         stream, the value must be bytes, or str if the stream contains text.
 
-        With an `idempotency_key`, the message is stored once, even if the request is sent several
-        times. Otherwise the call raises Indeterminate if it is unknown whether the message was
-        stored.
+        With an `idempotency_key`, the message is stored once, even if this call is repeated. Raises
+        Indeterminate if it is unknown whether the message was stored.
 
         With `if_match`, the message is stored only if this offset is the stream's tail. With `seq`,
         it is stored only if this string is greater than the stream's last `seq`. With `close`, the

@@ -161,10 +161,13 @@ class AsyncTransaction:
         the message's reader. Raises PositionConflict, here or in the commit, if another client or
         reader has changed the position since that reader began.
 
-        A number or a copied offset does not refer to a reader. It is assumed to come from this
-        client's `tail(group=...)` for the group and stream. Raises ValueError if there are several
-        such tails. If there is none, raises PositionConflict unless the group is at the position
-        that this client set last (0 by default). To expect another position, pass (from, to).
+        A number or a copied offset does not refer to a reader. If you pass one, it matters how many
+        tails this client has opened with `tail(group=...)` for the group and stream:
+
+        - one: the offset is assumed to come from a message of this tail;
+        - several: raises ValueError;
+        - none: raises PositionConflict if the group is not at the last position that this client
+          set, or at 0 if it set none. To expect another position, pass (from, to).
         """
         await self._run(self.calls.add_offsets(group, offsets), timeout)
 
@@ -296,8 +299,7 @@ class AsyncSink:
     ) -> commit_calls.SinkInfo:
         """Bind the sink to a different query.
 
-        The query continues with the version after `last_version`. With `last_version=-1` it begins
-        with version 0.
+        The query continues with the version after `last_version`. Pass -1 to begin with version 0.
         """
         return await self._client.run(
             commit_calls.rebind_sink_info(self._client.site, self.app, query_id, last_version),
