@@ -284,9 +284,8 @@ class BrokerReader:
     ) -> tuple[list[Slice], int]:
         """Return the messages from `offset` up to `end`, and the offset at which to continue.
 
-        The read stops after READ_FRAMES_MAX frames, or after the slice that reaches `bytes_max`.
-        Control records are skipped. If `is_committed`, aborted messages are skipped too. Raises
-        ReadFailed.
+        The read stops at `bytes_max` bytes or READ_FRAMES_MAX frames. It skips control records. If
+        `is_committed`, it also skips aborted messages. Raises ReadFailed.
         """
         slices: list[Slice] = []
         size = frames = 0

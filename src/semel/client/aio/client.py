@@ -286,8 +286,8 @@ class AsyncClient:
         Raises PositionConflict if the group is not at `from`, or if another client or reader has
         changed the position since the message's reader began.
 
-        `if_` maps each stream to the tail that it must have. `transactions` lists the tokens of
-        this producer's staged transactions that are committed too.
+        `if_` maps streams to expected tails. Raises PreconditionFailed if a tail is different.
+        `transactions` lists the tokens of this producer's staged transactions to commit as well.
         """
         flow = commit_calls.commit_known_parts(
             self.known_streams,

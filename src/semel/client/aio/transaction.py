@@ -237,10 +237,10 @@ class AsyncSink:
         return f"{type(self).__name__}({self.app!r})"
 
     def task(self, version: int, partition: int = 0) -> "AsyncSinkTask":
-        """Return a new attempt to write a partition of a version. `async with` begins the attempt.
+        """Return a new attempt to write a partition of the output `version`.
 
-        The attempt's messages become visible when the version is committed with the attempt's
-        token. An exception in the block aborts the attempt.
+        `async with` begins the attempt. An exception before `prepare` aborts the attempt. The
+        messages become visible when the version is committed with the attempt's token.
         """
         return AsyncSinkTask(
             self._client, commit_calls.TaskCalls(self._client.site, self.app, version, partition)
@@ -258,7 +258,7 @@ class AsyncSink:
         offsets: Mapping[str, Moves] | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
-        """Commit a version once. The messages of its prepared tasks become visible.
+        """Commit a version of the output once. The messages of its prepared tasks become visible.
 
         `tokens` are the tasks' tokens, in the order in which to store their messages. If the
         version was committed before, return the first result, with `duplicate` set. In that
