@@ -377,9 +377,9 @@ class Engine:
     def _look_for_room(self) -> None:
         """Try again to allocate the spare segment and the reserved disk space.
 
-        If the last checkpoint had no space, free the reserved space for the next one instead. If
-        the disk is full and messages were deleted, begin a checkpoint, which frees their space.
-        Raises DiskFailed if the data directory no longer exists.
+        If the last checkpoint had no space, free the reserved space instead. The next checkpoint
+        can then use it. If the disk is full and messages were deleted, begin a checkpoint to free
+        their space. Raises DiskFailed if the data directory no longer exists.
         """
         if not self._directory.disk.is_there():
             raise DiskFailed("the data directory was deleted while the process was running")

@@ -33,7 +33,7 @@ class Produced(Struct):
 class ProducerLane:
     """A producer that sends the orders from its own thread, through a proxy that loses responses.
 
-    If `is_naive`, it has no producer id, so messages that it sends again are stored again.
+    If `is_naive`, the producer has no id, so the messages that it sends again are stored again.
     """
 
     def __init__(

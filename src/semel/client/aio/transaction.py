@@ -166,8 +166,8 @@ class AsyncTransaction:
 
         - one: the offset is assumed to come from a message of this tail;
         - several: raises ValueError;
-        - none: raises PositionConflict if the group is not at the last position that this client
-          set, or at 0 if it set none. To expect another position, pass (from, to).
+        - none: raises PositionConflict unless the group is at the last position that this client
+          set (0 if it set none). To expect another position, pass (from, to).
         """
         await self._run(self.calls.add_offsets(group, offsets), timeout)
 
