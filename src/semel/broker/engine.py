@@ -113,8 +113,7 @@ class Engine:
     ) -> Self:
         """Lock and recover the directory at `path`. Return a running engine. Raises EngineError.
 
-        Everything in the recovered state is durable. `progress` is called during the recovery, with
-        the number of replayed segments and the total number.
+        `progress` is called during recovery, with the number of replayed segments and the total.
         """
         settings = settings or Settings()
         clock = clock or SystemClock()

@@ -360,8 +360,7 @@ class AsyncGroup:
         (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
         group is not at `from`, or if the stream's incarnation or the position's version differs.
 
-        After a move without a condition, no client can commit a message that it read before the
-        move.
+        After a move without a condition, no client can commit a message that it read earlier.
         """
         return await self._client.run(
             group_calls.set_known(self._client.site, self.name, moves, self._client.positions),
