@@ -86,10 +86,9 @@ class Lookups:
         self._reader = reader
 
     def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Return a transaction's outcome, and the result of `last_epoch` for its id.
+        """Return a transaction's outcome, or None if it is not retained, and the id's `last_epoch`.
 
-        The outcome is None if it was never stored or has expired. Return (None, 0) if the
-        transaction is pending.
+        If the transaction is pending, return (None, 0).
         """
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:

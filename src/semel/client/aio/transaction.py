@@ -174,8 +174,8 @@ class AsyncTransaction:
     async def commit_message(self, message: Message, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Let the commit move the message's group to the offset after the message.
 
-        The message must come from `tail(group=...)`. Raises PositionConflict in the same cases as
-        `commit_offsets`.
+        The message must come from `tail(group=...)`. Raises PositionConflict, here or in the
+        commit, if another client or reader has changed the position since that tail began.
         """
         await self._run(self.calls.add_message(message), timeout)
 
