@@ -25,7 +25,8 @@ class FaultProxy(LoopResource):
     """An HTTP/1.1 proxy between clients and the server at the address `target`.
 
     Use the proxy in a `with` block, or in an `async with` block on your own event loop. `plan`
-    chooses an action for each request. `round_trip_seconds` is the latency that the proxy adds.
+    chooses an action for each request. `round_trip_seconds` is the latency that the proxy adds
+    to each exchange. It does not limit the throughput.
 
     `plan` and `target` can be changed at any time. A new plan applies to later requests, and a new
     target applies to later connections. While the server is down, the proxy closes new connections.

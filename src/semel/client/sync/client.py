@@ -59,8 +59,8 @@ class Client:
     `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. With
     `gzip=True`, the client asks for compressed responses. This helps only on slow networks.
 
-    Libraries that build on the client can use `url`, `timeout`, `run` and `run_until_stopped`. The
-    other attributes, and the method `registered`, are internal.
+    Libraries that build on the client can use `url`, `timeout`, `run` and `run_until_stopped`. All
+    other fields, and the method `registered`, are internal.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Client:
         *,
         silence: Timeout = CLIENT_DEFAULT,
     ) -> T:
-        """Run a flow without a deadline and return its result.
+        """Run a flow (the requests of one call) without a deadline. Return the flow's result.
 
         The flow waits while the server is unreachable. A request counts as lost if no byte of its
         response comes for `silence` seconds. Once `stop` is set, the flow fails with Unavailable or
@@ -187,8 +187,8 @@ class Client:
     def registered(self, producer_id: str | None) -> Registration:
         """Return this client's registration of a producer. The first call registers the producer.
 
-        If `producer_id` is None, the server generates an id. Only one transaction at a time uses a
-        generated id.
+        If `producer_id` is None, the server generates the id. A generated id is returned again only
+        after its transaction has ended.
         """
         with self._registering:
             return self.pool.take(producer_id) or self.pool.add(
@@ -214,14 +214,15 @@ class Client:
     ) -> Transaction:
         """Return a transaction. An `with` block begins it, and commits or aborts it.
 
-        The server aborts the transaction if it is open for more than `timeout` seconds. `streams`
-        lists the streams that it is allowed to write to. By default it can write to any stream.
+        The default `id` is random. The server aborts the transaction if it is open for more than
+        `timeout` seconds. `streams` lists the streams that it is allowed to write to. By default it
+        can write to any stream.
 
-        `producer_id` identifies the producer. The client's first transaction with this id fences
-        the producer's older instances and aborts their transactions. Without a `producer_id`, the
-        server generates an id. To choose the epoch yourself, pass `producer_epoch`.
+        `producer_id` identifies the producer. The client's first transaction of this producer
+        fences the producer's older instances and aborts their transactions. By default, the server
+        generates a `producer_id`. To choose the epoch yourself, pass `producer_epoch`.
 
-        With kind="staged", messages get their offsets at the commit, and no reader waits for them.
+        With kind="staged", messages get offsets only at the commit, and delay no reader until then.
         """
         return Transaction(
             self,
@@ -279,12 +280,12 @@ class Client:
         `duplicate` set.
 
         `appends` maps each stream to its values. `offsets` maps each group to a mapping from
-        streams to new positions. Each of these is a message's `next_offset` or a pair (from, to).
-        Raises PositionConflict if the group is not at `from`, or if its position has changed since
-        the message was read.
+        streams to new positions. A new position is a pair (from, to) or a message's `next_offset`.
+        Raises PositionConflict if the group is not at `from`, or if another client or reader has
+        changed the position since the message's reader began.
 
-        `if_` maps each stream to the tail that it must have. `transactions` lists the tokens of
-        this producer's staged transactions that are committed too.
+        `if_` maps streams to expected tails. Raises PreconditionFailed if a tail is different.
+        `transactions` lists the tokens of this producer's staged transactions to commit as well.
         """
         flow = commit_calls.commit_known_parts(
             self.known_streams,
@@ -343,8 +344,8 @@ class Client:
         a newer instance with the same `producer_id` has begun. The default `producer_id` is derived
         from the group and the inputs.
 
-        `timeout` limits only the first responses. After that, the call waits while the server is
-        unreachable.
+        `timeout` limits only the requests before the first batch is read. After that, the call
+        waits while the server is unreachable.
         """
         seconds = seconds_of(timeout, self.timeout)
         loop = ProcessLoop(

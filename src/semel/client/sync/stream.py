@@ -140,9 +140,8 @@ class Stream:
         In a JSON stream, the value is encoded as JSON, and bytes must already be JSON. In any other
         stream, the value must be bytes, or str if the stream contains text.
 
-        With an `idempotency_key`, the message is stored once, even if the request is sent several
-        times. Otherwise the call raises Indeterminate if it is unknown whether the message was
-        stored.
+        With an `idempotency_key`, the message is stored once, even if this call is repeated. Raises
+        Indeterminate if it is unknown whether the message was stored.
 
         With `if_match`, the message is stored only if this offset is the stream's tail. With `seq`,
         it is stored only if this string is greater than the stream's last `seq`. With `close`, the
@@ -240,18 +239,18 @@ class Stream:
         The first response must come within `timeout`. After that, the iterator waits while the
         server is unreachable. No message is skipped or repeated.
 
-        `live` is `long-poll`, `sse` or `auto`. `auto` selects long-poll, because its responses
-        contain the offset of each message. Uncommitted messages are read only if `isolation` is
-        "read_uncommitted".
+        `live` is `long-poll`, `sse` (only without a `group`) or `auto`. `auto` selects long-poll,
+        because its responses contain the offset of each message. Uncommitted messages are read only
+        if `isolation` is "read_uncommitted".
 
-        With a `group`, reading begins at the group's position in this stream, or at `offset` if it
-        has none. Reading does not change the position. `message.commit()` sets it to the
-        offset after the message. `txn.commit_message(message)` does so when txn commits.
+        With a `group`, reading begins at the group's position in this stream, or at `offset` if the
+        group has none. Reading does not change the position. `message.commit()` sets it to
+        the offset after the message. `txn.commit_message(message)` does so when txn commits.
 
         If another client's pending transaction can change the position, reading first waits for its
         end, but at most 5 seconds and at most half the `timeout`. If your transactions have a
-        `producer_id`, pass it here, so that the server first aborts pending transactions of older
-        instances, and reading does not wait for them.
+        `producer_id`, pass it here. The server then aborts pending transactions of older instances,
+        so that reading does not wait for them.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:
@@ -319,7 +318,7 @@ class Stream:
     ) -> dict[str, Any]:
         """Return the outcome that an append with this sequence would have, and the reason.
 
-        Nothing is appended. With mode="sparse", `seq` can be a range such as "3-5".
+        Nothing is appended. In mode="sparse" (numbers can be skipped), `seq` can be a range: "3-5".
         """
         return self.client.run(
             server_calls.explain_append(
@@ -359,10 +358,9 @@ class Group:
 
         `moves` maps each stream to the new offset, or to a tuple with a condition: (from, to),
         (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
-        condition does not hold.
+        group is not at `from`, or if the stream's incarnation or the position's version differs.
 
-        After a move without a condition, no client can commit a message that it read before the
-        move.
+        After a move without a condition, no client can commit a message that it read earlier.
         """
         return self._client.run(
             group_calls.set_known(self._client.site, self.name, moves, self._client.positions),

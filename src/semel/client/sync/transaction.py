@@ -95,10 +95,9 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """The state according to the last response.
+        """The last known state: new, open, prepared, deciding, committed or aborted.
 
-        It is new, open, prepared, deciding, committed or aborted. In the state deciding, a commit
-        was sent and its response has not come yet.
+        Deciding means that a commit was sent and its response has not come yet.
         """
         return self.calls.state
 
@@ -160,21 +159,24 @@ class Transaction:
         """Let the commit set a group's positions. `offsets` maps each stream to the new position.
 
         Pass the `next_offset` object of the last message, not a copy, because the object refers to
-        the message's reader. Raises PositionConflict, here or in the commit, if another client has
-        changed the position since that reader began.
+        the message's reader. Raises PositionConflict, here or in the commit, if another client or
+        reader has changed the position since that reader began.
 
-        A number or a copied offset does not refer to a reader. It is assumed to come from this
-        client's `tail(group=...)` for the group and stream. Raises ValueError if there are several
-        such tails. If there is none, the position must still be the last one that this client set.
-        To expect any other position, pass (from, to).
+        A number or a copied offset does not refer to a reader. If you pass one, it matters how many
+        tails this client has opened with `tail(group=...)` for the group and stream:
+
+        - one: the offset is assumed to come from a message of this tail;
+        - several: raises ValueError;
+        - none: raises PositionConflict unless the group is at the last position that this client
+          set (0 if it set none). To expect another position, pass (from, to).
         """
         self._run(self.calls.add_offsets(group, offsets), timeout)
 
     def commit_message(self, message: Message, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Let the commit move the message's group to the offset after the message.
 
-        The message must come from `tail(group=...)`. Raises PositionConflict in the same cases as
-        `commit_offsets`.
+        The message must come from `tail(group=...)`. Raises PositionConflict, here or in the
+        commit, if another client or reader has changed the position since that tail began.
         """
         self._run(self.calls.add_message(message), timeout)
 
@@ -223,9 +225,9 @@ class Transaction:
 
 
 class Sink:
-    """An application that writes numbered versions. `app` is its id.
+    """Commits the output of an application in numbered versions. `app` is the application's id.
 
-    The application can repeat a version. Each version is committed only once.
+    If the application commits a version again, nothing changes and the first result is returned.
     """
 
     def __init__(self, client: "Client", app: str) -> None:
@@ -236,10 +238,10 @@ class Sink:
         return f"{type(self).__name__}({self.app!r})"
 
     def task(self, version: int, partition: int = 0) -> "SinkTask":
-        """Return a new attempt to write a partition of a version. `with` begins the attempt.
+        """Return a new attempt to write a partition of the output `version`.
 
-        The attempt's messages become visible when the version is committed with the attempt's
-        token. An exception in the block aborts the attempt.
+        `with` begins the attempt. An exception before `prepare` aborts the attempt. The
+        messages become visible when the version is committed with the attempt's token.
         """
         return SinkTask(
             self._client, commit_calls.TaskCalls(self._client.site, self.app, version, partition)
@@ -257,7 +259,7 @@ class Sink:
         offsets: Mapping[str, Moves] | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
-        """Commit a version once. The messages of its prepared tasks become visible.
+        """Commit a version of the output once. The messages of its prepared tasks become visible.
 
         `tokens` are the tasks' tokens, in the order in which to store their messages. If the
         version was committed before, return the first result, with `duplicate` set. In that
@@ -296,8 +298,7 @@ class Sink:
     ) -> commit_calls.SinkInfo:
         """Bind the sink to a different query.
 
-        The query continues with the version after `last_version`. With `last_version=-1` it begins
-        with version 0.
+        The query continues with the version after `last_version`. Pass -1 to begin with version 0.
         """
         return self._client.run(
             commit_calls.rebind_sink_info(self._client.site, self.app, query_id, last_version),
