@@ -129,10 +129,10 @@ def test_a_group_shows_who_is_about_to_move_it(served: Served, name: str) -> Non
     target = f"/v1/transactions/{name}"
     assert post(served, f"{target}/offsets", **who, group=name, offsets={name: 0}) == 200
     words = served.semel("groups", "show", name).stdout
-    assert f"pending {print_offset(0)}  {name}  by transaction {name}:1, open until 2" in words
+    assert f"{print_offset(0)}  {name}  if transaction {name}:1 commits (open until 2" in words
     assert post(served, f"{target}/prepare", **who) == 200
     words = served.semel("groups", "show", name).stdout
-    assert f"pending {print_offset(0)}  {name}  by transaction {name}:1, prepared\n" in words
+    assert f"{print_offset(0)}  {name}  if transaction {name}:1 commits (prepared)\n" in words
     said = served.refused(1, "groups", "set", name, name, "0")
     assert "unstable_offsets" in said
     assert name in said

@@ -88,7 +88,9 @@ def test_an_option_that_is_unknown(query: Copy) -> None:
 
 def test_a_schema_that_cannot_be_filled(query: Copy) -> None:
     said = failure(Reading(query, schema="id binary"))
-    assert_line(said, "id cannot be decoded from JSON as binary", "read without a schema")
+    assert_line(
+        said, "the column 'id' cannot be decoded from JSON as binary", "read without a schema"
+    )
 
 
 def test_a_range_that_was_trimmed_before_it_was_read(query: Copy, client: Client) -> None:

@@ -242,7 +242,7 @@ def test_a_missing_checkpoint_is_told(make: Make) -> None:
     ("options", "column", "words"),
     [
         ({"retryTimout": "1s"}, "value", "unknown option retrytimout: did you mean retryTimeout?"),
-        ({}, "cast(offset as long) as value", "the column value is bigint; expected string"),
+        ({}, "cast(offset as long) as value", "the column 'value' is bigint; expected string"),
         ({}, "if(offset = 7, '{oops', '1') as value", "partition 0, row 7: "),
     ],
 )

@@ -178,9 +178,9 @@ def test_outside_foreach_batch_a_name_is_needed(
     spark: SparkSession, client: Client, server: Server, name: str
 ) -> None:
     frame = spark.range(3).selectExpr("id")
-    with pytest.raises(SparkOptionError, match="add the argument app"):
+    with pytest.raises(SparkOptionError, match="add the argument 'app'"):
         commit_batch(0, {f"a-{name}": frame}, url=server.url)
-    with pytest.raises(ValueError, match="frames is empty"):
+    with pytest.raises(ValueError, match="'frames' is empty"):
         commit_batch(0, {}, url=server.url)
     bad = spark.sql("select '{oops' as value")
     with pytest.raises(PythonException, match="row 0"):

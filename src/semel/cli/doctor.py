@@ -182,7 +182,9 @@ def _check_format(result: ProbeResult) -> Check:
     """
     broken = {name: why for name, why in result.packages.items() if why}
     if not broken:
-        return Check('format "semel"', "ok", "Spark finds the format in pyspark_semel")
+        return Check(
+            'format "semel"', "ok", "Spark finds the data source in the package pyspark_semel"
+        )
     names = " ".join(broken)
     reasons = "; ".join(f"{name}: {why}" for name, why in broken.items())
     advice = f"repair or remove the packages {names}, or call semel.spark.register(spark)"

@@ -167,7 +167,7 @@ def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
 def _pending_line(path: str, move: Mapping[str, Any]) -> str:
     token = token_of(move["transaction_id"], move["transaction_epoch"])
     until = "" if move["deadline"] is None else f" until {move['deadline']}"
-    return f"pending {move['to']}  {path}  by transaction {token}, {move['state']}{until}"
+    return f"{move['to']}  {path}  if transaction {token} commits ({move['state']}{until})"
 
 
 @groups_command.command("set")

@@ -1,4 +1,4 @@
-"""Flows for one-shot commits, tasks and sinks. This module does not use sockets."""
+"""The client's calls for sinks, tasks and one-shot commits, as flows without sockets."""
 
 from base64 import b64encode
 from collections import Counter

@@ -73,10 +73,10 @@ def stable_positions(
     seconds_max: float = STABLE_SECONDS_MAX,
     clock: Callable[[], float] = time.monotonic,
 ) -> Flow[Positions]:
-    """Wait until no pending transaction can move the group in the streams `paths`.
+    """Return the group's positions once no pending transaction can move them in `paths`.
 
-    Then return all positions of the group. Transactions whose token is in `own` are ignored. The
-    wait also ends after `seconds_max` seconds, or when the transactions' deadlines have passed.
+    Return them earlier if `seconds_max` seconds, or the transactions' deadlines, have passed.
+    Transactions whose token is in `own` are ignored.
     """
     until, pause = clock() + seconds_max, _POLL_SECONDS_MIN
     hidden: str | None = None

@@ -150,9 +150,9 @@ class KnownPositions:
             self._incarnations[path] = incarnation
 
     def note_moved(self, name: PositionName, to: int, version: int | None) -> None:
-        """Record that this client has moved a group.
+        """Record that this client has moved a group's position.
 
-        The positions that readers have read stay unchanged.
+        This does not change how far each reader has read.
         """
         group, path = name
         with self._lock:

@@ -196,9 +196,9 @@ def show_group(site: ServerConfig, group: str) -> Flow[Document]:
 
 
 def pinned_step(site: ServerConfig, target: str, kind: type[T]) -> Flow[T | None]:
-    """Return a group's pinned step (the stored ranges to read), or None if it never pinned one.
+    """Return the step that a group has pinned, or None if the group never pinned a step.
 
-    `target` is the request target of the pinned step.
+    A pinned step is a stored list of ranges to read. `target` is the request target.
     """
     try:
         return (yield from get(site, target, kind))

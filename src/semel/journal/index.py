@@ -149,7 +149,7 @@ class Index:
     def cut(self) -> dict[int, IndexBlock]:
         """Return the newest block of each stream that has blocks in memory.
 
-        A checkpoint stores these blocks, and the older blocks to which they are linked by `older`.
+        A checkpoint stores these blocks and all blocks that can be reached from them by `older`.
         All of them stay readable until the checkpoint is done.
         """
         self._sealing, self._fresh = self._fresh, {}

@@ -294,9 +294,9 @@ def _successor(
 
 
 def _epoch(tag: ProducerTag, row: ProducerRow, floor: int) -> int:
-    """Return the epoch that an append has, or the epoch to store if the append has none.
+    """Return the append's epoch. Without an epoch, a new session gets the next epoch.
 
-    If this epoch is higher than the epoch in the row, the append fences the older instance.
+    If the result is higher than the epoch in the row, the append fences the older instance.
     """
     if tag.epoch is not None:
         return tag.epoch

@@ -98,7 +98,11 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
         ("gaps", "Appends refused because earlier appends are missing.", count["SequenceGap"]),
         ("fenced", "Writes refused because the producer is fenced.", fenced),
         ("payload_mismatches", "Repeated appends with a different payload.", mismatches),
-        ("below_window", "Repeated appends whose receipt has expired.", tally.below_window),
+        (
+            "below_window",
+            "Repeated appends whose first result is no longer stored.",
+            tally.below_window,
+        ),
     )
     return [
         ("producers", "gauge", "Producers in all streams, without expired producers.", producers),

@@ -69,9 +69,9 @@ def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
 
 
 def _without_surrogates(body: bytes) -> bytes:
-    """Return a copy of the body, in which the escape of a letter replaces each surrogate's escape.
+    """Return a copy of the body in which each escaped surrogate is replaced by an escaped letter.
 
-    The copy has the same length, because all these escapes have six bytes.
+    The copy has the same length, because every such escape has six bytes.
     """
     return _SURROGATE.sub(_STAND_IN, body)
 

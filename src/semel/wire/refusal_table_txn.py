@@ -216,8 +216,8 @@ TXN_REFUSALS: Final = (
         409,
         outcome="CheckpointDiverged",
         message=(
-            "the sink has committed versions up to {0.last_version}, but their input differs from"
-            " the input in this request, or the inputs cannot be compared"
+            "the sink has already committed versions up to {0.last_version}, with an input that"
+            " differs from this request's input or cannot be compared with it"
         ),
         error="CheckpointDiverged",
         advice="find out which checkpoint is right; if yours is right, use `semel sinks rebind`",

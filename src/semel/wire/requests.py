@@ -368,7 +368,7 @@ def _read_offset(text: str | None) -> tuple[int | None, bool]:
         return None, True
     offset = parse_offset(text)
     if offset is None:
-        message = "the parameter offset must be -1, now, or an offset that this server returned"
+        message = "the parameter 'offset' must be -1, now, or an offset that this server returned"
         raise bad_request("invalid_offset", message, field="offset")
     return offset, False
 
@@ -382,7 +382,7 @@ def parse_delete(path: str, query: str, *, now_ms: int) -> Delete | Trim:
     before = to_position(text)
     if before is None:
         raise bad_request(
-            "invalid_offset", "the parameter before must be an offset", field="before"
+            "invalid_offset", "the parameter 'before' must be an offset", field="before"
         )
     return Trim(path, now_ms, before)
 

@@ -169,7 +169,7 @@ def parse_txn_query(query: str) -> TxnQuery:
     parameters = parse_query(query, ("state", "stream", "after", "limit"))
     state = parameters.get("state")
     if state is not None and state not in _STATES:
-        message = f"the parameter state must be one of {', '.join(_STATES)}"
+        message = f"the parameter 'state' must be one of {', '.join(_STATES)}"
         raise bad_request("invalid_query", message, field="state")
     after = _read_number(parameters, "after") or 0
     limit = read_limit(parameters.get("limit"))

@@ -48,17 +48,17 @@ def test_a_good_graph_has_no_complaints() -> None:
         (with_stream(in_="a", out="d", errors="d"), "the error stream d is also an output"),
         (
             with_stream(in_="a", out="d", errors=""),
-            "p: the processor names the stream '': the stream's path",
+            "p: the processor has the invalid stream '': the stream's path",
         ),
         (with_stream(in_="a", out="d", strategy="twice"), "p: there is no strategy 'twice'; use"),
         (
             with_stream(in_="a//b", out="d"),
-            "p: the processor names the stream 'a//b': the stream's path",
+            "p: the processor has the invalid stream 'a//b': the stream's path",
         ),
         (with_stream(in_="a\ud800", out="d"), "but UTF-8 cannot encode this name"),
         (
             with_stream(in_="a", out={"x": 5}),
-            "p: the processor names the stream 5; expected a string",
+            "p: the processor has the stream 5; expected a string",
         ),
         (
             with_stream(in_="a", out="g/trace"),
@@ -69,7 +69,10 @@ def test_a_good_graph_has_no_complaints() -> None:
             "p: types= has the key 'z', but the processor's inputs are",
         ),
         (with_stream(in_="a", out="d", topics={"z": "t"}), "p: topics= has the key 'z'"),
-        (with_stream(in_="a", out="d", graph_errors="x//"), "the graph names the stream 'x//'"),
+        (
+            with_stream(in_="a", out="d", graph_errors="x//"),
+            "the graph has the invalid stream 'x//'",
+        ),
     ],
 )
 def test_a_bad_processor_is_refused(graph: Graph, complaint: str) -> None:

@@ -144,7 +144,10 @@ def test_every_type_that_is_promised_has_its_arrow_type(kind: DataType) -> None:
         (StructField("_offset", IntegerType()), "write `_offset bigint` in the schema"),
         (StructField("_corrupt_record", BinaryType()), "write `_corrupt_record string` in"),
         (StructField("a", BinaryType()), "cannot be decoded from JSON as binary"),
-        (StructField("a", schema_of(b=DayTimeIntervalType())), "the column a.b cannot be decoded"),
+        (
+            StructField("a", schema_of(b=DayTimeIntervalType())),
+            "the column 'a.b' cannot be decoded",
+        ),
         (StructField("a", MapType(LongType(), LongType())), "as map<bigint,bigint>"),
         (StructField("a", LongType(), nullable=False), "remove NOT NULL from the schema"),
         (

@@ -101,13 +101,13 @@ def test_without_a_value_a_row_is_an_object() -> None:
 @pytest.mark.parametrize(
     ("values", "content_type", "words"),
     [
-        (["1", ""], JSON, "row 1: the column value is empty, which is not valid JSON"),
+        (["1", ""], JSON, "row 1: the column 'value' is empty, which is not valid JSON"),
         (
             ["x", None],
             "text/plain",
-            "row 1: the column value is null; text/plain cannot represent null",
+            "row 1: the column 'value' is null; text/plain cannot represent null",
         ),
-        (["x", ""], "text/plain", "row 1: the column value is empty"),
+        (["x", ""], "text/plain", "row 1: the column 'value' is empty"),
     ],
 )
 def test_what_is_no_message_is_named_by_its_row(
@@ -123,7 +123,7 @@ def test_rows_are_counted_over_the_batches_of_a_partition() -> None:
     splitter = RowSplitter(ROUTED, None, lambda _: JSON, 0)
     list(splitter.split(pa.record_batch({"value": ["1"] * 5, "stream": ["a"] * 5})))
     list(splitter.split(pa.record_batch({"value": pa.array([], pa.string()), "stream": []})))
-    with pytest.raises(RowError, match="row 6: the column stream is null"):
+    with pytest.raises(RowError, match="row 6: the column 'stream' is null"):
         list(splitter.split(pa.record_batch({"value": ["1", "2"], "stream": ["a", None]})))
 
 

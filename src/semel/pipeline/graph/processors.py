@@ -329,15 +329,15 @@ def is_id(id: object) -> bool:
 def path_problems(what: str, path: object) -> Iterator[str]:
     """Yield a complaint if `path` is not a valid stream path. The complaint begins with `what`."""
     if not isinstance(path, str):
-        yield f"{what} names the stream {path!r}; expected a string"
+        yield f"{what} has the stream {path!r}; expected a string"
         return
     try:
         checked = stream_path(stream_url("", path))
     except UnicodeEncodeError:
-        yield f"{what} names the stream {path!r}, but UTF-8 cannot encode this name"
+        yield f"{what} has the stream {path!r}, but UTF-8 cannot encode this name"
         return
     if isinstance(checked, Problem):
-        yield f"{what} names the stream {path!r}: {checked.message}"
+        yield f"{what} has the invalid stream {path!r}: {checked.message}"
 
 
 def _role_problems(processor: Processor) -> Iterator[str]:

@@ -74,7 +74,7 @@ def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapp
     """Call the processor's function. Return a mapping from output streams to DataFrames.
 
     `frames` maps each input binding to a DataFrame. Outputs that are None are left out. Raises
-    TypeError if another output is not a DataFrame, or if its binding is not declared.
+    TypeError if any other output is not a DataFrame, or if an output's binding is not declared.
     """
     function, outputs = processor.function, processor.outputs
     result = function(**frames) if processor.is_join else function(union(frames))

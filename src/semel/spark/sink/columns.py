@@ -94,7 +94,7 @@ def _require(
 def _refuse(schema: StructType, at: int, expected: str, advice: str = "") -> None:
     field = schema.fields[at]
     kind = field.dataType.simpleString()
-    raise SparkOptionError(f"the column {field.name} is {kind}; expected {expected}{advice}")
+    raise SparkOptionError(f"the column {field.name!r} is {kind}; expected {expected}{advice}")
 
 
 def _is_headers(kind: DataType) -> bool:
@@ -115,7 +115,7 @@ def _require_json(name: str, kind: DataType) -> None:
     elif isinstance(kind, MapType):
         if isinstance(kind.keyType, _NO_NAMES):
             raise SparkOptionError(
-                f"the column {name} has the type {kind.simpleString()}, but the names in a JSON"
+                f"the column {name!r} has the type {kind.simpleString()}, but the names in a JSON"
                 " object must be strings: cast the keys of the map to string"
             )
         _require_json(name, kind.valueType)
@@ -124,6 +124,6 @@ def _require_json(name: str, kind: DataType) -> None:
             _require_json(f"{name}.{field.name}", field.dataType)
     elif kind.typeName() in _NO_JSON or "interval" in kind.typeName():
         raise SparkOptionError(
-            f"the column {name} is {kind.simpleString()}, which cannot be written as JSON: cast the"
-            " column to string, or drop the column"
+            f"the column {name!r} is {kind.simpleString()}, which cannot be written as JSON: cast"
+            " the column to string, or drop the column"
         )

@@ -104,7 +104,7 @@ class RowSplitter:
         if column.null_count:
             at = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise self._wrong(
-                numbers[at], 'the column stream is null: set it, or add .option("stream", "...")'
+                numbers[at], "the column 'stream' is null: set it, or add .option('stream', '...')"
             )
         coded = column.dictionary_encode()
         paths = coded.dictionary.to_pylist()
@@ -128,13 +128,14 @@ class RowSplitter:
         elif self._columns.value is None:
             raise self._wrong(
                 rows.numbers[0],
-                f"the content type of {path} is {content_type}, but rows without a column named"
-                " value are written as JSON: add the column value, or write to a JSON stream",
+                f"the content type of {path} is {content_type}, but rows without a column"
+                " 'value' are written as JSON: add this column, or write to a JSON stream",
             )
         elif values.null_count:
             at = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
             raise self._wrong(
-                rows.numbers[at], f"the column value is null; {content_type} cannot represent null"
+                rows.numbers[at],
+                f"the column 'value' is null; {content_type} cannot represent null",
             )
         return self._checked(replace(rows, path=path, content_type=content_type, values=values))
 
@@ -143,7 +144,7 @@ class RowSplitter:
         if not lengths.all():
             at = int(np.argmin(lengths))
             what = "not valid JSON" if is_json(rows.content_type) else "not a valid message"
-            raise self._wrong(rows.numbers[at], f"the column value is empty, which is {what}")
+            raise self._wrong(rows.numbers[at], f"the column 'value' is empty, which is {what}")
         if rows.keys is not None:
             keys = pc.fill_null(pc.binary_length(rows.keys), 0).to_numpy(zero_copy_only=False)
             if len(keys) and keys.max() > MESSAGE_KEY_BYTES_MAX:

@@ -232,7 +232,7 @@ def commit_batch(
     checkpoint, the server also detects that the checkpoint was copied or restored.
     """
     if not frames:
-        raise ValueError("the argument frames is empty: pass at least one DataFrame")
+        raise ValueError("the argument 'frames' is empty: pass at least one DataFrame")
     parsed = {path: parse_sink({"url": url, "stream": path, **options}) for path in frames}
     for path, frame in frames.items():
         if frame.isStreaming:
@@ -244,7 +244,7 @@ def commit_batch(
     if name is None:
         raise SparkOptionError(
             "outside foreachBatch and in Spark Connect, the sink has no default name:"
-            " add the argument app"
+            " add the argument 'app'"
         )
     _require_first(run_id, name, batch_id)
     first = next(iter(parsed.values()))

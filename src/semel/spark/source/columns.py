@@ -197,13 +197,13 @@ def _check_field(field: StructField) -> None:
     expected = _FILLED.get(field.name)
     if expected is not None and field.dataType != expected:
         raise SchemaError(
-            f"the type of the column {field.name} is fixed: write `{field.name}"
+            f"the type of the column {field.name!r} is fixed: write `{field.name}"
             f" {expected.simpleString()}` in the schema"
         )
     _check_type(field.name, field.dataType)
     if not field.nullable:
         raise SchemaError(
-            f"the column {field.name} is declared not null, but it is null if a record cannot"
+            f"the column {field.name!r} is declared not null, but it is null if a record cannot"
             " be decoded: remove NOT NULL from the schema"
         )
 
@@ -221,7 +221,7 @@ def _check_type(name: str, kind: DataType) -> None:
         _check_type(name, kind.valueType)
     elif not isinstance(kind, _DECODED):
         raise SchemaError(
-            f"the column {name} cannot be decoded from JSON as {kind.simpleString()}:"
+            f"the column {name!r} cannot be decoded from JSON as {kind.simpleString()}:"
             " read without a schema and convert the column named value"
         )
 
