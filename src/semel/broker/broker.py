@@ -243,7 +243,7 @@ class Broker:
                     self._expiry.watch(stream)
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
-        """Send `result`, even a refusal, when everything that it depends on is durable (EO-4)."""
+        """Send `result` when everything that it depends on is durable. Refusals wait too (EO-4)."""
         if self._appender.has_facts:
             self._open.replies.append((reply, result))
         elif self._flying is not None and self._flying.is_synced:
@@ -299,7 +299,7 @@ class Broker:
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
-        """Return the next write group (EO-5), or None during a write or if none is needed."""
+        """Return the next write group (EO-5), or None during a write or if no write is needed."""
         if self._flying is not None:
             return None
         group = self._appender.take()
@@ -408,7 +408,7 @@ class Broker:
         self._segments.remove(dead)
 
     def cut_failed(self, cut: Cut) -> None:
-        """Record that a checkpoint had no space. The next checkpoint includes the same changes."""
+        """Record that the disk was too full for a checkpoint. The next one includes its changes."""
         self._index.undo_cut()
         self._txn_history.undo_cut()
         self.state.dirty.absorb(cut.dirty)

@@ -421,7 +421,7 @@ class Engine:
 
     def _committed(self, cut: Cut, dead: list[int] | None) -> None:
         if dead is None:
-            log.warning("the disk is too full for a checkpoint; free some space; no data is lost")
+            log.warning("no data is lost, but the disk is too full for checkpoints; free up space")
             self.broker.cut_failed(cut)
             self._cut_over(None)
             self._needs_reserve = True

@@ -34,7 +34,7 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
 
 
 def engine_figures(engine: Engine) -> EngineFigures:
-    """Return the engine's current figures."""
+    """Return counters since the process started, and current sizes."""
     broker = engine.broker
     state, ended = broker.state, broker.txns_ended
     rows = [txn.row for txn in state.by_txn.values()]

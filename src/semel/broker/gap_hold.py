@@ -28,7 +28,7 @@ Producer = tuple[str, str]  # path, id
 
 
 class _Held(Struct):
-    """An append that waits for its predecessor."""
+    """An append that waits for an earlier append by the same producer."""
 
     command: Append
     reply: Reply

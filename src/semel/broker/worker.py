@@ -72,7 +72,7 @@ class ReadTurns:
         self._is_due = False
 
     def begin(self, read: Callable[[], None]) -> None:
-        """Run `read` now. If reads are waiting or this turn's time is used up, queue it instead."""
+        """Run `read` now, or queue it if reads are waiting or this turn's time is used up."""
         if self._waiting or self._seconds > _READING_SECONDS_MAX:
             self._waiting.append(read)
         else:

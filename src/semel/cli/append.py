@@ -38,7 +38,7 @@ from semel.wire.json_mode import split_json
 
 
 class AppendOptions(Struct, frozen=True, kw_only=True):
-    """The arguments and options of the command."""
+    """The arguments and options of `semel append`."""
 
     data: str | None = None
     file: str | None = None
@@ -163,7 +163,7 @@ def _size(source: IO[bytes]) -> int:
     "--content-type",
     type=TokenText(),
     metavar="TYPE",
-    help="Content type of DATA; default: the stream's content type.",
+    help="Content type of DATA. The default is the stream's content type.",
 )
 @click.option("--key", help="Key to store with the message.")
 @click.option(
@@ -179,10 +179,10 @@ def _size(source: IO[bytes]) -> int:
 @click.option(
     "--idempotency-key",
     type=TokenText(),
-    help="Appends with the same key are stored only once, while the server retains the key.",
+    help="While the server remembers this key, an append with the same key is not stored again.",
 )
 @click.option("--close", is_flag=True, help="Close the stream after the append.")
-@click.option("--if-match", type=Offset(), help="Append only if the tail has this offset.")
+@click.option("--if-match", type=Offset(), help="Append only if this is the stream's next offset.")
 @remote
 def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -> None:
     """Append DATA to the stream PATH.
@@ -278,10 +278,10 @@ def _body(options: AppendOptions) -> bytes:
     elif options.close:
         return b""
     else:
-        raise CommandRefused("nothing to append: pass DATA, or - for standard input, or --file")
+        raise CommandRefused("nothing to append; pass DATA, - (standard input) or --file")
     if not body:
         raise CommandRefused(
-            "nothing to append: the data is empty; to close a stream, use `semel close`"
+            "the data is empty, so nothing was appended; to close a stream, use `semel close`"
         )
     if len(body) > BODY_BYTES_MAX:
         raise CommandRefused(
@@ -324,7 +324,7 @@ def _report(path: str, receipt: Receipt, *, is_json: bool, is_lone_close: bool) 
     report(sentence, facts, is_json=is_json)
     if receipt.mismatch:
         raise CommandRefused(
-            "payload_mismatch: this sequence is already stored with a different payload, and the"
-            " stored payload was not changed; find out why two messages got the same sequence",
+            "payload_mismatch: the payload was not stored, because this sequence is already stored"
+            " with a different payload; find out why two messages have the same sequence",
             EXIT_REFUSED,
         )

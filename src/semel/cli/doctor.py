@@ -93,7 +93,7 @@ def _check_files() -> Check:
     if hard >= _FILES_MIN:
         return Check("open files", "ok", f"up to {hard}")
     return Check(
-        "open files", "warn", f"only {hard} files can be open; run `ulimit -n {_FILES_MIN}`"
+        "open files", "warn", f"only {hard} files can be open; raise `ulimit -Hn` to {_FILES_MIN}"
     )
 
 
@@ -187,8 +187,8 @@ def _check_format(result: ProbeResult) -> Check:
         )
     names = " ".join(broken)
     reasons = "; ".join(f"{name}: {why}" for name, why in broken.items())
-    advice = f"repair or remove the packages {names}, or call semel.spark.register(spark)"
-    return Check('format "semel"', "warn", f"Spark does not find the format ({reasons}); {advice}")
+    advice = f"repair the packages {names}, or call semel.spark.register(spark)"
+    return Check('format "semel"', "warn", f"Spark finds no format 'semel' ({reasons}); {advice}")
 
 
 # ---- directory -----------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Overview(Struct):
     def add_lock(self, path: str) -> None:
         self.is_in_use = is_in_use(path)
         detail = (
-            "another process uses the directory"
+            "a running process uses the directory"
             if self.is_in_use
             else "no process uses the directory"
         )
@@ -272,7 +272,7 @@ _STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold
 
 
 @click.command("doctor")
-@click.option("--data", metavar="DIR", help="Data directory to check; without it, check Spark.")
+@click.option("--data", metavar="DIR", help="Check this data directory instead of Spark.")
 @click.option(
     "--verify", "is_deep", is_flag=True, help="Read the whole directory and check every byte."
 )
@@ -310,7 +310,7 @@ def _check_directory(path: str) -> None:
     if not os.path.isdir(path):
         what = "is not a directory" if os.path.exists(path) else "does not exist"
         raise CommandRefused(
-            f"{path} {what}; pass the --data that `semel serve` was started with", EXIT_NO_INPUT
+            f"{path} {what}; pass the same --data as to `semel serve`", EXIT_NO_INPUT
         )
     try:
         names = os.listdir(path)
@@ -319,8 +319,7 @@ def _check_directory(path: str) -> None:
         raise CommandRefused(message, EXIT_DISK) from error
     if not any(name in {IDENTITY_NAME, FILE_NAME} or name.endswith(".seg") for name in names):
         raise CommandRefused(
-            f"{path} is not a semel data directory; pass the --data that `semel serve` was started"
-            " with",
+            f"{path} is not a semel data directory; pass the same --data as to `semel serve`",
             EXIT_NO_INPUT,
         )
 
@@ -352,8 +351,8 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
         report.note(
             path,
             None,
-            "a process uses the directory; some findings can be outdated, because the data can"
-            " change during this check",
+            "some findings can be outdated, because a running process can change the data during"
+            " this check",
         )
     return report
 
@@ -424,7 +423,7 @@ def _print_findings(console: Console, report: Report) -> None:
     else:
         count = f"{damage:,} finding" + ("" if damage == 1 else "s")
         console.print(
-            Text(f"the data is CORRUPT: see the {count} above; no data was changed", "bold red")
+            Text(f"the data is CORRUPT; see the {count} above (doctor changed no data)", "bold red")
         )
 
 

@@ -136,13 +136,13 @@ def _module(file: Path) -> ModuleType:
     "--url",
     envvar="SEMEL_URL",
     show_envvar=True,
-    help=f"Address of the server; default: the graph's own url, or else {URL_DEFAULT}.",
+    help=f"Address of the server. The default is the graph's url, if any, or {URL_DEFAULT}.",
 )
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
-    help="Where functions run. The default is Spark if the graph needs Spark or --master is set,"
-    " and otherwise this process.",
+    help="Where the graph's functions run. The default is `spark` if the graph needs Spark or"
+    " --master is set. Otherwise it is `local` (this process).",
 )
 @click.option("--master", help="Spark master, such as local[*] or spark://host:7077.")
 @click.option("--checkpoints", help="Directory or URI for Spark checkpoints.")
@@ -223,7 +223,7 @@ _COLUMNS: Final = {
 
 
 class RunView:
-    """Prints a runner's gauges: as a table or lines on stderr, or as JSON on stdout."""
+    """Prints a runner's gauges: as text on stderr, or as JSON on stdout if `is_json`."""
 
     def __init__(self, runner: Runner, *, is_json: bool) -> None:
         self._runner = runner

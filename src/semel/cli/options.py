@@ -213,15 +213,14 @@ def error_report(error: ClientError) -> CommandRefused:
     """
     if isinstance(error, errors.NotSupported | errors.ProtocolError):
         return CommandRefused(
-            f"{error.message}; check that --url is a semel server", EXIT_NOT_UNDERSTOOD
+            f"{error.message}; check that --url points to a semel server", EXIT_NOT_UNDERSTOOD
         )
     if isinstance(error, errors.Refused):
         return CommandRefused(_refusal(error), EXIT_REFUSED)
     if isinstance(error, errors.Indeterminate):
         return CommandRefused(
-            f"{error.message}; it is unknown whether the server applied the request; check this"
-            " before you repeat the request; an append with --idempotency-key, or with --producer,"
-            " --epoch and --seq, can be repeated safely",
+            f"{error.message}; it is unknown whether the server applied the request; check before"
+            " you repeat the request, unless it is an append with --idempotency-key or --seq",
             EXIT_UNAVAILABLE,
         )
     if isinstance(error, errors.Unavailable) and error.status is not None:
@@ -229,8 +228,7 @@ def error_report(error: ClientError) -> CommandRefused:
     if "SSL_CERT_FILE" in error.message:  # the message already says what to do
         return CommandRefused(error.message, EXIT_UNAVAILABLE)
     return CommandRefused(
-        f"{error.message}; start a server with `semel serve`, set its address with --url, or wait"
-        " longer with --timeout",
+        f"{error.message}; check that `semel serve` is running at --url, or increase --timeout",
         EXIT_UNAVAILABLE,
     )
 

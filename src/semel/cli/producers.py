@@ -71,7 +71,7 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
 @path_argument
 @click.argument("producer_id", metavar="ID")
 @click.option(
-    "--seq", required=True, help="Sequence of the append or, in sparse mode, a range FIRST-LAST."
+    "--seq", required=True, help="Sequence of the append, or FIRST-LAST with --mode sparse."
 )
 @click.option("--epoch", type=click.IntRange(min=0), help="Producer epoch of the append.")
 @click.option("--session", help="Producer session of the append.")
@@ -90,7 +90,7 @@ def explain_command(
         return
     lines = [_sentence(explanation)]
     if explanation.get("other_payload") is not None:
-        lines.append(f"if the payload is different: {_sentence(explanation['other_payload'])}")
+        lines.append(f"if the stored payload differs: {_sentence(explanation['other_payload'])}")
     write_lines(lines)
 
 

@@ -56,7 +56,7 @@ config_option: Final = click.option(
     is_eager=True,
     expose_value=False,
     callback=_load,
-    help="TOML file with settings that are named like options, such as long_poll_timeout = 20.",
+    help="TOML file that sets options by name, such as long_poll_timeout = 20.",
 )
 
 
@@ -76,7 +76,7 @@ def read_settings(path: str, command: click.Command) -> dict[str, Any]:
             raise CommandRefused(f"{path}: {key!r} is not a setting; {_nearest(key, options)}")
         expected = _expected_if_wrong(options[key], value)
         if expected is not None:
-            raise CommandRefused(f"{path}: {key} is {value!r}; expected {expected}")
+            raise CommandRefused(f"{path}: {key!r} is {value!r}; expected {expected}")
     return settings
 
 
@@ -191,7 +191,7 @@ def _setting(
     "gap-hold-ms",
     type=click.IntRange(0, GAP_HOLD_MS_MAX),
     default=0,
-    help="How long an append waits for a missing earlier append; after that, it is refused.",
+    help="Refuse an append after it has waited this long for a missing earlier append.",
 )
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
 @_setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")

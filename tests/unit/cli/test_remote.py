@@ -18,7 +18,7 @@ PROBLEM = {"content-type": "application/problem+json"}
         (
             errors.NotSupported("no such page"),
             EXIT_NOT_UNDERSTOOD,
-            "check that --url is a semel server",
+            "check that --url points to a semel server",
         ),
         (errors.ProtocolError("nonsense"), EXIT_NOT_UNDERSTOOD, "check that --url"),
         (errors.Unavailable("refused"), EXIT_UNAVAILABLE, "semel serve"),

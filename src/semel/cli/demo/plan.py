@@ -199,7 +199,7 @@ class StreamVerdict(Struct, frozen=True):
 
 
 def parse(stored: Iterable[bytes], kind: type[Row]) -> list[Row | None]:
-    """Decode messages as rows. The result has None for each message that is not a `kind`."""
+    """Decode messages as rows. A message that cannot be decoded as `kind` becomes None."""
     decode = msgspec.json.Decoder(kind).decode
     rows: list[Row | None] = []
     for message in stored:

@@ -163,7 +163,7 @@ class Checkpoint:
 
     @property
     def in_flight(self) -> int | None:
-        """The number of the running batch, or None if no batch is running."""
+        """The number of the unfinished batch, or None if every batch has ended."""
         committed = self.committed
         begun = self._last("offsets")
         return begun if begun > committed else None
@@ -340,7 +340,7 @@ class DemoRun:
             self._watcher.show(lane.path, lane.produced.confirmed, len(self._input))
             dropped = lane.dropped - self._dropped.get(lane.path, 0)
             if dropped:
-                self._watcher.fault(f"{lane.path}: responses lost after an append: {dropped}")
+                self._watcher.fault(f"{lane.path}: stored appends with a lost response: {dropped}")
             self._dropped[lane.path] = lane.dropped
 
     def _kill_server(self) -> None:
