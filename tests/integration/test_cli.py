@@ -202,7 +202,7 @@ def test_a_damaged_identity_ends_with_65_even_at_first_look(data: Path) -> None:
 def test_a_missing_directory_ends_with_66_and_says_what_to_do(tmp_path: Path) -> None:
     result = doctor("--data", tmp_path / "nowhere")
     assert result.exit_code == 66
-    assert "does not exist; pass the --data" in result.stderr
+    assert "does not exist; pass the same --data" in result.stderr
     assert not (tmp_path / "nowhere").exists()
 
 
