@@ -43,14 +43,14 @@ from semel.wire.headers import print_instant
 @click.option(
     "--dedup",
     type=click.Choice(["on", "off"]),
-    help="Whether the stream recognises duplicates. The default for a fork is its source's"
-    " setting; for other streams, the server's --dedup.",
+    help="Whether the stream recognises repeated appends. The default is the server's --dedup,"
+    " or for a fork, the source's setting.",
 )
 @click.option("--fork-from", type=Path(), help="Create a fork of this stream.")
 @click.option(
     "--fork-offset",
     type=Offset(),
-    help="The fork shares the messages before this offset; default: the tail.",
+    help="The fork shares the source's messages before this offset (default: all messages).",
 )
 @click.option(
     "--fork-sub-offset",
@@ -287,7 +287,7 @@ def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_jso
             raise
         # An error without a status comes from the client. It means that the stream was deleted and
         # created again, so that it has a new incarnation.
-        message = f"{error.message}; run the command again, with --offset -1 for all messages"
+        message = f"{error.message}; to read the new stream, run the command with --offset -1"
         raise CommandRefused(message, EXIT_REFUSED) from error
 
 

@@ -88,7 +88,7 @@ def show_txn_command(client: Client, *, name: str, epoch: int | None, is_json: b
     lines = [f"stream {path}: {_parts(part)}" for path, part in streams.items()]
     lines += [f"stream {path}: deleted" for path in deleted]
     lines += [
-        f"group {group} in {path}: position {to}"
+        f"group {group} in {path}: new position {to}"
         for group, moves in offsets.items()
         for path, to in moves.items()
     ]
@@ -174,7 +174,7 @@ def _pending_line(path: str, move: Mapping[str, Any]) -> str:
 @click.argument("group")
 @path_argument
 @click.argument("offset", type=Offset())
-@click.option("--expect", type=Offset(), help="Set the position only if it is at this offset now.")
+@click.option("--expect", type=Offset(), help="Set the position only if it now equals this offset.")
 @remote
 def set_command(
     client: Client, *, group: str, path: str, offset: str, expect: str | None, is_json: bool

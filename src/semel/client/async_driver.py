@@ -130,7 +130,7 @@ class AsyncConnection(PooledConnection):
 
 
 class AsyncDriver:
-    """Runs flows. It keeps their connections open for later flows."""
+    """Runs the client's calls (flows), and keeps connections open for later calls."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

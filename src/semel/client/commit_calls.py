@@ -1,4 +1,4 @@
-"""The client's calls for sinks, tasks and one-shot commits, as flows without sockets."""
+"""The client's calls for sinks, tasks and one-shot commits, as generators without sockets."""
 
 from base64 import b64encode
 from collections import Counter
@@ -74,12 +74,12 @@ __all__ = [
 
 Version = CommitSink
 _AGAIN: Final = (
-    "repeat the commit with the same producer_id, epoch and seq: the commit is applied only once,"
-    " and `duplicate` in the result shows whether it was applied before"
+    "it is safe to repeat the commit with the same producer_id, epoch and seq; the result has"
+    " duplicate=True if an earlier attempt was applied"
 )
 _VERSION_AGAIN: Final = (
-    "commit the same version again, with the same input: the version is applied only once, and"
-    " `duplicate` in the result shows whether it was applied before"
+    "it is safe to commit the same version again with the same input; the result has"
+    " duplicate=True if an earlier attempt was applied"
 )
 _KNOWN_STREAMS_MAX: Final = 10_000
 
@@ -145,7 +145,7 @@ def commit_parts(
     response = yield from _commit(streams.site, request, _AGAIN, silence_seconds)
     if read_flag(response.headers, "producer-payload-mismatch"):
         raise errors.PayloadMismatch(
-            f"the producer {producer_id} has made a different commit with sequence {seq}",
+            f"the producer {producer_id} has already used sequence {seq} for a different commit",
             status=response.status,
             facts={"producer_seq": seq},
         )
@@ -235,7 +235,7 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     for path, values in parts.appends.items():
         if isinstance(values, str | bytes | Mapping):
             raise TypeError(
-                f"the stream {path} needs a list of values, not a {type(values).__name__}"
+                f"pass a list of values for the stream {path}, not a {type(values).__name__}"
             )
         content_type = yield from streams.calls(path).known_type()
         messages = [_message(value, content_type) for value in values]
@@ -273,7 +273,7 @@ def _require_json(raw: bytes) -> None:
     try:
         msgspec.json.decode(raw, type=Raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"a message was passed as bytes, but they are not JSON: {error}") from None
+        raise ValueError(f"a message was passed as bytes that are not JSON: {error}") from None
 
 
 # ---- tasks of a sink -----------------------------------------------------------------------------
@@ -311,13 +311,13 @@ class TaskCalls:
         self.epoch = response.transaction_epoch
 
     def append(self, calls: StreamCalls, values: Sequence[Any], extras: Extras) -> Flow[Receipt]:
-        """Stage messages with the next sequence. A retry has the same sequence."""
+        """Stage messages with the next sequence number. A retry has the same number."""
         self._require_open()
         append = calls.append(values, self._conditions(), extras)
         return (yield from self._numbered(calls, len(values), append))
 
     def append_batch(self, calls: StreamCalls, body: bytes, count: int) -> Flow[Receipt]:
-        """Stage messages. `body` contains `count` messages in the batch format."""
+        """Stage messages. `body` contains `count` messages in the format of `encode_batch`."""
         self._require_open()
         append = calls.post(BATCH, body, self._conditions())
         return (yield from self._numbered(calls, count, append))
@@ -364,7 +364,7 @@ class TaskCalls:
         if self.is_prepared:
             raise _wrong_state("the task is prepared and accepts no more messages")
         if self._is_indeterminate:
-            raise _wrong_state("an append got no response; abort the task and repeat it")
+            raise _wrong_state("an append got no response. Abort the task and begin a new one")
 
 
 def _wrong_state(state: str) -> errors.InvalidTransactionState:

@@ -72,7 +72,7 @@ class ClientError(SemelError):
     applied: str = NO
 
     def __init_subclass__(cls) -> None:
-        """Set the class's code and advice if the refusal table has an entry for the class."""
+        """Set `code` and `advice` to the class's entries in `_CODES` and `ADVICE`, if any."""
         if "code" not in vars(cls):
             cls.code = _CODES.get(cls.__name__, cls.code)
         cls.advice = ADVICE.get(cls.__name__, cls.advice)
@@ -168,7 +168,7 @@ class StreamNotFound(Refused):
 
 
 class StreamGone(Refused):
-    """The stream was deleted. Its data is kept only because forks still need it."""
+    """The stream was deleted. Forks still need its data, or it was created again."""
 
     code = "stream_gone"
 
@@ -393,7 +393,7 @@ class AppBound(SinkRefused):
 
 
 class VersionForgotten(SinkRefused):
-    """The version is too old. The server no longer retains the version's digests and result."""
+    """The sink's version is too old. The server no longer retains its digests and result."""
 
 
 class KeyReused(Refused):

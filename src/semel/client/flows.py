@@ -35,7 +35,7 @@ _TEMPORARY: Final = frozenset({429, 507})
 
 
 class RetrySafety(Enum):
-    """The effect of a request that the server receives twice."""
+    """What happens if the server receives the same request twice."""
 
     READ = "the request changes nothing"
     REPEATABLE = "the second copy of the request changes nothing"
@@ -234,7 +234,7 @@ def _final_error(error: Failure, kind: RetrySafety, *, was_lost: bool) -> Failur
         )
     if was_lost and error.applied == errors.NO:
         return Indeterminate(
-            f"an earlier attempt got no response; the last attempt failed: {error.message}",
+            f"an earlier attempt got no response, and the last one failed: {error.message}",
             status=error.status,
         )
     return error

@@ -1,4 +1,4 @@
-"""Flows that read and set a group's positions and its pinned step. They use no sockets."""
+"""Calls that get and set a group's positions and pinned step, as generators without sockets."""
 
 import time
 from collections.abc import Callable, Container, Sequence
@@ -155,8 +155,8 @@ def set_known(
 
 def _indeterminate(group: str) -> Indeterminate:
     error = Indeterminate(
-        f"it is unknown whether this call moved the group {group}, because another client has moved"
-        " the group since then"
+        f"it is unknown whether this call set the positions of the group {group}, because another"
+        " client has changed them since then"
     )
     error.advice = "read the positions of the group, and set them again if they are wrong"
     return error
@@ -174,7 +174,7 @@ def _guarded(move: Move, path: str, page: Positions) -> Move:
 
 
 def _is_done(page: Positions, path: str, move: Move) -> bool:
-    """Return True if the move was applied and the group has not been moved since then."""
+    """Return True if the move was applied and the position has not changed since then."""
     assert isinstance(move, tuple)
     _, to, _, version = (*move, None, None)[:4]
     is_next = version is None or page.versions.get(path) in (None, version + 1)
@@ -313,7 +313,7 @@ class GroupReader(PageReader):
         yield from super().begin()
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the next messages, or None at the end. The list can be empty."""
+        """Return the next messages (perhaps none), or None at the end of a closed stream."""
         page = yield from super().next_page()
         self._group_cursor.position.incarnation = self.incarnation
         for message in page or ():

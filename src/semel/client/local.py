@@ -119,7 +119,7 @@ class LocalProcess:
         if line.startswith(_LISTENING):
             return line.removeprefix(_LISTENING).rstrip("\n")
         self.kill()
-        output = (line + self.stderr).strip() or f"nothing was printed in {_START_SECONDS_MAX:g} s"
+        output = (line + self.stderr).strip() or f"no output within {_START_SECONDS_MAX:g} s"
         raise NotStarted(f"semel serve did not start (exit code {process.returncode}): {output}")
 
 

@@ -53,13 +53,13 @@ class KnownPosition:
         return self.offset, to, self.incarnation, self.version
 
     def moved(self, to: int, version: int | None) -> None:
-        """Record that the server has moved the group to `to`."""
+        """Record that the server has moved the position to `to`."""
         self.offset, self.version = to, version
         self.possible_offsets.clear()
 
 
 class _Moved(NamedTuple):
-    """The position to which this client has moved a group, and the stream's incarnation."""
+    """A group's position as this client last set it, and the stream's incarnation."""
 
     offset: int
     version: int | None
@@ -122,7 +122,7 @@ class ReadPosition:
 
 
 class KnownPositions:
-    """The group positions that a client's readers have read, and those that the client has set."""
+    """The group positions that a client has received from the server, and those it has set."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class KnownPositions:
             return ReadPosition(path, start, dict(self._moved.get(path, {})), self.note_read)
 
     def note_server_position(self, name: PositionName, position: KnownPosition) -> None:
-        """Record a position that a reader has read from the server."""
+        """Record a group's position that a reader has received from the server."""
         with self._lock:
             _make_room(self._read)
             self._read[name] = [*self._read.get(name, ()), position][-2:]
@@ -162,7 +162,7 @@ class KnownPositions:
             groups[group] = _Moved(to, version, self._incarnations.get(path))
 
     def incarnation(self, path: str) -> str | None:
-        """Return the last incarnation that a reader has seen for the stream at `path`, or None."""
+        """Return the incarnation that a reader of `path` saw last, or None if no reader saw one."""
         return self._incarnations.get(path)
 
     def find(self, name: PositionName, offset: object) -> KnownPosition:
@@ -185,9 +185,8 @@ class KnownPositions:
             positions = self._read.get(name, [])
             if len(positions) > 1:
                 raise ValueError(
-                    f"several readers of the group {group} in {path} could have returned this"
-                    " offset; use txn.commit_message(message), pass (from, to), or pass the"
-                    " message's next_offset unchanged"
+                    f"the offset is ambiguous, because the group {group} has several readers in"
+                    f" {path}; use txn.commit_message(message), or pass a tuple (from, to)"
                 )
             if positions:
                 return positions[0]
@@ -261,7 +260,7 @@ class MovePlanner:
         return self.plan(group, read), rest
 
     def plan_from(self, name: PositionName, position: KnownPosition, to: int) -> Planned:
-        """Return the planned move of one group in one stream, from `position` to `to`."""
+        """Return the planned move of a group's position in one stream to the offset `to`."""
         return {name[1]: self._from(name, position, to)}
 
     def _plan(self, name: PositionName, move: Move) -> tuple[Move, _Pending]:
@@ -319,7 +318,7 @@ class MovePlanner:
         self._pending.clear()
 
     def dropped(self) -> None:
-        """Record that the commit was not applied, so that no group was moved."""
+        """Discard the accepted moves, because the commit was not applied."""
         self._pending.clear()
 
 

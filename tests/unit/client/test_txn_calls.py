@@ -413,7 +413,7 @@ def test_a_number_that_was_used_for_something_else_is_an_error() -> None:
         200, body, content_type="application/json", **{"producer-payload-mismatch": "true"}
     )
     flow = commit_calls.commit_parts(known(), CommitId("p", 0, 7), Parts(expects={"a": 0}))
-    with pytest.raises(errors.PayloadMismatch, match="different commit with sequence 7"):
+    with pytest.raises(errors.PayloadMismatch, match="used sequence 7 for a different commit"):
         play(flow, told)
 
 

@@ -131,7 +131,7 @@ class AsyncClient:
     # ---- running flows ---------------------------------------------------------------------------
 
     async def run(self, flow: Flow[T], timeout: Timeout = CLIENT_DEFAULT) -> T:
-        """Run a flow and return its result. Raises a SemelError if `timeout` seconds pass first."""
+        """Run a flow (the requests of one call). Raises a SemelError after `timeout` seconds."""
         return await self.driver.run(flow, seconds_of(timeout, self.timeout))
 
     async def run_until_stopped(

@@ -336,7 +336,7 @@ class AsyncStream:
 
 
 class AsyncGroup:
-    """A group of readers. The server stores the group's position in each stream, once it is set."""
+    """Readers that share one position in each stream. The server stores the positions."""
 
     def __init__(self, client: "AsyncClient", name: str) -> None:
         self.name = name

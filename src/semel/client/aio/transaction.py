@@ -1,4 +1,4 @@
-"""Transactions and sinks. A sink is an application that commits each numbered version once."""
+"""Transactions and sinks. A sink commits numbered batches of output ("versions"), each once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -312,7 +312,7 @@ class AsyncSink:
 
 
 class AsyncSinkTask:
-    """One attempt to write a partition of a version. The attribute `calls` is internal."""
+    """One attempt to write a partition of a sink's version. The attribute `calls` is internal."""
 
     def __init__(self, client: "AsyncClient", calls: commit_calls.TaskCalls) -> None:
         self.calls = calls
@@ -361,7 +361,7 @@ class AsyncSinkTask:
     async def append_batch(
         self, path: str, body: bytes, count: int, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> None:
-        """Stage messages. `body` contains `count` messages in the batch format."""
+        """Stage messages. `body` contains `count` messages in the format of `encode_batch`."""
         stream = self._client.known_streams.calls(path)
         await self._client.run(self.calls.append_batch(stream, body, count), timeout)
 

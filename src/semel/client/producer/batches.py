@@ -58,9 +58,9 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
             ),
             (
                 has_epoch or self.is_claiming or has_session,
-                "a producer needs session, epoch or is_claiming=True",
+                "a producer needs session=, epoch= or is_claiming=True",
             ),
-            (self.epoch is None or self.epoch >= 0, "epoch must not be negative"),
+            (self.epoch is None or self.epoch >= 0, "the epoch must not be negative"),
             (
                 self.mode in (DENSE, SPARSE),
                 f"mode must be 'dense' or 'sparse', not {self.mode!r}",

@@ -84,12 +84,12 @@ class Backoff:
 _DONE: Final = frozenset({200, 201, 204})
 _WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _AMBIGUOUS: Final = (
-    "a request with the first batch got no response, and the server does not report the epoch of a"
-    " stored batch; so it is unknown whether this instance or an earlier one stored the batch"
+    "it is unknown whether this instance or an earlier one stored the first batch, because a"
+    " request got no response and the server does not report the epoch of stored batches"
 )
 _FOREIGN: Final = (
-    "the server reports the batch as a duplicate, but this instance has not stored it; an earlier"
-    " instance has probably used the same epoch; pass a higher epoch= after each restart"
+    "an earlier instance has probably used the same epoch, because the server reports a new batch"
+    " as a duplicate; pass a higher epoch= after each restart"
 )
 _NO_SESSIONS: Final = (
     "the server does not support producer sessions; pass epoch= or auto_claim=True to producer()"
@@ -450,6 +450,6 @@ class ProducerCore:
 
 
 def _is_end(error: ClientError, refused: ProducerBatch) -> bool:
-    """Return True if no later batch can be stored, because the refused sequence is missing."""
+    """Return True if later batches cannot be stored, because the refused one is missing."""
     is_definite = isinstance(error, Refused) and error.applied == NO
     return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)

@@ -190,7 +190,7 @@ class Producer(ProducerFacade):
         try:
             self.close(_EXIT_SECONDS)
         except ClientError as error:
-            _log.error("the producer %s was not closed: %s", self.id, error)
+            _log.error("closing the producer %s at process exit failed: %s", self.id, error)
 
     def _report(self, events: list[BatchEvent]) -> None:
         super()._report(events)
