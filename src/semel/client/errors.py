@@ -393,7 +393,7 @@ class AppBound(SinkRefused):
 
 
 class VersionForgotten(SinkRefused):
-    """The sink's version is too old. The server no longer retains its digests and result."""
+    """The sink's version is too old. The server no longer retains the digests and the result."""
 
 
 class KeyReused(Refused):

@@ -260,7 +260,7 @@ class MovePlanner:
         return self.plan(group, read), rest
 
     def plan_from(self, name: PositionName, position: KnownPosition, to: int) -> Planned:
-        """Return the planned move of a group's position in one stream to the offset `to`."""
+        """Return the planned move from `position` to `to`, for the group and stream in `name`."""
         return {name[1]: self._from(name, position, to)}
 
     def _plan(self, name: PositionName, move: Move) -> tuple[Move, _Pending]:

@@ -172,7 +172,7 @@ class AsyncClient:
             after = page.next
 
     async def health(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, Any]:
-        """Return the server's report about its own condition."""
+        """Return the health report. Its `status` is "full" if the disk is full, otherwise "ok"."""
         return await self.run(server_calls.health(self.site), timeout)
 
     async def register_producer(
