@@ -267,7 +267,7 @@ def read_command(
     type=Offset(is_for_reading=True),
     default="now",
     show_default=True,
-    help="Offset to start at; -1 is the beginning, and now is the tail.",
+    help="Offset to start at; -1 is the beginning, and 'now' is the tail.",
 )
 @click.option("--raw", "is_raw", is_flag=True, help="Print the bytes only, without separators.")
 @remote

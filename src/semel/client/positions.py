@@ -185,8 +185,9 @@ class KnownPositions:
             positions = self._read.get(name, [])
             if len(positions) > 1:
                 raise ValueError(
-                    f"the offset is ambiguous, because the group {group} has several readers in"
-                    f" {path}; use txn.commit_message(message), or pass a tuple (from, to)"
+                    "the offset is ambiguous, because this client has several readers of the"
+                    f" group {group} in {path}; use txn.commit_message(message), or pass a"
+                    " tuple (from, to)"
                 )
             if positions:
                 return positions[0]
