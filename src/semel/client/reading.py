@@ -98,7 +98,7 @@ class PageReader:
             yield from self._read_page(None, 200)
 
     def next_page(self) -> Flow[list[Message] | None]:
-        """Return the next messages, or None at the end. The list can be empty."""
+        """Return the next messages, or None if the read has ended. The list can be empty."""
         yield from self.begin()
         if self._is_over:
             return None
@@ -124,7 +124,7 @@ class PageReader:
         incarnation = headers.get("stream-incarnation")
         if self.incarnation is not None and incarnation not in (None, self.incarnation):
             raise errors.StreamGone(
-                f"{self._calls.path} was deleted and created again; the offset is no longer valid"
+                f"stream {self._calls.path} was deleted and created again; read it from the start"
             )
         if self.source is not None and incarnation is not None:
             self.source.incarnation = incarnation
@@ -146,7 +146,7 @@ class PageReader:
         has_moved = page.next_offset != self.offset
         if page.messages and not has_moved:
             raise errors.ProtocolError(
-                f"a read at {self.offset} returned messages, but the next offset is the same"
+                f"the server returned messages, but the next offset is still {self.offset}"
             )
         self.offset, self._cursor = page.next_offset, page.cursor
         self.has_begun = True
@@ -293,7 +293,7 @@ def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
     headers = response.headers
     incarnation = headers.get("stream-incarnation")
     if incarnation is None or normalise(headers.get("content-type", "")) != FRAMES:
-        raise errors.NotSupported("this server does not support the frames format; only semel does")
+        raise errors.NotSupported("this server cannot send messages in semel's frames format")
     next_offset = parse_offset(headers.get("stream-next-offset", ""))
     if next_offset is None:
         raise errors.ProtocolError("the response has no Stream-Next-Offset header")

@@ -185,8 +185,8 @@ class ResponseParser:
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
                 self._refuse(
-                    f"the response has Transfer-Encoding {coding!r}; expected only"
-                    " chunked, and no Content-Length header"
+                    f"the response has Transfer-Encoding {coding!r}; the client"
+                    " accepts only 'chunked', and only without a Content-Length header"
                 )
             self._step = self._take_chunk_size
         elif length is not None:
@@ -293,7 +293,7 @@ class ResponseParser:
         if coding == "identity" or not body:
             return body
         if coding not in ("gzip", "x-gzip"):
-            self._refuse(f"the client did not request Content-Encoding {coding!r}")
+            self._refuse(f"the response has the unsupported Content-Encoding {coding!r}")
         inflater = zlib.decompressobj(_GZIP_WINDOW)
         try:
             plain = inflater.decompress(body, self._body_bytes_max)

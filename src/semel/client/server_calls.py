@@ -1,4 +1,4 @@
-"""Flows that list streams, manage producers, and send operator requests. They use no sockets."""
+"""Calls that list streams, manage producers, and send operator requests. They do no I/O."""
 
 from math import inf
 from typing import Any, Final
@@ -119,7 +119,7 @@ def _require_progress(next_page: Any, after: Any) -> None:
     Without this check, reading the list could continue forever.
     """
     if next_page is not None and after is not None and next_page <= after:
-        raise ProtocolError("the server's next list page does not begin after the current page")
+        raise ProtocolError("the server's list is invalid: the next page is not a later page")
 
 
 # ---- transactions, sinks and groups, for operators -----------------------------------------------
@@ -189,7 +189,7 @@ def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
 
 
 def show_group(site: ServerConfig, group: str) -> Flow[Document]:
-    """Return the group's positions and, under the key `snapshot`, its pinned step or None."""
+    """Return the group's positions. The key `snapshot` contains the pinned step, or None."""
     page = yield from get(site, site.address.target(GROUPS, group, "offsets"), Document)
     target = site.address.target(GROUPS, group, "snapshot")
     return {**page, "snapshot": (yield from pinned_step(site, target, Document))}

@@ -1,4 +1,4 @@
-"""Flows for the calls on a stream. They build requests and interpret responses without sockets."""
+"""The calls on a stream. They build requests and interpret responses, but do no I/O."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -183,8 +183,8 @@ class StreamCalls:
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
-                "it is unknown whether the append was stored: the first attempt got no response,"
-                f" and the server refused the repeat: {error.message}",
+                "it is unknown whether the append was stored. The first attempt got no response."
+                f" The server refused the repeat: {error.message}",
                 status=exchange.response.status,
             )
         raise error

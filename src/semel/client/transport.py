@@ -1,4 +1,4 @@
-"""Code for the sync and the async flow driver: settings, connection pool, random numbers."""
+"""What the sync and async flow drivers share: settings, connection pool, random numbers."""
 
 import os
 import ssl

@@ -56,11 +56,11 @@ _FIND_OUT: Final = (
     "call commit() again (this is safe), or call client.transaction_status({token!r})"
 )
 _DO_AGAIN: Final = (
-    "abort the transaction and run it again; a reader at read_committed skips aborted messages"
+    "abort the transaction and run it again; read_committed readers skip the aborted messages"
 )
 _REFUSED: Final = (
-    "the server has not accepted a group's new position; add the position again, or abort the"
-    " transaction and repeat it with a new tail(group=...)"
+    "the server has not accepted a group's new position; add it again, or abort the"
+    " transaction and start again with a new tail(group=...)"
 )
 _INDETERMINATE: Final = "an append got no response; abort the transaction and repeat it"
 
@@ -82,7 +82,7 @@ class TransactionCalls:
         positions: KnownPositions | None = None,
     ) -> None:
         if kind not in (KIND_INLINE, KIND_STAGED):
-            raise ValueError(f"the kind must be {KIND_INLINE} or {KIND_STAGED}, not {kind!r}")
+            raise ValueError(f"'kind' must be {KIND_INLINE} or {KIND_STAGED}, not {kind!r}")
         self.timeout_ms = round(timeout * 1000)
         if not 0 < self.timeout_ms <= TXN_TIMEOUT_MS_MAX:
             raise ValueError(
@@ -189,7 +189,7 @@ class TransactionCalls:
         yield from self._add(group, self._moving.plan(group, moves))
 
     def add_message(self, message: Message) -> Flow[None]:
-        """On commit, move the position of the message's group past the message."""
+        """Move the group's position past the message when the transaction commits."""
         cursor = cursor_of(message)
         planned = self._moving.plan_from(
             (cursor.group, cursor.path), cursor.position, end_offset_of(message)

@@ -424,7 +424,7 @@ Moves = Mapping[str, Move]
 
 
 def ordinal_of(offset: Offset | None) -> int:
-    """Return an offset as an int, its ordinal. Raises ValueError if `offset` is invalid."""
+    """Convert an offset to its ordinal, an int. Raises ValueError if `offset` is invalid."""
     ordinal = parse_offset(offset) if isinstance(offset, str) else offset
     if not isinstance(ordinal, int) or ordinal < 0:
         raise ValueError(f"{offset!r} is not an offset; use the next_offset of a message")
@@ -432,12 +432,12 @@ def ordinal_of(offset: Offset | None) -> int:
 
 
 def offset_of(offset: Offset | None) -> str:
-    """Return an offset as a str. Raises ValueError if `offset` is invalid."""
+    """Convert an offset to a str. Raises ValueError if `offset` is invalid."""
     return print_offset(ordinal_of(offset))
 
 
 def targets_of(moves: Moves) -> dict[str, Target]:
-    """Convert moves of a group's positions to the form for requests. The keys are paths."""
+    """Convert moves of a group's positions, keyed by path, to the values for a request."""
     return {path: _target_of(move) for path, move in moves.items()}
 
 

@@ -143,7 +143,7 @@ def _put_table(
 
 
 def _slices(names: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the names in short lists. Sorting them all in one step would stall the event loop."""
+    """Yield the names in short lists. Sorting one long list would stall the event loop."""
     names = iter(names)
     while names_slice := list(islice(names, _SORT_MAX)):
         yield names_slice

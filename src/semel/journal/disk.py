@@ -229,7 +229,7 @@ def write_identity(disk: Disk, identity: bytes) -> None:
 def read_identity(disk: Files) -> bytes:
     """Return the identity of a directory.
 
-    Raises CorruptData if the identity file is damaged, or if the directory has a different format.
+    Raises CorruptData if the identity file is damaged, or if the directory has an unknown format.
     Also raises OSError.
     """
     with contextlib.closing(disk.open(IDENTITY_NAME)) as file:
@@ -239,7 +239,7 @@ def read_identity(disk: Files) -> bytes:
         raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
     if not body.startswith(_MAGIC) or body[len(_MAGIC)] != FORMAT_VERSION:
         raise CorruptData(
-            f"the directory has a different format; this semel reads format {FORMAT_VERSION}",
+            f"the format of the directory is unknown; this semel reads format {FORMAT_VERSION}",
             file=IDENTITY_NAME,
         )
     return body[-IDENTITY_BYTES:]

@@ -43,7 +43,7 @@ class IndexBlock(Struct, gc=False, eq=False):
 
     @property
     def offsets(self) -> "array[int]":
-        """The first offset of each frame, relative to `first`."""
+        """The first offset of each frame, counted from the block's `first`."""
         return array("I", self.entries)[::2]
 
     @property

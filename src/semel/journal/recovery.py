@@ -146,7 +146,7 @@ def _discard_unfinished(disk: Disk, name: str) -> None:
     with closing(disk.open(name)) as file:
         data = file.read(0, file.size())
     if segment_lsn(name) != 0 or data.strip(b"\0"):
-        raise CorruptData("the file is missing, but the directory has segments", file=IDENTITY_NAME)
+        raise CorruptData("the identity file is missing, but segments exist", file=IDENTITY_NAME)
     disk.unlink(name)
 
 

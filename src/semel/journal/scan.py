@@ -106,8 +106,8 @@ def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
     for frame in intact_frames(data, at, len(data), segment, seed):
         if frame.watermark > tear.lsn:
             raise CorruptData(
-                f"{tear.reason}, but the later frame at byte {frame.lsn - segment} proves that the"
-                " damaged part had been made durable",
+                f"{tear.reason}, but a later frame, at byte {frame.lsn - segment}, proves that"
+                " the damaged part was durable",
                 file=segment_name(segment),
                 position=at,
             )

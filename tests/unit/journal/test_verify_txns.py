@@ -85,7 +85,7 @@ CASES: list[tuple[str, Plant]] = [
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(77, 0))),
     ),
     (
-        "requires version 1 of a position, but the version is 0",
+        "requires version 1 of a group's position, but the stored version is 0",
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(1, 1))),
     ),
     (
@@ -100,7 +100,7 @@ CASES: list[tuple[str, Plant]] = [
         lambda tables: tables.put("aborted", PAIR_KEY.encode((77, 0)), NUMBER_KEY.encode(1)),
     ),
     (
-        "out of order",
+        "the aborted offsets 99 to 99 are invalid",
         lambda tables: tables.put("aborted", PAIR_KEY.encode((1, 99)), NUMBER_KEY.encode(100)),
     ),
     ("cannot be decoded", lambda tables: tables.put("aborted", b"short", NUMBER_KEY.encode(100))),
@@ -117,7 +117,7 @@ def test_pages_that_do_not_join_and_chunks_that_are_nowhere_are_found() -> None:
     bed = rich_bed()
     key = PAIR_KEY.encode((open_txn(bed), 7))
     found = planted(bed, lambda tables: tables.put("parts", key, parts_at(1 << 40)))
-    assert any("does not follow" in line for line in found)
+    assert any("a block is missing" in line for line in found)
     assert any("no segment contains" in line for line in found)
     assert CHUNK_BYTES == 24
 

@@ -59,7 +59,7 @@ def _check_identity(disk: Files, report: Report) -> int | None:
         return checksum_seed(read_identity(disk))
     except FileNotFoundError:
         report.corrupt(
-            IDENTITY_NAME, None, "the file is missing; frames cannot be checked without this file"
+            IDENTITY_NAME, None, "the identity file is missing; without it, no frame can be checked"
         )
     except CorruptData as error:
         report.corrupt(error.file, error.position, _reason(error))

@@ -190,7 +190,9 @@ class RowCheck:
             tail = tails.pop(key, None)
             if key != NUMBER_KEY.encode(row.number) or row.path in state.by_path:
                 self._corrupt(
-                    "streams", key, f"the row is a second row of stream {row.number} ({row.path})"
+                    "streams",
+                    key,
+                    f"stream {row.number} ({row.path}) has a wrong key or a second row",
                 )
             elif tail is None:
                 self._corrupt("tails", key, "the row is missing or damaged")
@@ -285,7 +287,7 @@ class RowCheck:
             and not (self._stored.is_readable and block.segment + block.positions[-1] >= durable)
         )
         if not is_orderly:
-            self._corrupt("index", key, f"{self._index_label(key)} has entries out of order")
+            self._corrupt("index", key, f"{self._index_label(key)} has invalid entries")
             return None
         return block
 
@@ -362,8 +364,8 @@ class RowCheck:
                     self._corrupt(
                         "transactions",
                         key,
-                        f"the transaction requires version {named.guard} of a position, but the"
-                        f" version is {stored}",
+                        f"the transaction requires version {named.guard} of a group's position,"
+                        f" but the stored version is {stored}",
                     )
 
     def _check_parts(self) -> None:
@@ -381,7 +383,7 @@ class RowCheck:
                 self._corrupt("parts", key, _NO_TXN)
                 continue
             if block != blocks.get(number, 0) or len(row.packed) % CHUNK_BYTES:
-                self._corrupt("parts", key, "the chunk block does not follow the previous block")
+                self._corrupt("parts", key, "a block is missing, or this block has a wrong size")
             blocks[number] = block + 1
             if txn.kind == TXN_STAGED and self._stored.is_readable:
                 for lsn in sorted(lsns_of(row.packed)):
@@ -430,6 +432,6 @@ class RowCheck:
             previous_end = last[1] if last[0] == number else 0
             if not previous_end <= first < end or (stream is not None and end > stream.tail.stable):
                 self._corrupt(
-                    "aborted", key, f"the aborted offsets {first} to {end - 1} are out of order"
+                    "aborted", key, f"the aborted offsets {first} to {end - 1} are invalid"
                 )
             last = (number, end)
