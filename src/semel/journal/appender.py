@@ -142,7 +142,7 @@ class Appender:
 
     @property
     def has_facts(self) -> bool:
-        """True if the open write group contains an event, so that replies must wait for it."""
+        """True if the open write group contains an event. Replies must then wait for the group."""
         return self._group.is_synced
 
     def _fits(self, length: int) -> bool:
