@@ -137,7 +137,7 @@ class JournalWriter:
         self.sync_count += 1
 
     def _roll(self, part: SegmentPart) -> None:
-        """Begin the next segment. The spare file becomes the file of this segment."""
+        """Begin the next segment. Its file is the spare file, which is renamed."""
         self._sync()  # all earlier frames must be durable before the rename
         first_lsn = part.segment
         name = segment_name(first_lsn)

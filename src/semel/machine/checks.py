@@ -75,7 +75,7 @@ def check_stream(state: State, stream: Stream, command: Append) -> Outcome | Non
 
 
 def check_content(stream: Stream, command: Append) -> Outcome | None:
-    """Return a refusal if the append's Stream-Seq, expected tail or body is not accepted."""
+    """Return a refusal if the append's Stream-Seq, expected tail or body is wrong, else None."""
     tail = stream.tail
     last = tail.stream_seq
     # Comparing the strings is the same as comparing their bytes, because UTF-8 preserves the order

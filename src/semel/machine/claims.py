@@ -56,7 +56,7 @@ from semel.model.outcomes import (
 
 
 def decide_claim(state: State, stream: Stream, command: ClaimProducer) -> Decision:
-    """Decide a claim. A claim fences the previous instance and reports the last stored append."""
+    """Decide a claim, which fences a producer's older instances and reports its last append."""
     if stream.tail.dedup_from is None:
         return Decision(DedupOff())
     registered = state.registry.get(command.producer_id)

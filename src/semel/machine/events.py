@@ -67,7 +67,7 @@ class PositionsNamed(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ChunkStaged(Struct, frozen=True, gc=False, array_like=True):
-    """A chunk of a staged transaction. Its messages are in the section and have no offsets yet."""
+    """A chunk is staged. Its messages are in the frame's section and have no offsets yet."""
 
     txn: int
     seq: int

@@ -124,7 +124,7 @@ def push_after_first(ring: bytes, packed: bytes, limit: int) -> bytes:
 
 
 def is_between(ring: bytes, seq: int, limit: int) -> bool:
-    """Return True if a sequence belongs to a receipt that `push_after_first` has dropped."""
+    """Return True if the ring is full and `seq` is between its first two receipts."""
     if receipts_of(ring) < max(limit, 2):
         return False
     return unpack_receipt(ring, 0).last_seq < seq < unpack_receipt(ring, 1).first_seq
@@ -187,7 +187,7 @@ def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) 
 
 
 def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
-    """Return True in the common case: the append has the next sequence and the epoch of `row`."""
+    """Return True if the append simply continues `row`, with its epoch and the next sequence."""
     return (
         tag.first_seq == row.last_seq + 1
         and tag.epoch == row.epoch

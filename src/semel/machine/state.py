@@ -340,7 +340,7 @@ def find_producer(stream: Stream, producer_id: str) -> ProducerRow | None:
 
 
 def add_fork(source: Stream, number: int) -> None:
-    """Record that stream `number` reads from `source`."""
+    """Record that the stream with this number is a fork of `source`."""
     source.forks = source.forks or set()
     source.forks.add(number)
 
@@ -397,7 +397,7 @@ def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
 
 
 def owner_key(owner: Owner) -> OwnerKey:
-    """Return the part of an owner that identifies its producer or sink."""
+    """Return (True, producer id) or (False, sink id) for the owner of a transaction."""
     if isinstance(owner, ProducerOwner):
         return True, owner.id
     return False, owner.app
@@ -435,7 +435,7 @@ def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> 
 
 
 def add_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
-    """Record that a transaction names a position."""
+    """Record that a transaction names a position, which its commit will move."""
     index_stream(state.by_number[named.stream], txn_number)
     state.named.setdefault(named.group, {}).setdefault(named.stream, set()).add(txn_number)
 

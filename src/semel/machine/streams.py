@@ -250,7 +250,7 @@ def decide_delete(_state: State, stream: Stream, _command: Delete) -> Decision:
 
 
 def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
-    """Return the decision on a `Trim`. The head never moves back, or past the stable offset."""
+    """Decide a `Trim`. The head only moves forward, and at most to the stable offset."""
     tail = stream.tail
     if command.before > tail.tail:
         return Decision(OffsetBeyondTail(tail.tail))

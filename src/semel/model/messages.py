@@ -65,7 +65,7 @@ _encode_headers: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Columns(NamedTuple):
-    """The bytes of each column. A column that is missing from the block is empty."""
+    """The columns of a block of extras, still encoded. A missing column is empty."""
 
     timestamps: memoryview
     key_lengths: memoryview

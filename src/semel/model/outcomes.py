@@ -16,7 +16,7 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 class Refusal(Outcome, frozen=True, gc=False):
-    """An outcome that says that no part of the command was applied."""
+    """The command is refused. No part of it was applied."""
 
 
 # ---- done ----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Claimed(Outcome, frozen=True, gc=False):
 
 
 class Forgotten(Outcome, frozen=True, gc=False):
-    """The stream's row for the producer is dropped. If the producer expired, a tombstone stays."""
+    """The stream's row for the producer is dropped or, by `ExpireProducer`, marked as expired."""
 
 
 # ---- refused: the request ------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from semel.model.messages import Header, headers_of, keys_of, split_messages, ti
 
 
 class SliceProducer(Struct, frozen=True, gc=False):
-    """The producer of an append. Its sequence numbers are for the whole append, not the slice."""
+    """The producer of an append, and the sequences of the whole append, not only of the slice."""
 
     id: str
     epoch: int

@@ -270,12 +270,12 @@ def make_engine(name: str, graph: Graph, **options: Any) -> Executor:
     except ModuleNotFoundError as error:
         raise GraphError(
             graph.id,
-            [f"the engine {name} needs the package {error.name}; " + install_advice("'.[spark]'")],
+            [f"the {name} engine needs the package {error.name}; " + install_advice("'.[spark]'")],
         ) from error
     values = {key: value for key, value in options.items() if value is not None}
     if values and name == LOCAL:
         raise GraphError(
             graph.id,
-            [f"the local engine does not support {' and '.join(values)}; add --engine spark"],
+            [f"these options need --engine spark: {' and '.join(values)}"],
         )
     return make(**values)

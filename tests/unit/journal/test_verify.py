@@ -415,7 +415,7 @@ def test_a_sealed_segment_listed_as_open_is_a_note() -> None:
     assert report.is_sound
     (note,) = report.findings
     assert (note.file, note.is_note) == (segment_name(first), True)
-    assert "lists this segment as open" in note.message
+    assert "still lists this segment as open" in note.message
 
 
 def test_every_flip_in_the_written_journal_is_noticed(directory: Directory) -> None:

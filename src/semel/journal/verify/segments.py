@@ -147,8 +147,8 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 None,
-                "the checkpoint lists this segment as open, although a later segment exists;"
-                " no data is lost, but the disk space of this segment will never be freed",
+                "the checkpoint still lists this segment as open, so its disk space will never"
+                " be freed; no data is lost",
             )
         elif self._stored.is_readable:
             return following
@@ -165,8 +165,7 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 None,
-                "the checkpoint no longer needs this segment;"
-                " the server removes the segment at the next start",
+                "this segment is no longer needed; the server will remove it at the next start",
             )
         return [first for first in firsts if first not in dead]
 
@@ -297,8 +296,8 @@ class SegmentCheck:
             self._report.note(
                 segment_name(first),
                 at,
-                f"the journal has a torn tail here: {tear.reason}; the next start of the server"
-                f" removes {rest} bytes (nothing shows that these bytes were durable)",
+                f"the journal has a torn tail here ({tear.reason}). At the next start, the server"
+                f" will remove these {rest} bytes. Nothing shows that they were durable",
             )
         return True
 
@@ -306,11 +305,11 @@ class SegmentCheck:
         if frame is not None:
             follows = f"the next intact frame is at byte {frame.lsn - first}"
         elif end != OPEN_END:
-            follows = f"no intact frame follows up to byte {end - first}, where the segment ends"
+            follows = f"no intact frame follows before byte {end - first}, where the segment ends"
         else:
             follows = "no intact frame follows"
         if self._stored.is_readable and tear.lsn < self._stored.position.lsn:
-            follows += "; the checkpoint proves that the damaged part had been made durable"
+            follows += "; the checkpoint proves that the damaged bytes were once durable"
         self._report.corrupt(segment_name(first), tear.lsn - first, f"{tear.reason}; {follows}")
 
     def _check_frame(self, frame: Frame, first: int) -> None:

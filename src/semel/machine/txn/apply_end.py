@@ -152,7 +152,7 @@ def _forget_rows(state: State, txn: Txn) -> None:
 
 
 def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int) -> Effects:
-    """Apply a decision frame."""
+    """Apply a decision frame: end transactions, give their chunks offsets, and move positions."""
     is_one_shot = event.sink is not None or (
         event.producer is not None and event.producer.seq is not None
     )

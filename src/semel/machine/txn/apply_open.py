@@ -143,7 +143,7 @@ def _note_block(state: State, txn: Txn, block: int) -> None:
 
 
 def apply_prepared(state: State, event: TxnPrepared, _sections: Sections, time_ms: int) -> None:
-    """Prepare a transaction. From now on it holds the positions that it names."""
+    """Prepare a transaction. Until it ends, it holds the positions that it names."""
     txn = state.by_txn[event.txn]
     row = replace(txn.row, is_prepared=True, deadline_ms=None, touched_ms=time_ms)
     _set_row(state, txn, row)
