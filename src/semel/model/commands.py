@@ -366,7 +366,7 @@ class FenceTxn(TxnCall, frozen=True, gc=False):
 
 
 class ExpireTxn(Struct, frozen=True, gc=False):
-    """Abort a transaction that is past its deadline or, if a sink owns it, was idle for too long."""
+    """Abort a transaction that is past its deadline or, if a sink owns it, was idle too long."""
 
     now_ms: int
     id: str
