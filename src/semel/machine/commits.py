@@ -67,7 +67,7 @@ from semel.model.outcomes_txn import (
 
 
 def decide_commit(state: State, command: Commit) -> Decision:
-    """Decide a one-shot commit. All its parts are applied together, or the commit is refused."""
+    """Decide a one-shot commit. All its parts are applied, or none is."""
     sink = command.sink
     early = _check_producer(state, command) if sink is None else check_version(state, sink)
     if early is not None:
