@@ -128,7 +128,7 @@ def test_a_bad_graph_is_refused_with_every_mistake(served: Served, tmp_path: Pat
     )
     for command in ("graph", "run"):
         words = served.refused(64, command, str(file))
-        assert "  - a: the processor has in_= and alts=" in words
+        assert "  - a: the processor has both in_= and alts=" in words
         assert "  - b: the processor has no out=" in words
         assert "semel: the graph 'bad' cannot run" in words
 

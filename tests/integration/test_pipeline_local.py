@@ -511,7 +511,7 @@ def test_a_pin_from_elsewhere_stops_the_processor(place: Place) -> None:
     graph.stream("p", in_=path, out=place.path("out"))(same)
     with Runner(graph, available_now=True, at=pinning(place, path, 1, 2)) as runner:
         assert runner.wait(PATIENCE_SECONDS)
-        assert "another instance has pinned step" in runner.stopped["p"]
+        assert "which another instance has pinned, does not start" in runner.stopped["p"]
     run(graph)
     assert place.read("out") == [1, 2, 3]
 

@@ -145,8 +145,8 @@ def _move(
         moved = connection.execute(tables.format(_MOVE_SQL, hash=hash, attempts=listed))
         if moved.rowcount != count:
             raise RuntimeError(
-                f"the staging table has only {moved.rowcount} of {count} rows, because some rows"
-                " were deleted; the target table is unchanged; run the step again"
+                f"the staging table has only {moved.rowcount} of {count} rows, because some were"
+                " deleted. The target table is unchanged; run the step again"
             )
     connection.execute(tables.format(_CLEAR_SQL, hash=hash))
     return is_new

@@ -76,7 +76,7 @@ def offsets_record(processor: str, before: Outputs) -> dict[str, Any]:
 
 
 def printed_ranges(ranges: Iterable[Range]) -> list[tuple[str, str, str, str]]:
-    """Return ranges as they are stored in a record: (stream, incarnation, first, next offset)."""
+    """Return each range as a record has it: (stream, incarnation, first offset, next offset)."""
     return [(r.stream, r.incarnation, print_offset(r.start), print_offset(r.to)) for r in ranges]
 
 

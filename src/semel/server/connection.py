@@ -274,7 +274,7 @@ class ServerConnection(asyncio.Protocol):
             raise HttpRefused(503, "overloaded", "too many request bodies wait to be stored")
 
     def _is_overfull(self) -> bool:
-        """Return True if the next request must wait. Return False while a body is arriving."""
+        """Return True if reading must pause until responses are sent. It never pauses in a body."""
         if self._body is not None:
             return False
         return (

@@ -71,7 +71,7 @@ class PrefixLines(dict[int, bytes]):
 
 
 class PrefixCache:
-    """The first lines of all responses of a listener. `turn` must be called every second."""
+    """The status lines, Date and constant headers of responses. Call `turn` every second."""
 
     def __init__(self, clock: Clock) -> None:
         self.plain: Final = PrefixLines(CONSTANT_LINES)
@@ -165,7 +165,7 @@ class ConnectionOutput:
         self.uncount()
 
     def _count(self, size: int) -> None:
-        """If the transport's buffer has bytes, count them, but at least `size`, as unread."""
+        """If the transport's buffer has bytes, count them, or `size` if that is more, as unread."""
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if unread and more > 0:

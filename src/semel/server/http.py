@@ -163,7 +163,7 @@ def malformed(message: str) -> HttpRefused:
 
 def internal_error() -> HttpRefused:
     """Return the error for a request whose handler raised an exception."""
-    return HttpRefused(500, "internal_error", "the server has a bug; see the server's log")
+    return HttpRefused(500, "internal_error", "the server failed during this request; see its log")
 
 
 def problem(refused: HttpRefused) -> Response:

@@ -1,4 +1,4 @@
-"""The limits on each HTTP connection and on all together (see `docs/reference/limits.md`)."""
+"""The limits on one HTTP connection, and on all connections (see `docs/reference/limits.md`)."""
 
 import resource
 from math import inf

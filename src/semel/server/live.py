@@ -37,7 +37,7 @@ class Live:
             reader.finish()
 
     def cursor(self, previous: int | None) -> int:
-        """Return the read cursor for a response. `previous` is the one in the request, or None."""
+        """Return the read cursor for a response. `previous` is the request's cursor, or None."""
         clock = self.engine.clock
         jitter_s = 1
         if previous is not None:
@@ -148,7 +148,7 @@ class LongPoll(LiveRead):
         super().read()
 
     def take(self, outcome: Outcome) -> None:
-        """Respond with messages or an error, or if no more messages can come. Otherwise wait."""
+        """Respond if there are messages or an error, or if the stream has ended. Otherwise wait."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):

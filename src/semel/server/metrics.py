@@ -105,7 +105,7 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
         ),
     )
     return [
-        ("producers", "gauge", "Producers in all streams, without expired producers.", producers),
+        ("producers", "gauge", "Producers that have not expired, in all streams.", producers),
         ("gaps_held", "gauge", "Appends that are held until earlier appends arrive.", gaps_held),
         *((f"producer_{name}_total", "counter", text, value) for name, text, value in totals),
         # Two of these metrics are repeated under the names that other servers of this protocol use.
@@ -140,7 +140,7 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
         ),
         (
             "stable_lag_offsets",
-            "The largest distance between the stable offset and the tail of a stream.",
+            "The largest number of offsets from a stream's stable offset to its tail.",
             figures.stable_lag,
         ),
         (

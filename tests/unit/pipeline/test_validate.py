@@ -37,7 +37,7 @@ def test_a_good_graph_has_no_complaints() -> None:
     [
         (
             with_stream(in_="a", alts=["b", "c"], out="d"),
-            "p: the processor has in_= and alts=; use in_ for a join",
+            "p: the processor has both in_= and alts=; use in_= to join",
         ),
         (with_stream(out="d"), "p: the processor reads no stream; set one stream with in_="),
         (with_stream(in_="a"), "p: the processor has no out=; if it writes to no stream"),
@@ -55,7 +55,7 @@ def test_a_good_graph_has_no_complaints() -> None:
             with_stream(in_="a//b", out="d"),
             "p: the processor has the invalid stream 'a//b': the stream's path",
         ),
-        (with_stream(in_="a\ud800", out="d"), "but UTF-8 cannot encode this name"),
+        (with_stream(in_="a\ud800", out="d"), "a name that UTF-8 cannot encode"),
         (
             with_stream(in_="a", out={"x": 5}),
             "p: the processor has the stream 5; expected a string",
@@ -66,9 +66,9 @@ def test_a_good_graph_has_no_complaints() -> None:
         ),
         (
             with_stream(in_="a", out="d", types={"z": "t"}),
-            "p: types= has the key 'z', but the processor's inputs are",
+            "p: types= has the unknown key 'z'; the inputs are: ",
         ),
-        (with_stream(in_="a", out="d", topics={"z": "t"}), "p: topics= has the key 'z'"),
+        (with_stream(in_="a", out="d", topics={"z": "t"}), "p: topics= has the unknown key 'z'"),
         (
             with_stream(in_="a", out="d", graph_errors="x//"),
             "the graph has the invalid stream 'x//'",
@@ -104,14 +104,15 @@ def test_an_id_that_cannot_name_a_group_is_refused() -> None:
 def test_a_cycle_is_refused_and_shown() -> None:
     graph = chain(("p", ["a"], "b"), ("q", ["b"], "c"), ("r", ["c"], "a"))
     (complaint,) = complaints(graph)
-    assert "these processors form a cycle" in complaint
-    assert sorted(complaint.split(": ")[2].split(";")[0].split(" -> ")[1:]) == ["p", "q", "r"]
+    names, _, rest = complaint.partition(": the processors ")[2].partition(" form a cycle;")
+    assert rest
+    assert sorted(names.split(" -> ")[1:]) == ["p", "q", "r"]
 
 
 def test_a_cycle_through_the_error_stream_is_refused() -> None:
     graph = Graph("g", errors="a")
     graph.stream("p", in_="a", out="b")(same)
-    assert "cycle: p -> p" in complaints(graph)[0]
+    assert "the processors p -> p form a cycle" in complaints(graph)[0]
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -168,24 +169,25 @@ ALTS = {"alts": ["a", "b"], "out": "c"}
         (nothing, STREAM, "the function must have the parameters (message), not ()"),
         (two, STREAM, "the function must have the parameters (message), not (a, b)"),
         (keyword_needed, STREAM, "the function must have the parameters (message), not (a, b)"),
-        (same, JOIN, "the inputs of this join are named (left, right)"),
+        (same, JOIN, "use the keys of in_= as parameters: (left, right)"),
         (
             two,
             JOIN,
-            "has the parameters (a, b), but the inputs of this join are named (left, right)",
+            "the parameters (a, b) do not match the inputs of this join; use the keys of in_="
+            " as parameters: (left, right)",
         ),
         (two, ALTS, "must have the parameters (message) or (message, binding), not (a, b)"),
         (asynchronous, STREAM, "the function is async"),
-        ("text", STREAM, "the function 'text' is not callable"),
+        ("text", STREAM, "'text' is not callable; pass a function"),
         (type, STREAM, "Python cannot read the parameters of <class 'type'>; wrap the function"),
         (mixed, JOIN, "annotated with different types"),
-        (batch, ALTS, "an Arrow batch can mix inputs"),
+        (batch, ALTS, "an Arrow batch can have messages of several inputs"),
         (batches, {**JOIN, "types": "t"}, "a join of Arrow batches cannot have filters"),
         (same, {**STREAM, "stateful": True}, "a stateful processor must take a DataFrame"),
         (
             frame,
             {**STREAM, "stateful": True, "strategy": "at-most-once"},
-            "a stateful processor must be exactly-once",
+            "a stateful processor cannot be at-most-once",
         ),
     ],
 )

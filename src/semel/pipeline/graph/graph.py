@@ -211,7 +211,7 @@ class Graph:
         options = {name: described.get(name) for name in ("url", "errors")}
         for name, value in options.items():
             if not _is_text(value):
-                raise GraphError(id, [f"the graph's {name} is {value!r}; expected a string"])
+                raise GraphError(id, [f"the graph's {name!r} is {value!r}; expected a string"])
         graph = cls(id, **options, strategy=described.get("strategy", EXACTLY_ONCE))
         _refuse_unknown(id, "the graph", described, _GRAPH)
         processors = described.get("processors", ())
@@ -240,8 +240,8 @@ def _problems(graph: Graph) -> Iterator[str]:
     circle = topology.cycle(graph) if len(counts) == len(graph.processors) else None
     if circle is not None:
         yield (
-            f"{circle[0]}: these processors form a cycle: {' -> '.join(circle)};"
-            " let one processor write to a different stream, or move a processor to another graph"
+            f"{circle[0]}: the processors {' -> '.join(circle)} form a cycle;"
+            " let one of them write to a different stream, or move one to another graph"
         )
 
 
@@ -335,10 +335,10 @@ def _processor(graph: str, described: Mapping[str, Any]) -> Processor:
     _refuse_unknown(graph, id, described, _PROCESSOR)
     for key, (is_valid, expected) in _SHAPES.items():
         if key in described and not is_valid(described[key]):
-            raise GraphError(graph, [f"{id}: {key} is {described[key]!r}; expected {expected}"])
+            raise GraphError(graph, [f"{id}: {key!r} is {described[key]!r}; expected {expected}"])
     role = described.get("role") or _role(described)
     if role not in tuple(Role):
-        raise GraphError(graph, [f"{id}: role is {role!r}; expected source, stream or sink"])
+        raise GraphError(graph, [f"{id}: 'role' is {role!r}; use 'source', 'stream' or 'sink'"])
     return declared(
         id,
         Role(role),
@@ -367,7 +367,7 @@ def _function(graph: str, name: str, value: Any) -> Any:
     module, colon, path = str(value).partition(":")
     if not (isinstance(value, str) and colon and module and path):
         raise GraphError(
-            graph, [f"{name}: fn is {value!r}; expected a function or a string 'module:name'"]
+            graph, [f"{name}: 'fn' is {value!r}; expected a function or a string 'module:name'"]
         )
     try:
         return reduce(getattr, path.split("."), import_module(module))

@@ -204,7 +204,7 @@ def takes_binding(function: Callable[..., Any]) -> bool:
 def _signature_problems(processor: Processor) -> Iterator[str]:
     function: Any = processor.function
     if not callable(function):
-        yield f"the function {function!r} is not callable; pass a function"
+        yield f"{function!r} is not callable; pass a function"
         return
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         yield "the function is async, but a processor cannot run async functions; use a plain def"
@@ -241,8 +241,8 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
         ):
             names = ", ".join(processor.inputs)
             yield (
-                f"the function has the parameters {_listed(parameters)}, but the inputs of this"
-                f" join are named ({names}); use the keys of in_={{name: stream}} as parameters"
+                f"the parameters {_listed(parameters)} do not match the inputs of this join;"
+                f" use the keys of in_= as parameters: ({names})"
             )
             return
     elif not _takes(parameters, 1) and not (
@@ -309,7 +309,7 @@ def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
         for binding in accepted:
             if binding not in processor.inputs:
                 inputs = ", ".join(processor.inputs) or "none"
-                yield f"{name}= has the key {binding!r}, but the processor's inputs are: {inputs}"
+                yield f"{name}= has the unknown key {binding!r}; the inputs are: {inputs}"
     if complaints:
         return  # the function cannot be checked against invalid streams
     complaints = list(_signature_problems(processor))
@@ -334,7 +334,7 @@ def path_problems(what: str, path: object) -> Iterator[str]:
     try:
         checked = stream_path(stream_url("", path))
     except UnicodeEncodeError:
-        yield f"{what} has the stream {path!r}, but UTF-8 cannot encode this name"
+        yield f"{what} has the stream {path!r}, a name that UTF-8 cannot encode"
         return
     if isinstance(checked, Problem):
         yield f"{what} has the invalid stream {path!r}: {checked.message}"
@@ -347,7 +347,7 @@ def _role_problems(processor: Processor) -> Iterator[str]:
         if len(processor.outputs) != 1:
             yield "a source must write to exactly one stream, for example out='orders'"
     elif processor.in_.streams and processor.alts.streams:
-        yield "the processor has in_= and alts=; use in_ for a join, or alts for alternatives"
+        yield "the processor has both in_= and alts=; use in_= to join, or alts= to merge streams"
     elif not processor.inputs:
         yield "the processor reads no stream; set one stream with in_= or several with alts="
     if processor.role is Role.STREAM and not processor.outputs:
@@ -375,7 +375,7 @@ def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
 def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
     kind = kind_of(processor)
     if processor.stateful and graph.strategy_of(processor) == AT_MOST_ONCE:
-        yield "a stateful processor must be exactly-once; remove stateful=True or the strategy"
+        yield "a stateful processor cannot be at-most-once; use exactly-once or stateful=False"
     if processor.stateful and kind is not FunctionKind.DATAFRAME:
         yield "a stateful processor must take a DataFrame; annotate the parameter with DataFrame"
     if kind is not FunctionKind.ARROW:
@@ -386,4 +386,4 @@ def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
             " processor, or use a function that takes messages"
         )
     if takes_binding(processor.function):
-        yield "an Arrow batch can mix inputs, so it has no binding; remove the parameter `binding`"
+        yield "remove the parameter 'binding'; an Arrow batch can have messages of several inputs"

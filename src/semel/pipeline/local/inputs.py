@@ -1,4 +1,4 @@
-"""Classes that read a processor's inputs ahead, wait for messages, and plan steps."""
+"""Classes that read a processor's inputs in advance, wait for messages, and plan steps."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -68,7 +68,7 @@ class Feed:
 
     @property
     def is_at_end(self) -> bool:
-        """True if the last response reached the tail of the stream or the limit."""
+        """True if the last response reached the stream's tail or the offset at which to stop."""
         return self._reader.is_at_end or self._reached >= self._limit
 
     @property
@@ -159,7 +159,7 @@ class EndFeed(Feed):
         info = self.info()
         if info.incarnation != self.incarnation:
             raise StreamGone(
-                f"stream {self.path} was deleted and created again; restart to read the new stream"
+                f"stream {self.path} was deleted and created again; start the run again to read it"
             )
         end = parse_offset(info.stable_offset or "") or 0
         self._end = int(min(end, self._limit))

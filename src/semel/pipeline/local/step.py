@@ -131,8 +131,8 @@ class StepLoop:
             return
         if not self._is_uncommitted(step):
             raise self._running.stopped(
-                f"another instance has pinned step {step.number}, but this step does not start at"
-                " the group's positions; stop all other instances, then start this processor again"
+                f"step {step.number}, which another instance has pinned, does not start at the"
+                " group's positions; stop all other instances, then start this processor again"
             )
         self.carry_out(step, lambda: self._read(step))
 
@@ -197,7 +197,7 @@ class StepLoop:
     def _on_restart(self, step: Step) -> str:
         """Return the part of an error message that says what a restart will do with this step."""
         if self._is_at_most_once:
-            return "this step is lost, because it is at-most-once; a restart runs the next step"
+            return "this step is lost, because an at-most-once processor never repeats a step"
         return f"a restart repeats the step from its beginning, with the same hash {step.hash}"
 
     def _commit(

@@ -107,7 +107,7 @@ class SparkEngine:
     def _complaints(self, processor: Processor) -> Iterator[str]:
         kind, function = kind_of(processor), processor.function
         if kind is FunctionKind.DATAFRAME and processor.is_alternatives and takes_binding(function):
-            yield "remove the parameter `binding`; use the column `stream` of the DataFrame instead"
+            yield "remove the parameter 'binding'; use the column 'stream' of the DataFrame instead"
         if processor.stateful and (processor.types or processor.topics):
             yield (
                 "a stateful processor cannot have types= or topics=; filter the DataFrame in the"
@@ -279,8 +279,8 @@ def unsendable(function: Callable[..., Any]) -> str | None:
         _pickle.dumps(function)
     except Exception as error:  # noqa: BLE001 - the user's objects can raise anything
         return (
-            f"the function cannot be sent to Spark's workers: {type(error).__name__}: {error};"
-            " create the objects that the function needs inside the function"
+            f"the function cannot be sent to Spark's workers: {type(error).__name__}: {error}."
+            " Create the objects that the function needs inside the function"
         )
     return None
 

@@ -96,7 +96,7 @@ def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapp
 
 
 def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame) -> Tagger:
-    """Return a Tagger for the rows of `frame`. Raises EngineFailed if the columns are wrong."""
+    """Return a Tagger for `frame`. Raises EngineFailed if its columns cannot form messages."""
     tagger = Tagger(evaluation, path, tuple(frame.columns))
     complaint = tagger.complaint()
     if complaint is not None:
@@ -150,7 +150,7 @@ class QueryLoop:
             self._watch(self._start())
         except (PySparkException, EngineFailed) as error:
             raise running.stopped(
-                f"the Spark query failed: {error_text(error)}; a restart continues from the Spark"
+                f"the Spark query failed: {error_text(error)}. A restart continues from the Spark"
                 f" checkpoint {self._checkpoint}"
             ) from error
 
@@ -199,7 +199,7 @@ class QueryLoop:
         return frame.select(*FRAME_NAMES)
 
     def _note(self, query: StreamingQuery) -> None:
-        """Update the gauge and the positions on the server from the query's progress."""
+        """Copy the query's progress to the gauge, and its positions to the group on the server."""
         gauge = self._running.gauge
         new = [batch for batch in query.recentProgress if batch["batchId"] > self._last_batch]
         if not new:

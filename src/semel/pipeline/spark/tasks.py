@@ -82,11 +82,11 @@ class Tagger(Struct, frozen=True):
         """Return why rows with these columns cannot become messages, or None if they can."""
         if ERROR in self.names and not set(ORIGIN) <= set(self.names):
             return (
-                f"a DataFrame with the column {ERROR} also needs the columns"
-                f" {' and '.join(ORIGIN)} of the input, to identify the failed message"
+                f"a DataFrame with the column {ERROR!r} also needs the input's columns"
+                f" {' and '.join(ORIGIN)}, to identify the failed message"
             )
         if not self._message_names:
-            return f"the DataFrame has no column for the message; add {VALUE} or another column"
+            return f"the DataFrame has no column for the message; add {VALUE!r} or another column"
         return None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
