@@ -271,7 +271,7 @@ class Runner:
         return StepLoop(running, self._executor, inputs)
 
     def _is_ending(self, above: Iterable[str]) -> bool:
-        """Return True if the run is draining and all processors in `above` have ended or stopped."""
+        """Return True if the run drains and all processors in `above` have ended or stopped."""
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 
