@@ -51,12 +51,12 @@ class FaultProxy(LoopResource):
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """The URL to which clients connect."""
         return f"http://{_HOST}:{self.port}"
 
     @property
     def target(self) -> str:
-        """The address of the server."""
+        """The URL of the server to which the proxy forwards requests."""
         return self._wires.target
 
     @target.setter

@@ -141,7 +141,7 @@ class ProxySession:
         return ProxiedExchange(next(self._wires.numbers), head.method, request, len(head.data))
 
     async def _carry_out(self, exchange: ProxiedExchange) -> bool:
-        """Carry out the action of a request. Return True if more requests can follow it."""
+        """Carry out the action of a request. Return True if the client can send more requests."""
         if exchange.action not in (Action.PASS, Action.DELAY):
             await self._all_responded()
         match exchange.action:

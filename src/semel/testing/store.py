@@ -254,7 +254,7 @@ class VirtualStore(FaultyStorage):
             raise system_error(errno.EBADF)
 
     def _commit(self, tables: Mapping[str, _Table], changed_count: int, *, is_full: bool) -> None:
-        """Replace the tables. The transaction ends even if this raises an error."""
+        """Replace the tables of the store. The transaction ends even if this raises an error."""
         self._writer = None
         if is_full:
             raise StoreFull("virtual store: no room")

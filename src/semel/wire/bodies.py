@@ -288,7 +288,7 @@ def _take_extras(body: bytes, at: int) -> tuple[bytes, int]:
     size, at = _take(body, at, U32.size)
     extras, at = _take(body, at, U32.unpack(size)[0])
     if not extras:
-        raise BadFormat("a flag says that extras follow, but there are no extras")
+        raise BadFormat("a flag says that keys, headers or timestamps follow, but there are none")
     return extras, at
 
 

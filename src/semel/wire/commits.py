@@ -64,7 +64,7 @@ TypeOf = Callable[[str], str | None]
 _NO_ARRAY: Final = "the field 'messages' must be an array"
 _NO_TEXT: Final = 'a message of this stream must be a string or {"base64": "..."}'
 _UNCHECKED: Final = (
-    "this version is already committed; the batches cannot be compared without input digests"
+    "this version was already committed; this request has no effect (no input digests to compare)"
 )
 _MISMATCH: Final = (
     "this producer_seq was already used for a different commit; this request has no effect"
@@ -148,7 +148,7 @@ def _read_texts(raw: bytes) -> Batch | str:
     if not count:
         return EMPTY_ARRAY
     if count > BATCH_MESSAGES_MAX:
-        return f"a batch has more than {BATCH_MESSAGES_MAX} messages"
+        return f"a batch can have at most {BATCH_MESSAGES_MAX} messages"
     if not all(messages):
         return "a message is empty"
     lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""

@@ -350,8 +350,8 @@ def _parse_ours(
     has_name = _ID in headers or (is_sparse and fresh_id is not None)
     if not (has_instance and has_name and _SEQ in headers):
         raise _incomplete(
-            "send Producer-Id, Producer-Seq, and at least one of these headers:"
-            " Producer-Epoch, Producer-Session, Producer-Mode: sparse"
+            "send Producer-Id, Producer-Seq, and at least one of Producer-Epoch, Producer-Session"
+            " and 'Producer-Mode: sparse'"
         )
     if fresh_id is not None and _ID not in headers:
         name = fresh_id()

@@ -85,7 +85,7 @@ def _split(body: bytes, parsed: bytes) -> Batch | str | None:
     if not raws:
         return None
     if len(raws) > BATCH_MESSAGES_MAX:
-        return f"a batch has more than {BATCH_MESSAGES_MAX} messages"
+        return f"a batch can have at most {BATCH_MESSAGES_MAX} messages"
     return _batch_of(body, raws if body is parsed else _originals(body, parsed, raws))
 
 
@@ -171,7 +171,7 @@ def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
     except msgspec.DecodeError as error:
         reason = str(error)
         if _is_json_without_surrogates(body):
-            reason = "a string contains the escape of a lone surrogate"
+            reason = "a string contains an escaped lone surrogate"
     raise bad_request("bad_body", f"the body is not valid for this request: {reason}")
 
 
@@ -190,7 +190,7 @@ def read_offset(value: Offset, field: str) -> int:
     """
     ordinal = parse_offset(value) if isinstance(value, str) else value
     if ordinal is None or not 0 <= ordinal <= NUMBER_MAX:
-        message = f"{field} must be an offset or an integer"
+        message = f"'{field}' must be an offset or an integer"
         raise bad_request("invalid_offset", message, field=field)
     return ordinal
 
@@ -202,6 +202,6 @@ def check_name(value: str, field: str, bytes_max: int) -> str:
     be able to contain them.
     """
     if not (0 < len(value) <= bytes_max and value.isascii() and value.isprintable()):
-        message = f"{field} must have 1 to {bytes_max} printable ASCII characters"
+        message = f"'{field}' must have 1 to {bytes_max} printable ASCII characters"
         raise bad_request("invalid_request", message, field=field)
     return value

@@ -147,11 +147,11 @@ def parse_query(
         if name not in names:
             continue
         if name in parameters:
-            raise bad_request("invalid_query", f"{name} must be sent only once", field=name)
+            raise bad_request("invalid_query", f"'{name}' must be sent only once", field=name)
         parameters[name] = _decode(raw_value)
     for name in required:
         if name not in parameters:
-            raise bad_request("invalid_query", f"{name} is required", field=name)
+            raise bad_request("invalid_query", f"'{name}' is required", field=name)
     return parameters
 
 
@@ -173,7 +173,7 @@ def read_choice(
     """
     value = parameters.get(name, default)
     if value not in choices:
-        raise bad_request("invalid_query", f"{name} must be {' or '.join(choices)}", field=name)
+        raise bad_request("invalid_query", f"'{name}' must be {' or '.join(choices)}", field=name)
     return value
 
 
@@ -185,5 +185,5 @@ def read_limit(text: str | None) -> int:
     if text is None:
         return LIMIT_DEFAULT
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= LIMIT_MAX):
-        raise bad_request("invalid_query", f"limit must be from 1 to {LIMIT_MAX}", field="limit")
+        raise bad_request("invalid_query", f"'limit' must be from 1 to {LIMIT_MAX}", field="limit")
     return int(text)

@@ -82,7 +82,7 @@ def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer:
     """Parse a claim: the stream, the producer, and the session that takes over the producer."""
     claim = _read_body(headers, body, ClaimRequest, '{"stream", "producer_id", "session"}')
     if claim.mode not in _MODES:
-        raise bad_request("bad_body", "mode must be dense or sparse", field="mode")
+        raise bad_request("bad_body", "'mode' must be 'dense' or 'sparse'", field="mode")
     name = check_text(claim.producer_id, "producer-id", PRODUCER_ID_BYTES_MAX)
     session = check_text(claim.session, "producer-session", SESSION_BYTES_MAX)
     return ClaimProducer(claim.stream, now_ms, name, session, claim.mode)

@@ -15,24 +15,24 @@ from semel.wire.refusal_table_txn import TXN_REFUSALS
 
 # Messages for the invalid fields for which the default message is not specific enough.
 _WRONG_FIELDS: Final = {
-    "kind": "kind must be inline or staged; for a sink, kind must be staged",
+    "kind": "'kind' must be 'inline' or 'staged'; for a sink, it must be 'staged'",
     "close": "an append in a transaction cannot close the stream",
     "idempotency_key": "Idempotency-Key cannot be combined with a producer or a transaction",
     "producer": (
-        "an append in an inline transaction needs a producer with an epoch, in dense mode; an"
-        " append in a staged transaction must not have a producer; a one-shot commit needs"
-        " producer_id, producer_epoch and producer_seq, or a sink"
+        "an append in an inline transaction needs a producer in dense mode with an epoch. An"
+        " append in a staged transaction must not have a producer. A one-shot commit needs"
+        " either a sink, or producer_id, producer_epoch and producer_seq"
     ),
     "producer_cursor": (
-        "an append in a transaction cannot have Producer-Cursor; add positions to the transaction"
+        "Producer-Cursor is not allowed in a transaction; add positions to the transaction instead"
     ),
     "if_match": "an append in a staged transaction cannot have If-Match",
-    "stream_seq": "stream_seq is empty or too long, or is not allowed in a staged transaction",
+    "stream_seq": "stream_seq is empty, or too long, or was sent in a staged transaction",
     "transaction_seq": "an append in a staged transaction needs Transaction-Seq",
     "transactions": "the request lists a transaction twice, or with an invalid id or epoch",
     "positions": (
-        "the positions have one of these faults: the list is empty or too long; an offset or a"
-        " version is out of range; two entries move the same position"
+        "the list of positions is empty or too long, moves a position twice, or has an offset"
+        " or a version that is out of range"
     ),
     "commit": "the commit is empty, or one of its lists has more than 1,000 entries",
 }
@@ -42,7 +42,7 @@ def _wrong_field(outcome: Any) -> str:
     field = outcome.field
     return _WRONG_FIELDS.get(
         field,
-        f"the value of {field} is empty, too long, out of range, not a string, or not allowed in"
+        f"the value of '{field}' is empty, too long, out of range, not a string, or not allowed in"
         " this request",
     )
 
@@ -135,7 +135,7 @@ REFUSALS: Final = (
         message="the offset is before the head of the stream; earlier messages were trimmed",
         error="OffsetTrimmed",
         advice="start at the offset `head`; the messages before `head` are lost",
-        cli="start at the head of the stream, or use --offset -1",
+        cli="start at the head of the stream (to read from there, use --offset -1)",
     ),
     Entry(
         "sub_offset_invalid",
@@ -185,7 +185,7 @@ REFUSALS: Final = (
         "session_conflict",
         403,
         outcome="SessionConflict",
-        message="a different instance uses this epoch, or the claim's session has already written",
+        message="a different instance uses this epoch, or the session of the claim is not new",
         error="ProducerFenced",
     ),
     Entry(
@@ -215,7 +215,7 @@ REFUSALS: Final = (
         "dedup_off",
         409,
         outcome="DedupOff",
-        message="a stream that does not recognise duplicates has no producers to claim",
+        message="the stream does not recognise duplicates, so its producers cannot be claimed",
     ),
     Entry(
         "producer_mode_conflict",

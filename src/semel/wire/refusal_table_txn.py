@@ -42,8 +42,8 @@ _POSITION_CONFLICTS: Final = {
         " to this transaction; abort the transaction and continue reading at that offset"
     ),
     "deleted": (
-        "the stream {0.path} was deleted after the position of the group {0.group} in this stream"
-        " was added to the transaction; abort the transaction"
+        "the stream {0.path}, in which this transaction moves the position of the group"
+        " {0.group}, was deleted; abort the transaction"
     ),
 }
 
@@ -147,7 +147,7 @@ TXN_REFUSALS: Final = (
         "offset_unstable",
         409,
         outcome="OffsetUnstable",
-        message="a pending transaction has messages before this offset",
+        message="the offset is not stable: a pending transaction has messages before it",
         names={"stable": "stable_offset"},
         error="OffsetUnstable",
         advice="use an offset up to stable_offset, or wait until the transaction has ended",
@@ -157,8 +157,8 @@ TXN_REFUSALS: Final = (
         409,
         outcome="BranchIncomplete",
         message=(
-            "the transaction {0.id} has {0.chunks} chunks with {0.messages} messages; either the"
-            " request has different numbers, or the transaction is not prepared"
+            "the request does not match the transaction {0.id}, or the transaction is not"
+            " prepared; it has {0.chunks} chunks with {0.messages} messages"
         ),
         names={"id": "transaction_id"},
         error="BranchIncomplete",
@@ -216,8 +216,8 @@ TXN_REFUSALS: Final = (
         409,
         outcome="CheckpointDiverged",
         message=(
-            "the sink has already committed versions up to {0.last_version}, with an input that"
-            " differs from this request's input or cannot be compared with it"
+            "the sink has committed this version or the version before it with a different input,"
+            " or the inputs cannot be compared; the last committed version is {0.last_version}"
         ),
         error="CheckpointDiverged",
         advice="find out which checkpoint is right; if yours is right, use `semel sinks rebind`",
@@ -251,7 +251,7 @@ TXN_REFUSALS: Final = (
         "snapshot_conflict",
         409,
         outcome="SnapshotConflict",
-        message="the group has pinned step {0.number}; only this or the next step can be pinned",
+        message="step {0.number} of the group is pinned; only that step or the next can be pinned",
     ),
     Entry(
         "incarnation_conflict",

@@ -235,7 +235,7 @@ def test_position_what_was_prepared_is_refused() -> None:
     prepared.aborted()
     anomaly = only(story.check(end=0))
     assert anomaly.text == (
-        "transaction a (staged, aborted) was prepared, but was refused later because of a position"
+        "transaction a (staged, aborted) was refused after its prepare because of a group's position"
     )
 
 
@@ -263,7 +263,7 @@ def test_position_a_group_was_moved_while_another_one_held_it(is_set: bool) -> N
     meanwhile = "the position was set to 0" if is_set else processed
     assert first == Anomaly(
         "position",
-        "transaction a (staged, committed) was prepared and held group g in in, but meanwhile"
+        "while prepared transaction a (staged, committed) held group g's position in in,"
         f" {meanwhile}",
         ("a",) if is_set else ("a", "b"),
     )
@@ -277,8 +277,8 @@ def test_position_a_commit_after_the_end_of_its_stream() -> None:
     late.committed()
     anomaly = only(story.check("a"))
     assert anomaly.text == (
-        "transaction a (staged, committed) processed 0 to 3 of in (in-0) for group g; the commit"
-        " was sent after the stream was deleted"
+        "transaction a (staged, committed) processed 0 to 3 of in (in-0) for group g, but that"
+        " stream was deleted before the commit"
     )
 
 

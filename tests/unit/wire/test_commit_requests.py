@@ -169,9 +169,9 @@ def test_a_body_without_a_bottom_is_refused() -> None:
     [
         (
             rb'{"appends": [{"stream": "j", "messages": ["\ud800"]}]}',
-            "the escape of a lone surrogate",
+            "an escaped lone surrogate",
         ),
-        (rb'{"producer_id": "\ud800x"}', "the escape of a lone surrogate"),
+        (rb'{"producer_id": "\ud800x"}', "an escaped lone surrogate"),
         (rb'{"appends": "\ud83d\ude00"}', "Expected `array`"),
         (rb'{"producer_id": "\ud83d\ude00', "truncated"),
         (b'{"producer_id": "x', "truncated"),

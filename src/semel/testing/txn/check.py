@@ -222,7 +222,7 @@ def _first_unread(facts: HistoryFacts, read: TransactionRead) -> int:
 
 
 def _is_partly_read(facts: HistoryFacts, read: TransactionRead, sent: Sent) -> bool:
-    """Return True if `read` reached the first message of any append of `sent.transaction`."""
+    """Return True if `sent.transaction` has a message in this stream before the end of `read`."""
     numbers = facts.numbers.get(read.stream, {})
     return any(
         numbers.get(append.values[0], read.end) < read.end
@@ -279,7 +279,7 @@ def _check_values(facts: HistoryFacts, logs: Log, isolation: str) -> Iterator[An
             if sent is None:
                 yield Anomaly("never_sent", f"{where}, but was never sent to this stream")
             elif value in seen:
-                text = f"{where} and occurs twice, but {name_of(sent.transaction)} sent it once"
+                text = f"{where} and also occurs earlier; {name_of(sent.transaction)} sent it once"
                 yield Anomaly("duplicate", text, (sent.transaction.id,))
             seen.add(value)
 
@@ -342,7 +342,7 @@ def _check_position(
         return
     for later in committed:
         if later.decide_at is not None and later.decide_at > facts.ended_by[last]:
-            text = f"{here}, where {name} moved it, but {name_of(later)} moved it later"
+            text = f"{here}, where {name} moved it, but {name_of(later)} then moved it away"
             yield Anomaly("torn", text, (id, later.id))
             return
 
@@ -422,7 +422,7 @@ def _check_own(facts: HistoryFacts, transaction: RecordedTransaction) -> Iterato
             last[append.stream] = (number, value)
             if number != before + 1 and not (transaction.is_inline and number > before):
                 text = (
-                    f"{append.stream} has messages in a wrong order: {name_of(transaction)}"
-                    f" appended {earlier!r} (message {before}) before {value!r} (message {number})"
+                    f"{append.stream} has messages in the wrong places: {name_of(transaction)}"
+                    f" appended {earlier!r} (message {before}), then {value!r} (message {number})"
                 )
                 yield Anomaly("order", text, (transaction.id,))

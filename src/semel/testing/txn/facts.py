@@ -131,7 +131,7 @@ def name_of(transaction: RecordedTransaction) -> str:
 
 
 def _numbers(log: Sequence[Hashable]) -> dict[Hashable, int]:
-    """Return a mapping from each value to the number of its first occurrence."""
+    """Return a mapping from each value to the index of its first occurrence in `log`."""
     return {value: number for number, value in reversed([*enumerate(log)])}
 
 

@@ -74,7 +74,7 @@ class Dependencies:
         self._cuts = dict(zip(self._cut_ends, cuts, strict=True))
 
     def edges(self) -> Iterator[Edge]:
-        """Yield all edges. Every call yields the same edges."""
+        """Yield all edges of the dependency graph. Every call yields the same edges."""
         yield from self._in_transactions()
         yield from self._of_readers()
         yield from self._between_messages()
@@ -88,7 +88,7 @@ class Dependencies:
         return node >= self._first_cut
 
     def name(self, node: int) -> str:
-        """Describe a node for the text of an anomaly. The node must be an operation, not a cut."""
+        """Describe a node for an anomaly's text. The node must not be a cut (a stream's state)."""
         if node >= self._reads:
             return _name_of_read(self._facts.history.reads[node - self._reads])
         number = self._number_of(node)
@@ -385,7 +385,7 @@ def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> An
 
 
 def _lines(dependencies: Dependencies, edges: Sequence[Edge]) -> Iterator[str]:
-    """Yield one sentence for each edge, or for several edges if only cuts are between them."""
+    """Yield a sentence for each edge. Edges that meet at a cut (a stream's state) share one."""
     into: Edge | None = None
     for edge in edges:
         into = into or edge

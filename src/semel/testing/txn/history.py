@@ -198,7 +198,7 @@ class RecordedTransaction(Struct, eq=False):
             self.ranges[group, stream] = TransactionRange(start, to, incarnation)
 
     def prepare(self) -> None:
-        """Record that the prepare is about to be sent."""
+        """Record that the prepare request is about to be sent."""
         self.prepare_at = self.clock()
 
     def prepared(self) -> None:
@@ -209,7 +209,7 @@ class RecordedTransaction(Struct, eq=False):
         self.prepared_at = self.clock()
 
     def decide(self) -> None:
-        """Record that the commit is about to be sent. Only the first call has an effect."""
+        """Record that the commit request is about to be sent. Only the first call has an effect."""
         if self.decide_at is None:
             self.decide_at = self.clock()
 

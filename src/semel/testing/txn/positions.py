@@ -63,7 +63,7 @@ class ChainStep(NamedTuple):
 
     @property
     def is_hold(self) -> bool:
-        """True if the transaction was prepared, and held the position from `high` to `low`."""
+        """True for a prepared transaction. It held the position from time `high` to time `low`."""
         return self.high < self.low
 
 
@@ -102,7 +102,7 @@ class _State(NamedTuple):
 
 
 class Chain:
-    """All steps of a group in one incarnation of a stream, and the search for their order."""
+    """All moves of a group's position in a stream's incarnation, and the search for their order."""
 
     def __init__(self, steps: Iterable[ChainStep], end: int | None) -> None:
         """Prepare the search. `end` is the group's position after all steps, or None if unknown."""
@@ -155,7 +155,7 @@ class Chain:
                     stack.append(following)
             if len(seen) > _STATES_MAX:
                 raise ValueError(
-                    "too many changes of one position have no response, so the check is impossible"
+                    "too many changes of a group's position have no response; it cannot be checked"
                 )
         return deepest
 
@@ -234,7 +234,7 @@ class Chain:
                 yield self._timed[index]
 
     def _missing(self, state: _State) -> list[int]:
-        """Return the indexes in `_loose` of steps that certainly happened but are not ordered."""
+        """Return the indexes in `_loose` of steps that surely happened but are not ordered yet."""
         every = enumerate(self._loose)
         return [n for n, step in every if step.is_sure and not state.loose >> n & 1]
 
@@ -310,7 +310,7 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
     """Check that a prepared transaction was not refused later because of a group's position."""
     prepared_at, refused_at = transaction.prepared_at, transaction.refused_at
     if prepared_at is not None and refused_at is not None and refused_at >= prepared_at:
-        text = f"{name_of(transaction)} was prepared, but was refused later because of a position"
+        text = f"{name_of(transaction)} was refused after its prepare because of a group's position"
         yield Anomaly("position", text, (transaction.id,))
 
 
@@ -335,7 +335,7 @@ def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
                 path = _path(stream, processed.incarnation)
                 text = (
                     f"{name_of(transaction)} processed {processed.start} to {processed.to} of"
-                    f" {path} for group {group}; the commit was sent after the stream was deleted"
+                    f" {path} for group {group}, but that stream was deleted before the commit"
                 )
                 yield Anomaly("position", text, (transaction.id,))
 
@@ -402,7 +402,7 @@ def _anomaly(name: _Name, stuck: Stuck) -> Anomaly:
     ids = _ids(last, step, *stuck.inside)
     if stuck.inside:
         others = ", ".join(map(_made, stuck.inside))
-        text = f"{_who(step)} was prepared and held group {group} in {path}, but meanwhile {others}"
+        text = f"while prepared {_who(step)} held group {group}'s position in {path}, {others}"
         return Anomaly("position", text, ids)
     reason = "where every group begins" if last is None else f"where {_who(last)} moved it"
     where = f"group {group} was at {stuck.position} in {path}, {reason}"
