@@ -62,7 +62,7 @@ class BadFormat(ValueError):
 
 
 class Frames(Struct, frozen=True):
-    """The decoded body of a read in the frames format."""
+    """The decoded body of a response to a read, in the frames format."""
 
     content_type: str
     slices: list[Slice]

@@ -261,7 +261,7 @@ REFUSALS: Final = (
         "batch_overlap",
         409,
         outcome="BatchOverlap",
-        message="only a part of this range of sequences is already stored",
+        message="this range of sequences overlaps a stored range but is not equal to it",
         error="BatchOverlap",
         advice="repeat each request with the same range of sequences as the first time",
     ),

@@ -235,7 +235,8 @@ def test_position_what_was_prepared_is_refused() -> None:
     prepared.aborted()
     anomaly = only(story.check(end=0))
     assert anomaly.text == (
-        "transaction a (staged, aborted) was refused after its prepare because of a group's position"
+        "transaction a (staged, aborted) was refused after its prepare because of a group's"
+        " position"
     )
 
 
