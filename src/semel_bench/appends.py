@@ -64,7 +64,7 @@ _BARE: Final = "bare limit"
 
 
 async def measure_append(harness: Harness) -> list[Figure]:
-    """Measure other servers, a `BareServer`, and semel with and without producer headers."""
+    """Measure small appends to semel, with and without producer headers, and to other servers."""
     options = harness.options
     with harness.scratch() as folder, ExitStack() as stack:
         sides = await _append_sides(harness, folder, stack)
@@ -129,7 +129,7 @@ def _append_costs(rounds: Rounds) -> list[Figure]:
         Figure("CPU, producer headers", produced, "us"),
         Figure("additional CPU with producer headers", produced - plain, "us", at_most(3)),
         Figure(
-            "CPU with and without producer headers",
+            "CPU, producer headers, ratio to plain",
             *(produced, "us", ratio_at_most(1.15), ratio(produced, plain), "plain"),
         ),
         *(

@@ -47,7 +47,7 @@ Latencies = list[float]
 
 
 async def measure_client(harness: Harness) -> list[Figure]:
-    """Measure `Client` and `AsyncClient`, compared with the same requests on a plain socket."""
+    """Measure the latency of appends by `Client`, by `AsyncClient` and through a plain socket."""
     options = harness.options
     seconds = options.round_seconds / 3
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -177,7 +177,7 @@ _PIPELINED_STREAM: Final = "pipelined"
 
 
 async def measure_pipelined(harness: Harness) -> list[Figure]:
-    """Measure a producer with one or five batches in flight. A round trip takes 10 ms."""
+    """Measure a producer with one batch in flight, and with five. A round trip takes 10 ms."""
     options = harness.options
     count = max(20, options.scaled(250))
     with (
@@ -222,7 +222,7 @@ _OUT: Final = "pipeline-out"
 
 
 async def measure_pipeline(harness: Harness) -> list[Figure]:
-    """Measure a graph on the local engine, and on Spark if Spark is installed."""
+    """Measure a processing graph in this process, and on Spark if Spark is installed."""
     options = harness.options
     steps = options.scaled(300)
     with harness.scratch() as folder, semel_server(folder) as semel, ExitStack() as stack:

@@ -43,7 +43,7 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.command("bench")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
-    "--quick", "is_quick", is_flag=True, help="Use small sizes, only to try the benchmarks."
+    "--quick", "is_quick", is_flag=True, help="Use little data, only to test the benchmarks."
 )
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures to this JSON file.")
 @click.option("--svg", "svg_file", type=_FILE, help="Also draw the figures in this SVG file.")
@@ -72,7 +72,7 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
     default=2.0,
     show_default=True,
     type=click.FloatRange(min=0.0, min_open=True),
-    help="Size of the history that `restart` builds, in GiB.",
+    help="Amount of data that `restart` writes, in GiB.",
 )
 @click.option(
     "--streams",
@@ -96,7 +96,7 @@ def command(
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         raise click.UsageError(
-            f"no such benchmark: {', '.join(unknown)}; the benchmarks are {', '.join(BENCHMARKS)}"
+            f"unknown benchmark {', '.join(unknown)}; choose from {', '.join(BENCHMARKS)}"
         )
     if not sys.platform.startswith("linux"):
         raise CommandRefused(
@@ -108,7 +108,7 @@ def command(
     kind = file_system(options.directory)
     if kind in {"tmpfs", "ramfs"}:
         click.echo(
-            f"{options.directory} is not on a disk ({kind}); choose a disk with --dir", err=True
+            f"{options.directory} is in memory ({kind}); use --dir to measure a disk", err=True
         )
     _run(names or tuple(BENCHMARKS), Harness(options), json_file, svg_file)
 

@@ -46,7 +46,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def history_gib(self) -> float:
-        """The size of the history that `restart` builds, in GiB."""
+        """The amount of data that `restart` writes, in GiB."""
         return self.pick(self.gib, min(self.gib, 0.02))
 
     @property
@@ -55,11 +55,11 @@ class Options(Struct, frozen=True, kw_only=True):
         return self.pick(self.streams, min(self.streams, 1_000))
 
     def pick(self, full: T, quick: T) -> T:
-        """Return `full`, or `quick` in a quick run."""
+        """Return `quick` in a quick run, and `full` in any other run."""
         return quick if self.is_quick else full
 
     def scaled(self, count: int) -> int:
-        """Return `count`, or a fiftieth of `count` (but at least 2) in a quick run."""
+        """Return `count`. In a quick run, return a fiftieth of it, but at least 2."""
         return self.pick(count, max(2, count // 50))
 
 
@@ -104,7 +104,7 @@ async def interleave(
 
 
 def file_system(directory: str) -> str:
-    """Return the type of the file system that contains a directory, or "unknown"."""
+    """Return the type of a directory's file system; "unknown" if no mount is found for it."""
     path = os.path.realpath(directory) + "/"
     mounts = map(str.split, Path("/proc/self/mounts").read_text().splitlines())
     kinds = {mount.rstrip("/") + "/": kind for _, mount, kind, *_ in mounts}
@@ -115,7 +115,7 @@ def file_system(directory: str) -> str:
 
 
 class Target(Struct, frozen=True):
-    """A bound for a figure. `of` says whether the bound applies to the figure's value or ratio."""
+    """A bound for a figure. The field `of` says what is bounded: the value or the ratio."""
 
     sense: Literal[">=", "<="]
     bound: float

@@ -140,7 +140,7 @@ def plain_appends(names: list[str], body: bytes, content_type: str = BYTES) -> S
 
 
 def produced_appends(names: list[str], producer: str, body: bytes) -> Source:
-    """Return an endless source of appends from a dense producer to each stream in turn."""
+    """Return an endless source of appends to each stream in turn, with producer headers."""
     fields = (f"Producer-Id: {producer}", "Producer-Epoch: 0")
     heads = [_body_head(stream_url(name), BYTES, len(body), *fields) for name in names]
     starts = [head + b"Producer-Seq: " for head in heads]

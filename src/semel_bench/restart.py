@@ -85,7 +85,7 @@ class Reopened(Struct, frozen=True, kw_only=True):
 
 
 async def measure_restart(harness: Harness) -> list[Figure]:
-    """Measure how much time and memory it takes to open the directory after a kill or a close."""
+    """Measure the time and memory to open a directory after a kill and after a normal close."""
     return await asyncio.to_thread(_measure, harness)
 
 
@@ -198,7 +198,7 @@ def _append_of(number: int, streams: int, now_ms: int) -> Append:
 
 
 async def build(data: str, options: Options) -> Extent:
-    """Write the history and return its size. Each new segment starts a checkpoint."""
+    """Write the test data and return its size. A checkpoint starts with each new segment."""
     settings = options.pick(
         Settings(checkpoint_interval_ms=_NEVER_MS), Settings(4 * MIB, 0, _NEVER_MS)
     )

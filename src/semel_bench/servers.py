@@ -228,7 +228,7 @@ def semel_server(folder: str) -> AbstractContextManager[Process]:
 
 
 def bare_server(directory: str | None) -> AbstractContextManager[Process]:
-    """Return a context manager that runs a `BareServer`. Without `directory`, it writes nothing."""
+    """Return a context manager that runs a `BareServer`, without files if `directory` is None."""
     arguments = [] if directory is None else [directory]
     return _running("bare", [sys.executable, "-m", "semel_bench.servers", *arguments])
 
@@ -240,7 +240,7 @@ def node_server(directory: str, node_modules: str) -> AbstractContextManager[Pro
     """
     node = shutil.which("node")
     if node is None:
-        raise Unavailable("Node reference server: the program node is not on the PATH")
+        raise Unavailable("Node reference server: the program 'node' is not on the PATH")
     if not (Path(node_modules) / _NODE_PACKAGE).is_dir():
         raise Unavailable(f"Node reference server: {_NODE_PACKAGE} is not in {node_modules}")
     os.makedirs(directory, exist_ok=True)
@@ -259,7 +259,7 @@ def redis_server(directory: str) -> AbstractContextManager[Process]:
     """
     redis = shutil.which("redis-server")
     if redis is None:
-        raise Unavailable("Redis Streams: the program redis-server is not on the PATH")
+        raise Unavailable("Redis Streams: the program 'redis-server' is not on the PATH")
     os.makedirs(directory, exist_ok=True)
     with socket.socket() as probe:
         probe.bind((HOST, 0))

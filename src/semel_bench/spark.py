@@ -184,7 +184,7 @@ class _Spark(Struct, frozen=True):
     thread: Executor
 
     def side(self, query: Query) -> Side[Run]:
-        """Return a function for `interleave` that runs the query."""
+        """Return a function that runs the query, to be passed to `interleave`."""
         return partial(self.run, query)
 
     async def run(self, query: Query) -> Run:

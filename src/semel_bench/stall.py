@@ -45,7 +45,7 @@ class Gaps(Struct):
     net: list[float] = field(default_factory=list)
 
     def add(self, gap_s: float, waited_s: float) -> None:
-        """Add one gap. `waited_s` is how long threads waited for a core during the gap."""
+        """Add a delay of `gap_s`. Meanwhile, threads waited for a core for `waited_s` in total."""
         self.seen.append(max(gap_s, 0.0))
         self.net.append(max(gap_s - waited_s, 0.0))
 
@@ -88,9 +88,9 @@ async def _stall(path: str, streams: int, checkpoints: int, per_second: int) -> 
     return [
         Figure("streams, all dirty", streams, ""),
         Figure("checkpoint duration", median(durations), "s"),
-        *_gap_figures("gap without checkpoint", ticker.quiet),
-        *_gap_figures("gap during checkpoint", ticker.steady, at_most(20)),
-        *_gap_figures("gap during checkpoint, single appends", ticker.trickle, at_most(20)),
+        *_gap_figures("loop delay without checkpoint", ticker.quiet),
+        *_gap_figures("loop delay during checkpoint", ticker.steady, at_most(20)),
+        *_gap_figures("loop delay during checkpoint, single appends", ticker.trickle, at_most(20)),
         *(Figure(f"{k} max", max(v, default=0.0) * 1e3, "ms") for k, v in parts.items()),
     ]
 
@@ -134,7 +134,7 @@ async def _checkpoint(engine: Engine, parts: Times) -> float:
 
 @contextmanager
 def _timed_collections(parts: Times) -> Iterator[None]:
-    """Add the duration of each full garbage collection during the block to `parts`."""
+    """During the block, add the duration of each full garbage collection to `parts`."""
     parts["full collection"] = []
     began = 0.0
 
@@ -201,7 +201,7 @@ class Ticker:
         self._pump = pump
 
     async def run(self) -> None:
-        """Record gaps until cancelled."""
+        """Record the delay of each wake-up until cancelled."""
         last = seen_in = time.perf_counter()
         waits = CoreWaits()
         while True:
@@ -237,7 +237,7 @@ class CoreWaits:
         return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._fds)
 
     def since_last(self) -> float:
-        """Return how many seconds threads waited since the last call (at first: since creation)."""
+        """Return the seconds that threads waited since the previous call (first call: creation)."""
         last_ns, self._last_ns = self._last_ns, self._total_ns()
         return (self._last_ns - last_ns) / 1e9
 

@@ -26,9 +26,9 @@ POSITIVE = {
     "stall": [
         "streams, all dirty",
         "checkpoint duration",
-        "gap without checkpoint max",
-        "gap during checkpoint max",
-        "gap during checkpoint, single appends max",
+        "loop delay without checkpoint max",
+        "loop delay during checkpoint max",
+        "loop delay during checkpoint, single appends max",
         "cut() max",
     ],
     "restart": [
@@ -94,4 +94,4 @@ def test_a_kill_leaves_a_tail_to_replay_and_a_close_leaves_none(report: dict[str
 def test_an_unknown_benchmark_is_refused() -> None:
     done = run("speed")
     assert done.returncode == 64
-    assert "no such benchmark: speed" in done.stderr
+    assert "unknown benchmark speed; choose from" in done.stderr

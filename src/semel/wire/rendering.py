@@ -1,4 +1,4 @@
-"""Defines `Response` and the headers of every response, and builds the errors for refusals."""
+"""Defines `Response`, the headers of every response, and the error response for each refusal."""
 
 import zlib
 from collections.abc import Mapping
@@ -171,7 +171,7 @@ _WORTH_A_RETRY: Final = (
 def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
     """Return the error response for a refusal.
 
-    `is_x` means that the request used the X-Producer-* dialect.
+    If `is_x` is True, producer headers have other names, such as X-Current-Epoch.
     """
     if isinstance(outcome, txn_out.StreamRefused):
         return _of_stream(outcome)

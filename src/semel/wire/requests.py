@@ -275,9 +275,7 @@ def _read_expiry(headers: Headers) -> tuple[int | None, int | None]:
 def _read_stream_type(headers: Headers) -> str | None:
     content_type = read_content_type(headers)
     if content_type is not None and normalise(content_type) == BATCH:
-        raise bad_header(
-            "content-type", "cannot be a transfer format; send the media type of the messages"
-        )
+        raise bad_header("content-type", "must be the media type of the messages, not of a batch")
     return content_type
 
 
@@ -342,7 +340,7 @@ class ReadRequest(Struct, frozen=True, gc=False):
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
-    """Parse a read. Repeated headers are allowed, because the headers of a read contain lists."""
+    """Parse a read request. A header can be repeated, because its value can be a list."""
     parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
@@ -368,7 +366,7 @@ def _read_offset(text: str | None) -> tuple[int | None, bool]:
         return None, True
     offset = parse_offset(text)
     if offset is None:
-        message = "the parameter 'offset' must be -1, now, or an offset that this server returned"
+        message = "the parameter 'offset' must be -1, 'now' or an offset that this server returned"
         raise bad_request("invalid_offset", message, field="offset")
     return offset, False
 

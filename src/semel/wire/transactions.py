@@ -108,7 +108,7 @@ def _read_owner(request: BeginRequest) -> Owner:
     if sink is not None and producer_id is None:
         return SinkOwner(sink.app, sink.version, sink.partition)
     if sink is not None or producer_id is None or epoch is None:
-        message = "the request must contain either producer_id and producer_epoch, or sink"
+        message = "the request must contain either 'sink', or producer_id and producer_epoch"
         raise bad_request("invalid_request", message, field="producer_id")
     return ProducerOwner(producer_id, epoch)
 
@@ -189,7 +189,7 @@ def _read_number(parameters: Mapping[str, str], name: str) -> int | None:
     value = parameters.get(name)
     number = None if value is None else to_number(value)
     if value is not None and number is None:
-        raise bad_request("invalid_query", f"the parameter {name} must be a number", field=name)
+        raise bad_request("invalid_query", f"the parameter {name!r} must be a number", field=name)
     return number
 
 

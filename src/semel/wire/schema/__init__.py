@@ -14,7 +14,7 @@ from msgspec import Struct
 
 
 class StrictRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base class for JSON request bodies that refuse unknown members."""
+    """Base class for JSON request bodies. By default, unknown members are refused."""
 
 
 class StreamEntry(Struct, frozen=True):
@@ -41,7 +41,7 @@ class StreamsPage(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """The response to `GET /health`. Everything before the LSN `durable` is durable."""
+    """The response to `GET /health`. `durable` is an LSN. All records before it are durable."""
 
     status: str
     durable: int

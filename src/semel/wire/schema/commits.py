@@ -30,7 +30,7 @@ class Base64Message(StrictRequest, frozen=True):
 
 
 class ListedTransaction(StrictRequest, frozen=True):
-    """A staged transaction that a one-shot commit also commits."""
+    """A staged transaction that is committed together with a one-shot commit."""
 
     id: str
     epoch: int

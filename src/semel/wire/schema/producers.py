@@ -57,7 +57,7 @@ class ProducerClaim(Struct, frozen=True, kw_only=True):
 
 
 class ProducerReceipt(Struct, frozen=True):
-    """The receipt for one of a producer's most recent appends."""
+    """One of a producer's most recent appends: its sequence numbers, offsets and digest."""
 
     first_seq: int
     last_seq: int

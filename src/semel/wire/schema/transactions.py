@@ -95,7 +95,7 @@ class MovedPositions(Struct, frozen=True):
 
 
 class Positions(MovedPositions, frozen=True):
-    """All positions of a group. `pending` maps a path to the pending move in that stream."""
+    """All positions of a group. `pending` maps a stream's path to the position's pending move."""
 
     pending: dict[str, PendingMove] = {}
 
