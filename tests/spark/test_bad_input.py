@@ -65,7 +65,9 @@ class Reading(Copy):
 
 def test_a_server_that_is_down_at_the_start(query: Copy) -> None:
     said = failure(Reading(query, url=NOWHERE))
-    assert_line(said, f"{NOWHERE} cannot be reached", "start the server", "correct the option url")
+    assert_line(
+        said, f"{NOWHERE} cannot be reached", "start the server", "correct the option 'url'"
+    )
 
 
 def test_an_address_that_is_none(query: Copy) -> None:
@@ -83,7 +85,7 @@ def test_a_stream_that_is_missing(query: Copy) -> None:
 
 def test_an_option_that_is_unknown(query: Copy) -> None:
     said = failure(Reading(query, startOffset="1"))
-    assert_line(said, "unknown option startoffset", "did you mean startingOffsets?")
+    assert_line(said, "unknown option 'startoffset'", "did you mean startingOffsets?")
 
 
 def test_a_schema_that_cannot_be_filled(query: Copy) -> None:
@@ -118,7 +120,7 @@ def test_a_stream_that_was_made_anew(query: Copy, client: Client) -> None:
 
 def test_a_server_to_write_to_that_is_down_at_the_start(query: Copy) -> None:
     query.options = {"url": NOWHERE, "retryTimeout": "200ms"}
-    assert_line(failure(query), f"{NOWHERE} cannot be reached", "correct the option url")
+    assert_line(failure(query), f"{NOWHERE} cannot be reached", "correct the option 'url'")
 
 
 def test_a_server_to_write_to_that_goes_away_in_the_middle(query: Copy, client: Client) -> None:
@@ -144,7 +146,7 @@ def test_a_row_over_the_limit(query: Copy, client: Client) -> None:
         "partition 0, row 7: ",
         "too large",
         "make the message smaller",
-        "no row of this batch",
+        "No row of this batch",
     )
     assert values(client, query.target) == []
 

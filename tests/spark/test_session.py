@@ -26,7 +26,7 @@ def test_the_session_that_runs_is_returned_and_changed_where_it_can_be(
     assert session(ui_enabled=False) is spark
     with pytest.raises(
         ValueError,
-        match=r"cannot change in a .*: spark\.ui\.enabled; call stop\(\) on the session first",
+        match=r"cannot change the settings spark\.ui\.enabled: call stop\(\) on the session first",
     ):
         session(ui_enabled=True)
 

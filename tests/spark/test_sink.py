@@ -241,7 +241,11 @@ def test_a_missing_checkpoint_is_told(make: Make) -> None:
 @pytest.mark.parametrize(
     ("options", "column", "words"),
     [
-        ({"retryTimout": "1s"}, "value", "unknown option retrytimout: did you mean retryTimeout?"),
+        (
+            {"retryTimout": "1s"},
+            "value",
+            "unknown option 'retrytimout': did you mean retryTimeout?",
+        ),
         ({}, "cast(offset as long) as value", "the column 'value' is bigint; expected string"),
         ({}, "if(offset = 7, '{oops', '1') as value", "partition 0, row 7: "),
     ],

@@ -170,7 +170,7 @@ def test_bad_input_of_a_batch_is_told_with_its_cure(spark: SparkSession, orders:
     assert "did you mean startingOffsets?" in failure(read(stream=orders.path, startOffsets="1"))
     nowhere = failure(read(url="http://127.0.0.1:9", stream=orders.path, retryTimeout="200ms"))
     assert "http://127.0.0.1:9 cannot be reached" in nowhere
-    assert "correct the option url" in nowhere
+    assert "correct the option 'url'" in nowhere
     assert f"did you mean {orders.path}" in failure(read(stream=orders.path[:-1]))
     assert "cannot be decoded from JSON as binary" in failure(read("a binary", stream=orders.path))
     orders.trim(before="0000000000000000_0000000000000004")
@@ -220,4 +220,4 @@ def test_a_query_goes_on_after_a_restart_and_says_so_when_the_server_stays_away(
         with pytest.raises(PySparkException) as caught:
             query.awaitTermination(120)
     assert f"{server.url} cannot be reached" in str(caught.value)
-    assert "start the server (`semel serve`) or correct the option url" in str(caught.value)
+    assert "start the server (`semel serve`) or correct the option 'url'" in str(caught.value)

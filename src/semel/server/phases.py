@@ -20,7 +20,7 @@ EventT = TypeVar("EventT", bound=IntEnum)
 
 
 class PhaseTable(Generic[PhaseT, EventT]):
-    """The legal transitions. `rows[phase][event]` is the phase that follows `phase`."""
+    """The legal transitions. In `phase`, `event` leads to `rows[phase][event]`."""
 
     __slots__ = ("rows",)
 

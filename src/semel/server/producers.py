@@ -42,7 +42,7 @@ Page = ProducersPage[RegisteredProducer]
 
 
 class ProducersResource(Resource):
-    """The handlers of the three addresses for producers."""
+    """The handlers that register, claim, show and forget producers, and that explain appends."""
 
     def pages(self) -> dict[str, Mapping[str, Route]]:
         """Return the routes of each address: a mapping from HTTP method to handler."""

@@ -1,4 +1,4 @@
-"""Request bodies that arrive in parts. They have a Content-Length or are chunked."""
+"""Parses request bodies that arrive in parts: chunked, or with a Content-Length."""
 
 import re
 from enum import Enum, auto

@@ -324,7 +324,7 @@ class HeadCache:
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:
-        """Return True if the shortened head `rest` has occurred before. Otherwise remember it."""
+        """Return True if `rest`, the cached part of a head, occurred before. Else record it."""
         digest = hash(rest)
         if digest in self._once:
             return True

@@ -10,7 +10,7 @@ from semel.spark.options import SparkOptionError
 # The timeout of the first request. If a server has never responded, it is more likely that the
 # address is wrong than that the server is restarting. So the user should get the error soon.
 FIRST_SECONDS: Final = 10.0
-_CONTINUE: Final = 'to continue without the lost messages, set .option("failOnDataLoss", "false")'
+_CONTINUE: Final = 'To continue without the lost messages, set .option("failOnDataLoss", "false")'
 
 
 class DataLossError(RuntimeError):
@@ -36,7 +36,7 @@ class RowError(ValueError):
 
     def __str__(self) -> str:
         where = f"partition {self.partition}, row {self.row}"
-        return f"{where}: {self.what}; no row of this batch was written"
+        return f"{where}: {self.what}. No row of this batch was written"
 
 
 class CheckpointError(RuntimeError):
@@ -50,31 +50,30 @@ class CheckpointError(RuntimeError):
 def server_unreachable(error: ClientError) -> ServerUnreachable:
     """Return the error for a server that did not respond in time."""
     return ServerUnreachable(
-        f"{error.message}: start the server (`semel serve`) or correct the option url;"
-        " the option retryTimeout sets how long to wait for the server"
+        f"{error.message}: start the server (`semel serve`) or correct the option 'url'."
+        " The option 'retryTimeout' sets how long to wait for the server"
     )
 
 
 def not_a_semel_server(url: str, error: ClientError | None = None) -> ServerUnreachable:
     """Return the error for a server that is not semel."""
     detail = f" ({error.message})" if error is not None else ""
-    return ServerUnreachable(f"{url} is not a semel server{detail}: correct the option url")
+    return ServerUnreachable(f"{url} is not a semel server{detail}: correct the option 'url'")
 
 
 def stream_trimmed(stream: str, begin: int, head: int) -> DataLossError:
     """Return the error for messages that were trimmed before the query read them."""
     return DataLossError(
         f"{stream} now starts at offset {head}: offsets {begin} to {head - 1} were trimmed before"
-        f" the query read them; {_CONTINUE}"
+        f" the query read them. {_CONTINUE}"
     )
 
 
 def stream_recreated(stream: str) -> DataLossError:
     """Return the error for a stream that was deleted and created again."""
     return DataLossError(
-        f"{stream} was deleted and created again after the query had read it: the messages that"
-        " were not read are lost. To read the new stream from its beginning, start with a new"
-        f" checkpointLocation; {_CONTINUE}"
+        f"{stream} was deleted and created again: the messages that the query had not read are"
+        f" lost. To read all streams again, start with a new checkpointLocation. {_CONTINUE}"
     )
 
 
@@ -82,7 +81,7 @@ def stream_deleted(stream: str) -> DataLossError:
     """Return the error for a stream that was deleted."""
     return DataLossError(
         f"{stream} was deleted while the query read it. Create the stream again and start with a"
-        f" new checkpointLocation, or remove the stream from the query; {_CONTINUE}"
+        f" new checkpointLocation, or remove the stream from the query. {_CONTINUE}"
     )
 
 
@@ -90,7 +89,7 @@ def stream_truncated(stream: str, position: int, tail: int) -> DataLossError:
     """Return the error for a stream whose tail is before the offset that the query has reached."""
     return DataLossError(
         f"{stream} ends at offset {tail}, but the query has read up to {position}: the server lost"
-        " data, or an older backup was restored. Start with a new checkpointLocation;"
+        " data, or an older backup was restored. Start with a new checkpointLocation."
         f" {_CONTINUE}"
     )
 

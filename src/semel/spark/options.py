@@ -53,7 +53,7 @@ def read_paths(name: str, text: str) -> tuple[str, ...]:
     paths = [read_path(name, part.strip()) for part in text.split(",") if part.strip()]
     if not paths:
         raise SparkOptionError(
-            f'{name} is empty: write comma-separated paths, such as "orders,refunds"'
+            f'the option {name!r} is empty: write comma-separated paths, such as "orders,refunds"'
         )
     return tuple(sorted(set(paths)))
 
@@ -130,7 +130,7 @@ class StartOffsets(Struct, frozen=True):
 EARLIEST: Final = StartOffsets(EARLIEST_NUMBER)
 LATEST: Final = StartOffsets(LATEST_NUMBER)
 _START_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_EXAMPLE: Final = 'write earliest, latest, or JSON such as {"orders": 23}'
+_EXAMPLE: Final = 'write "earliest", "latest", or JSON such as {"orders": 23}'
 
 
 def parse_starts(text: str, default: int = EARLIEST_NUMBER) -> StartOffsets:
@@ -161,7 +161,7 @@ def _ordinal(stream: str, value: object) -> int:
     ):
         raise ValueError(
             f"the offset of {stream} is not valid; expected an integer, an offset as semel prints"
-            " it, -1 for the tail of the stream, or -2 for its head"
+            " it, -1 (latest) or -2 (earliest)"
         )
     return value
 
@@ -222,7 +222,7 @@ class SourceOptions(ServerOptions, frozen=True):
 
 
 class SinkOptions(ServerOptions, frozen=True):
-    """The options of a write. If `stream` is None, each row names its stream in a column."""
+    """The options of a write. If `stream` is None, a column names the stream of each row."""
 
     stream: str | None
     app_id: str | None
@@ -327,7 +327,7 @@ class _OptionReader:
                 'the address of the server is missing: add .option("url", "http://127.0.0.1:4437")'
             )
         if path not in (None, address):
-            raise SparkOptionError(f"url is {url}, but path is {path}: set only one of them")
+            raise SparkOptionError(f"'url' is {url}, but 'path' is {path}: set only one of them")
         try:
             parse_address(address)
         except ValueError as error:
@@ -339,11 +339,11 @@ def _refuse_unknown(
     name: str, names: Mapping[str, str], others: tuple[str, ...], verb: str
 ) -> NoReturn:
     if name in {other.lower() for other in others}:
-        raise SparkOptionError(f"the option {name} cannot be used in a {verb}: remove the option")
+        raise SparkOptionError(f"the option {name!r} cannot be used in a {verb}: remove the option")
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     listed = ", ".join(names.values())
     hint = f"did you mean {names[near[0]]}?" if near else f"expected one of {listed}"
-    raise SparkOptionError(f"unknown option {name}: {hint}")
+    raise SparkOptionError(f"unknown option {name!r}: {hint}")
 
 
 def _subscription(values: _OptionReader) -> tuple[tuple[str, ...], str | None]:
@@ -352,8 +352,8 @@ def _subscription(values: _OptionReader) -> tuple[tuple[str, ...], str | None]:
     if len(named) != 1:
         present = " and ".join(named) if named else "none of them"
         raise SparkOptionError(
-            "set exactly one of the options stream, subscribe and subscribePattern;"
-            f" now {present} is set"
+            "set exactly one of the options 'stream', 'subscribe' and 'subscribePattern';"
+            f" you set {present}"
         )
     stream = values.take("stream", read_path)
     paths = values.take("subscribe", read_paths) or ()
@@ -374,7 +374,7 @@ def _starts(
     unread = sorted(set(starts.by_stream) - set(streams)) if streams else []
     if unread:
         raise SparkOptionError(
-            f"{name} names the stream {unread[0]}, but this query reads only {', '.join(streams)}"
+            f"{name}: this query does not read {unread[0]!r}; it reads only {', '.join(streams)}"
         )
     return starts
 
@@ -383,7 +383,7 @@ def _ends(values: _OptionReader, streams: tuple[str, ...]) -> StartOffsets | Non
     ends = _starts(values, "endingOffsets", streams, LATEST_NUMBER)
     if ends is not None and EARLIEST_NUMBER in (ends.default, *ends.by_stream.values()):
         raise SparkOptionError(
-            "endingOffsets: a read cannot end at the start of a stream; use latest"
+            "endingOffsets cannot be 'earliest' (-2), the start of a stream: use 'latest' (-1)"
         )
     return ends
 

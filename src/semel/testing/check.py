@@ -126,7 +126,7 @@ _NEVER: Final = -1
 
 
 class Violation(Struct, frozen=True):
-    """A violation: the name of the violated guarantee, and the facts that prove the violation."""
+    """The name of a violated guarantee, and the facts that prove the violation."""
 
     name: str
     facts: dict[str, Any]
@@ -259,7 +259,7 @@ class _Checks:
                     yield Violation("read_before_sent", facts)
 
     def stale_reads(self) -> Iterator[Violation]:
-        """Check that each up-to-date read reached all messages acknowledged before it started."""
+        """Check that each up-to-date read reached all messages acknowledged before that read."""
         times, ends = _acknowledged(self._history.operations)
         for read in self._history.reads:
             count = bisect_left(times, read.invoked_at)

@@ -54,7 +54,7 @@ def test_what_only_spark_can_read_is_not_known() -> None:
 
 def test_a_directory_in_place_of_a_log_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "0").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="pyarrow needs access"):
+    with pytest.raises(CheckpointError, match="give pyarrow access"):
         read_digests(str(tmp_path), 0)
 
 

@@ -152,7 +152,7 @@ def test_every_type_that_is_promised_has_its_arrow_type(kind: DataType) -> None:
         (StructField("a", LongType(), nullable=False), "remove NOT NULL from the schema"),
         (
             StructField("a", StructType([StructField("b", LongType(), nullable=False)])),
-            "a.b is declared not null",
+            "'a.b' does not allow nulls",
         ),
         (StructField("a", ArrayType(LongType(), containsNull=False)), "allow nulls in the schema"),
         (

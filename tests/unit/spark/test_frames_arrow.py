@@ -93,11 +93,11 @@ def test_extras_that_reach_beyond_their_end_are_refused() -> None:
     body = body_of([Slice(0, 1, b"x", b"", False, 1, extras)])
     longer_key = body.replace(struct.pack("<I", 3) + b"abc", struct.pack("<I", 9) + b"abc")
     assert longer_key != body
-    with pytest.raises(BadFormat, match="extras of a slice are truncated"):
+    with pytest.raises(BadFormat, match="keys or timestamps of a slice are truncated"):
         rows_of(longer_key)
     no_room = encode_extras(1, keys=[b""])
     body = body_of([Slice(0, 1, b"x", b"", False, 1, no_room)])
-    with pytest.raises(BadFormat, match="extras of a slice are truncated"):
+    with pytest.raises(BadFormat, match="keys or timestamps of a slice are truncated"):
         rows_of(body.replace(no_room, struct.pack("<I", 2) + no_room[4:]))
 
 

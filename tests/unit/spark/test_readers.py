@@ -513,9 +513,9 @@ def test_a_server_that_stays_away_is_an_error_with_a_cure() -> None:
         begin = reader.initialOffset()
         parts = reader.partitions(begin, moved(reader, begin))
         server.kill()
-        with pytest.raises(ServerUnreachable, match=r"cannot be reached.*correct the option url"):
+        with pytest.raises(ServerUnreachable, match=r"cannot be reached.*correct the option 'url'"):
             reader.latestOffset(begin, ALL)
-        with pytest.raises(ServerUnreachable, match=r"cannot be reached.*correct the option url"):
+        with pytest.raises(ServerUnreachable, match=r"cannot be reached.*correct the option 'url'"):
             numbers(reader, parts)
         for options in ({"stream": "orders"}, {"subscribePattern": "o.*"}):
             with pytest.raises(ServerUnreachable, match="start the server"):

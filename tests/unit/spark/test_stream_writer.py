@@ -436,7 +436,7 @@ def test_a_server_that_was_never_reached_is_not_waited_for_as_long_as_one_that_r
     monkeypatch.setattr(staging, "FIRST_SECONDS", 0.2)
     query.options["url"] = "http://127.0.0.1:9"  # a wrong URL; retryTimeout is 2 minutes
     query.plan(0, 1)
-    with pytest.raises(ServerUnreachable, match="correct the option url"):
+    with pytest.raises(ServerUnreachable, match="correct the option 'url'"):
         query.write(0, batches(["1"]))
 
 

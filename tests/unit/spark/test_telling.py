@@ -71,8 +71,8 @@ def test_rows_that_fail_in_the_middle_are_told_as_well() -> None:
     [
         (lambda: source(startOffset="1").schema(), "did you mean startingOffsets?"),
         (lambda: source().reader(StructType().add("a", "binary")), "cannot be decoded"),
-        (lambda: source().reader(PLAIN).partitions(), "correct the option url"),
-        (lambda: source().streamReader(PLAIN).initialOffset(), "correct the option url"),
+        (lambda: source().reader(PLAIN).partitions(), "correct the option 'url'"),
+        (lambda: source().streamReader(PLAIN).initialOffset(), "correct the option 'url'"),
         (lambda: source().writer(PLAIN, overwrite=True), 'use mode("append")'),
         (lambda: source().streamWriter(PLAIN, overwrite=True), 'outputMode("append")'),
     ],

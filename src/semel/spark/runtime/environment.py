@@ -76,7 +76,7 @@ def find_java() -> Java:
             return java
         reasons.append(java)
     raise JavaMissing(
-        f"Spark needs Java {VERSION_MIN} or newer, but none was found ({'; '.join(reasons)});"
+        f"Spark needs Java {VERSION_MIN} or newer, but none was found ({'; '.join(reasons)}):"
         f" {JAVA_ADVICE}"
     )
 
@@ -87,7 +87,7 @@ def _by_java_home() -> Java | str:
         return "JAVA_HOME is not set"
     version, _ = _ask(os.path.join(home, "bin", "java"))
     if version is None:
-        return f"JAVA_HOME is {home}, but bin/java in it does not run"
+        return f"JAVA_HOME is {home}, but bin/java in this directory does not run"
     if version < VERSION_MIN:
         return f"JAVA_HOME is {home}, but it contains Java {version}, which is too old"
     return Java(Path(home), version, "JAVA_HOME")
@@ -196,7 +196,7 @@ class WrongPython(RuntimeError):
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """Facts about a Python. A script that runs in this Python prints them."""
+    """Facts about a Python installation, printed by a script that ran with this Python."""
 
     version: str
     missing: list[str]  # modules that tasks need but that are not installed
@@ -209,7 +209,7 @@ def worker_python() -> str:
 
 
 def probe(python: str) -> ProbeResult | None:
-    """Run a script with `python` to get facts about it. Return None if the script fails."""
+    """Run a script with `python` to get facts about `python`. Return None if the script fails."""
     try:
         output = subprocess.run(  # noqa: S603 - the Python that Spark would run
             [python, "-c", _PROBE],
@@ -231,8 +231,8 @@ def check_worker_python(python: str) -> None:
     if result is not None and is_fit(result):
         return
     raise WrongPython(
-        f"Spark would run its tasks with {python}, which {python_problem(result)}; "
-        f"{python_advice()}, or use semel.spark.session()"
+        f"Spark would run its tasks with {python}, which {python_problem(result)};"
+        f" use semel.spark.session(), or {python_advice()}"
     )
 
 
@@ -252,7 +252,7 @@ def python_problem(result: ProbeResult | None) -> str:
 
 def python_advice() -> str:
     """Return advice on how to make Spark use the Python of this process."""
-    return f"before you start Spark, run: export PYSPARK_PYTHON={sys.executable}"
+    return f"run this before you start Spark: export PYSPARK_PYTHON={sys.executable}"
 
 
 def _version() -> str:

@@ -67,7 +67,7 @@ def register(spark: SparkSession) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make `spark` this thread's active session. Spark looks up the sink's format in it."""
+    """Make `spark` this thread's active session, in which Spark looks up the sink's format."""
     jvm: Any = spark._jvm
     jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
@@ -114,7 +114,7 @@ def _changed(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
     fixed = [key for key in new if not spark.conf.isModifiable(key)]
     if fixed:
         raise ValueError(
-            f"these settings cannot change in a running Spark session: {', '.join(fixed)};"
+            f"a running Spark session cannot change the settings {', '.join(fixed)}:"
             " call stop() on the session first"
         )
     for key, value in new.items():

@@ -51,7 +51,7 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
     route = None if stream is not None else indices.get("stream")
     if stream is None and route is None:
         raise SparkOptionError(
-            'no stream is set: add .option("stream", "totals"), or add a column named stream'
+            "no stream is set: add .option('stream', 'totals'), or add a column named 'stream'"
         )
     if route is not None:
         _require(schema, route, (StringType,), "string")
@@ -64,7 +64,7 @@ def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
             raise SparkOptionError("the only column is 'stream'; add at least one column with data")
         _require_once(name for _, name in named)
         return SinkColumns(None, route, None, None, None, tuple(named))
-    _require(schema, value, _TEXT, "string or binary", "; use to_json(struct(*)) for a whole row")
+    _require(schema, value, _TEXT, "string or binary", " (use to_json(struct(*)) for whole rows)")
     _require_once(name for name in names if name in ("headers", "key", "timestamp"))
     key, headers = indices.get("key"), indices.get("headers")
     timestamp = indices.get("timestamp")
@@ -81,7 +81,7 @@ def _require_once(names: Iterable[str]) -> None:
     """Raise SparkOptionError if a name occurs twice, because one of the columns would be lost."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise SparkOptionError(f"two columns are named {name}: rename or drop one of them")
+            raise SparkOptionError(f"two columns are named {name!r}: rename or drop one of them")
 
 
 def _require(
@@ -115,7 +115,7 @@ def _require_json(name: str, kind: DataType) -> None:
     elif isinstance(kind, MapType):
         if isinstance(kind.keyType, _NO_NAMES):
             raise SparkOptionError(
-                f"the column {name!r} has the type {kind.simpleString()}, but the names in a JSON"
+                f"the column {name!r} has the type {kind.simpleString()}, but the keys of a JSON"
                 " object must be strings: cast the keys of the map to string"
             )
         _require_json(name, kind.valueType)
@@ -124,6 +124,6 @@ def _require_json(name: str, kind: DataType) -> None:
             _require_json(f"{name}.{field.name}", field.dataType)
     elif kind.typeName() in _NO_JSON or "interval" in kind.typeName():
         raise SparkOptionError(
-            f"the column {name!r} is {kind.simpleString()}, which cannot be written as JSON: cast"
-            " the column to string, or drop the column"
+            f"the column {name!r} is {kind.simpleString()}, which cannot be written as JSON:"
+            " cast the column to string, or drop it"
         )

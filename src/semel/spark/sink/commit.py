@@ -1,4 +1,4 @@
-"""Commits each batch as a version of a sink, with digests of the batch's input."""
+"""Commits each batch to a sink, with the batch id as version, and digests of the input."""
 
 import hashlib
 import os
@@ -117,7 +117,7 @@ def _read(files: FileSystem, path: str) -> bytes | None:
         return None
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoint file {path} cannot be read: {error}; pyarrow needs access to this file"
+            f"pyarrow cannot read the checkpoint file {path} ({error}): give pyarrow access to it"
         ) from None
 
 

@@ -282,7 +282,7 @@ def _require_four_digits(array: pa.Array, kind: pa.DataType, low: int, high: int
     """
     limits = pc.min_max(array.view(kind)).as_py()
     if limits["min"] is not None and not low <= limits["min"] <= limits["max"] <= high:
-        raise ValueError("a year is not between 1 and 9999: cast the column to string, or drop it")
+        raise ValueError("a date is outside years 1 to 9999: cast its column to string, or drop it")
 
 
 def _binary(array: pa.Array) -> pa.Array:

@@ -121,7 +121,7 @@ class RowSplitter:
         try:
             content_type = self._type_of(path)
         except ValueError as error:
-            raise self._wrong(rows.numbers[0], f"stream is {path!r}: {error}") from None
+            raise self._wrong(rows.numbers[0], f"cannot write to {path!r}: {error}") from None
         values = rows.values
         if is_json(content_type):
             values = nulls_as_json(values)
@@ -135,7 +135,7 @@ class RowSplitter:
             at = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
             raise self._wrong(
                 rows.numbers[at],
-                f"the column 'value' is null; {content_type} cannot represent null",
+                f"the column 'value' is null, which {content_type} cannot represent",
             )
         return self._checked(replace(rows, path=path, content_type=content_type, values=values))
 
@@ -167,7 +167,7 @@ _ABORT_SECONDS_MAX: Final = 5.0
 
 
 class TaskId(Struct, frozen=True):
-    """The identity of a task: the sink's id, the version of the sink, and the partition."""
+    """The identity of a task: the name of its sink, the version to commit, and its partition."""
 
     app: str
     version: int
@@ -227,7 +227,7 @@ class Targets:
         if path not in self._types:
             if len(self._types) == TXN_STREAMS_MAX:
                 raise SparkOptionError(
-                    f"a task can write to at most {TXN_STREAMS_MAX:,} streams: distribute the rows"
+                    f"a task can write to at most {TXN_STREAMS_MAX:,} streams; distribute the rows"
                     ' with .repartition(n, "stream")'
                 )
             self._types[path] = self._find_or_create(path)
@@ -240,7 +240,7 @@ class Targets:
             return stream.head(timeout=timeout).content_type
         if not self._options.is_creating:
             raise SparkOptionError(
-                "the stream does not exist: create it, or remove the option createStream=false"
+                "the stream does not exist; create it, or remove the option createStream=false"
             )
         stream.create(self._options.content_type, exist_ok=True)
         return stream.calls.content_type or self._options.content_type

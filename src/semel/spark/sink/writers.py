@@ -147,9 +147,9 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
 
 
 _IN_FOREACH: Final = (
-    "Spark repeats a batch after a failure, so this write in foreachBatch can store its rows twice."
-    " Use semel.spark.commit_batch. Or set two options: txnVersion to the batch id, and txnAppId to"
-    " a name that no other write uses"
+    "this write in foreachBatch is refused, because Spark can repeat a batch, and its rows would"
+    " then be stored twice. Use semel.spark.commit_batch. Or set two options: txnVersion to the"
+    " batch id, and txnAppId to a name that no other write uses"
 )
 
 

@@ -120,7 +120,7 @@ class StreamCatalog:
         if start > end.tail:
             raise SparkOptionError(
                 f"startingOffsets: for {stream}, the offset {start} is after the tail {end.tail}:"
-                " use a smaller offset, or -1 for the tail"
+                " use a smaller offset, or -1 (latest)"
             )
         return start
 

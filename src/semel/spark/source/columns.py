@@ -222,12 +222,12 @@ def _check_type(name: str, kind: DataType) -> None:
     elif not isinstance(kind, _DECODED):
         raise SchemaError(
             f"the column {name!r} cannot be decoded from JSON as {kind.simpleString()}:"
-            " read without a schema and convert the column named value"
+            " read without a schema, and convert the column 'value'"
         )
 
 
 def _check_nullable(name: str, *, is_nullable: bool) -> None:
     if not is_nullable:
         raise SchemaError(
-            f"{name} is declared not null, but JSON can contain null: allow nulls in the schema"
+            f"{name!r} does not allow nulls, but JSON can contain null: allow nulls in the schema"
         )

@@ -105,7 +105,7 @@ class Decoder:
 
 
 def is_object(record: bytes) -> bool:
-    """Return True if the message is exactly one JSON object in valid UTF-8."""
+    """Return True if `record` is exactly one JSON object in valid UTF-8."""
     try:
         _check(record)
         if not record.isascii():

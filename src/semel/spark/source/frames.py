@@ -33,7 +33,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class FrameRows(NamedTuple):
-    """The messages of one page, as columns."""
+    """The messages of one page. Each field is a column with one item for each message."""
 
     values: pa.BinaryArray
     offsets: Ints
@@ -234,4 +234,4 @@ def _headers(body: bytes, slices: _Slices) -> list[list[Header] | None]:
 
 def _require(is_sound: Any) -> None:
     if not is_sound:
-        raise BadFormat("the extras of a slice are truncated")
+        raise BadFormat("the keys or timestamps of a slice are truncated")

@@ -35,14 +35,14 @@ _PAUSE_SECONDS_MAX: Final = 0.1
 
 
 class _TaskReader:
-    """Base class of StreamReader and BatchReader. It reads the messages of one task."""
+    """Base class of StreamReader and BatchReader. Its method `read` runs in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = columns_for(options, schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one task."""
+        """Yield the messages in the offset ranges of one task, as Arrow batches."""
         if not isinstance(partition, TaskInput):
             return iter(())  # if there is nothing to read, Spark still runs one task
         return hide_traceback_of_rows(read_task(self._options, self._columns, partition))
@@ -234,8 +234,8 @@ def from_document(document: Mapping[str, Any]) -> dict[str, StreamPosition]:
         }
     except (TypeError, KeyError, ValueError):
         raise ValueError(
-            f"the checkpoint has {json.dumps(document)[:200]}, which is not a semel offset: the"
-            " checkpoint belongs to a different source; start with a new checkpointLocation"
+            "the checkpoint belongs to a different source: it contains"
+            f" {json.dumps(document)[:200]}, not a semel offset. Use a new checkpointLocation"
         ) from None
 
 
@@ -325,7 +325,7 @@ class BatchReader(_TaskReader, DataSourceReader):
         if limit > end.stable:
             raise SparkOptionError(
                 f"endingOffsets: the offset {limit} for {stream} is after the stable offset"
-                f" {end.stable}: use a smaller offset, or latest"
+                f" {end.stable}: use a smaller offset, or -1 (latest)"
             )
         return limit
 
