@@ -29,7 +29,7 @@ def test_the_pin_is_told_from_a_stream_of_that_name() -> None:
 
 @pytest.mark.parametrize("document", [{"orders": 5}, {"orders": {"0": 5}}, {"a": {"id": "i"}}])
 def test_offsets_of_another_source_are_refused_with_a_cure(document: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="start with a new checkpointLocation"):
+    with pytest.raises(ValueError, match="Use a new checkpointLocation"):
         from_document(document)
 
 

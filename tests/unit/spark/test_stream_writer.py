@@ -459,7 +459,7 @@ def test_a_missing_stream_is_made_unless_that_is_forbidden(
 ) -> None:
     query.options["createStream"] = "false"
     query.plan(0, 1)
-    with pytest.raises(RowError, match="the stream does not exist: create it"):
+    with pytest.raises(RowError, match="the stream does not exist; create it"):
         query.write(0, batches(["1"]))
     query.options |= {"createStream": "true", "contentType": "text/plain"}
     query.run(0, ["not json"])
