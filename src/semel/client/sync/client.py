@@ -132,7 +132,7 @@ class Client:
     # ---- running flows ---------------------------------------------------------------------------
 
     def run(self, flow: Flow[T], timeout: Timeout = CLIENT_DEFAULT) -> T:
-        """Run a flow and return its result. Raises a SemelError if `timeout` seconds pass first."""
+        """Run a flow (the requests of one call). Raises a SemelError after `timeout` seconds."""
         return self.driver.run(flow, seconds_of(timeout, self.timeout))
 
     def run_until_stopped(
@@ -172,7 +172,7 @@ class Client:
             after = page.next
 
     def health(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, Any]:
-        """Return the server's report about its own condition."""
+        """Return the health report. Its `status` is "full" if the disk is full, otherwise "ok"."""
         return self.run(server_calls.health(self.site), timeout)
 
     def register_producer(

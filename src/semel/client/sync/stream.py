@@ -336,7 +336,7 @@ class Stream:
 
 
 class Group:
-    """A group of readers. The server stores the group's position in each stream, once it is set."""
+    """Readers that share one position in each stream. The server stores the positions."""
 
     def __init__(self, client: "Client", name: str) -> None:
         self.name = name

@@ -1,5 +1,5 @@
 # generated from semel/client/aio/transaction.py by `make facades`; do not edit
-"""Transactions and sinks. A sink is an application that commits each numbered version once."""
+"""Transactions and sinks. A sink commits numbered batches of output ("versions"), each once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -311,7 +311,7 @@ class Sink:
 
 
 class SinkTask:
-    """One attempt to write a partition of a version. The attribute `calls` is internal."""
+    """One attempt to write a partition of a sink's version. The attribute `calls` is internal."""
 
     def __init__(self, client: "Client", calls: commit_calls.TaskCalls) -> None:
         self.calls = calls
@@ -360,7 +360,7 @@ class SinkTask:
     def append_batch(
         self, path: str, body: bytes, count: int, *, timeout: Timeout = CLIENT_DEFAULT
     ) -> None:
-        """Stage messages. `body` contains `count` messages in the batch format."""
+        """Stage messages. `body` contains `count` messages in the format of `encode_batch`."""
         stream = self._client.known_streams.calls(path)
         self._client.run(self.calls.append_batch(stream, body, count), timeout)
 
