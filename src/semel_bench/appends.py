@@ -126,10 +126,10 @@ def _append_costs(rounds: Rounds) -> list[Figure]:
     plain, produced = cpu[_PLAIN], cpu[_PRODUCED]
     return [
         Figure("CPU per append", plain, "us", at_most(20)),
-        Figure("CPU, producer headers", produced, "us"),
+        Figure("CPU with producer headers", produced, "us"),
         Figure("additional CPU with producer headers", produced - plain, "us", at_most(3)),
         Figure(
-            "CPU, producer headers, ratio to plain",
+            "CPU with producer headers, relative to without",
             *(produced, "us", ratio_at_most(1.15), ratio(produced, plain), "plain"),
         ),
         *(

@@ -91,7 +91,7 @@ def test_five_in_flight_are_faster_than_one_and_what_deduplication_costs_is_show
     assert five["beside"] == "one"
     assert five["ratio"] > 1  # normally much more than 1
     assert five["target"] == ">= 4.50x"
-    assert found["append", "CPU, producer headers, ratio to plain"]["target"] == "<= 1.15x"
+    assert found["append", "CPU with producer headers, relative to without"]["target"] == "<= 1.15x"
 
 
 def test_a_commit_over_four_streams_takes_one_sync(folder: Path) -> None:

@@ -364,7 +364,7 @@ class TaskCalls:
         if self.is_prepared:
             raise _wrong_state("the task is prepared and accepts no more messages")
         if self._is_indeterminate:
-            raise _wrong_state("an append got no response. Abort the task and begin a new one")
+            raise _wrong_state("an append got no response. Abort the sink task and begin a new one")
 
 
 def _wrong_state(state: str) -> errors.InvalidTransactionState:

@@ -237,7 +237,8 @@ class Appender:
         them as a torn tail.
 
         Return None if the frame does not fit into the segment, or if the open write group has
-        frames. Also return None if the segment is empty, because its name is already such a proof.
+        frames. Also return None if the segment is empty, because a segment gets
+        its name only when all earlier frames are durable.
         """
         if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None

@@ -1,9 +1,9 @@
 """Decisions on one-shot commits and on sinks.
 
-A one-shot commit contains appends, moves of positions, and listed transactions. Either all of them
-are applied, or none of them.
+A one-shot commit contains appends, position moves, and staged transactions. Either all of them are
+applied, or none of them.
 
-The comment at a check names the check's row in the table in `docs/reference/transactions.md`.
+Each check has a comment with the name of its row in `docs/reference/transactions.md`.
 """
 
 from semel.machine.checks import check_body

@@ -19,8 +19,8 @@ class Row(Struct, frozen=True, gc=False, array_like=True):
 class ForkRow(Row, frozen=True, gc=False, array_like=True):
     """The source of a fork. The fork's messages before `start` are read from the source.
 
-    `anchor` and `sub_offset` are the offset and sub-offset at which the fork was created. A repeat
-    of the request must have the same values, but can leave out the offset.
+    `anchor` and `sub_offset` say where the fork was created: at an offset, and in the append there.
+    A repeated create must have the same `sub_offset`, and the same offset or none.
     """
 
     source: int

@@ -307,12 +307,12 @@ def run(
 
 
 def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Create missing streams. Return the tails of streams, keyed by path.
+    """Create the missing streams. Return the tails of the streams that no processor writes to.
 
-    The result has only streams that already existed and that no processor writes to.
+    The result is keyed by path. It has only streams that already existed.
 
-    Raises GraphError, before any stream is created, if an input stream is missing or an existing
-    stream cannot be used.
+    Raises GraphError, before any stream is created, if a stream that is only read is missing, or if
+    an existing stream cannot be used.
     """
     written = list(topology.writers(graph))
     read = [path for processor in graph.processors for path in processor.inputs.values()]

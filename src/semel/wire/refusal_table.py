@@ -290,7 +290,7 @@ REFUSALS: Final = (
         outcome="KeyReused",
         message="this Idempotency-Key was already used with a different payload",
         error="KeyReused",
-        advice="use a new key for each message",
+        advice="use a new Idempotency-Key for each message",
         cli="use a new --idempotency-key for each message",
     ),
     Entry(

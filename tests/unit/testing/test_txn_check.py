@@ -70,8 +70,8 @@ def test_the_figures_are_told() -> None:
     story.read("x", "a")
     report = story.check(x="ad", y="b")
     assert str(report) == (
-        "transactions: 1 committed, 1 aborted, 1 unknown (visible), 1 unknown (not visible);"
-        " 1 reads, 3 edges, 0 anomalies"
+        "transactions: 1 committed, 1 aborted, 1 without a response but visible, 1 without a"
+        " response and not visible; 1 reads, 3 dependencies, 0 anomalies"
     )
 
 
@@ -148,9 +148,9 @@ def test_g0_two_decisions_stand_in_two_orders() -> None:
     assert str(anomaly) == (
         "G0: these facts form a cycle, so no order of the operations is possible:\n"
         "  1. the commit of transaction t1 (staged, committed) stored 'a' in x before the commit of"
-        " transaction t2 (staged, committed) stored 'c' in that stream [ww]\n"
+        " transaction t2 (staged, committed) stored 'c' there [ww]\n"
         "  2. the commit of transaction t2 (staged, committed) stored 'd' in y before the commit of"
-        " transaction t1 (staged, committed) stored 'b' in that stream [ww]"
+        " transaction t1 (staged, committed) stored 'b' there [ww]"
     )
 
 

@@ -160,8 +160,8 @@ def test_double_two_workers_took_the_same() -> None:
     assert anomaly.name == "double"
     assert anomaly.transactions == ("a", "b")
     assert anomaly.text == (
-        "transaction b (staged, committed) processed 2 to 5 of in for group g, after transaction a"
-        " (staged, committed) processed 0 to 3, but the position was not set back in between"
+        "group g in in: transaction b (staged, committed) processed 2 to 5 after transaction a"
+        " (staged, committed) processed 0 to 3, although the position was not set back between them"
     )
 
 

@@ -283,11 +283,12 @@ class AsyncClient:
 
         `appends` maps each stream to its values. `offsets` maps each group to a mapping from
         streams to new positions. A new position is a pair (from, to) or a message's `next_offset`.
-        Raises PositionConflict if the group is not at `from`, or if another client or reader has
-        changed the position since the message's reader began.
+        With a pair, raises PositionConflict if the group is not at `from`. With a `next_offset`,
+        raises it if another client or reader has changed the position since the message's reader
+        was opened.
 
         `if_` maps streams to expected tails. Raises PreconditionFailed if a tail is different.
-        `transactions` lists the tokens of this producer's staged transactions to commit as well.
+        `transactions` lists tokens of this producer's staged transactions, to commit them as well.
         """
         flow = commit_calls.commit_known_parts(
             self.known_streams,

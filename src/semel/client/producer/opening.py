@@ -101,7 +101,7 @@ class OpenResult(Struct, frozen=True):
 
 
 def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenResult]:
-    """Read the stream's media type. On semel, also claim the producer or read its stored state.
+    """Read the stream's media type. Claim the producer, or read its stored state instead.
 
     The producer is not claimed if the caller passed an epoch, if the server does not support
     claims, or if the stream does not recognise duplicates.

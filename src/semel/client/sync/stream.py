@@ -247,10 +247,10 @@ class Stream:
         group has none. Reading does not change the position. `message.commit()` sets it to
         the offset after the message. `txn.commit_message(message)` does so when txn commits.
 
-        If another client's pending transaction can change the position, reading first waits for its
-        end, but at most 5 seconds and at most half the `timeout`. If your transactions have a
-        `producer_id`, pass it here. The server then aborts pending transactions of older instances,
-        so that reading does not wait for them.
+        If a pending transaction can change the position, reading first waits until it ends, for at
+        most 5 seconds and at most half the `timeout`. If your transactions have a `producer_id`,
+        pass it here. The server then aborts the pending transactions that an earlier run of your
+        program has left with this id, and reading does not wait for them.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:

@@ -153,7 +153,7 @@ def _write_launcher(real: Path) -> Path:
         written.chmod(0o755)
         written.replace(launcher)
     except OSError as error:
-        advice = "set XDG_CACHE_HOME to a writable directory for this script"
+        advice = "set XDG_CACHE_HOME to a writable directory"
         raise JavaMissing(f"{launcher} cannot be written ({error.strerror}); {advice}") from error
     return home
 

@@ -67,9 +67,10 @@ class TransactionReport(Struct, frozen=True):
             )
         return (
             f"transactions: {self.committed:,} committed, {self.aborted:,} aborted,"
-            f" {self.resolved_committed:,} unknown (visible),"
-            f" {self.resolved_aborted:,} unknown (not visible);"
-            f"{shared} {self.reads:,} reads, {self.edges:,} edges, {len(self.anomalies)} anomalies"
+            f" {self.resolved_committed:,} without a response but visible,"
+            f" {self.resolved_aborted:,} without a response and not visible;"
+            f"{shared} {self.reads:,} reads, {self.edges:,} dependencies,"
+            f" {len(self.anomalies)} anomalies"
         )
 
 

@@ -398,7 +398,7 @@ def _sentence(dependencies: Dependencies, edge: Edge, target: int) -> str:
     source, other = dependencies.name(edge.source), dependencies.name(target)
     value = f"{edge.value!r} in {edge.stream}"
     text = {
-        WW: f"{source} stored {value} before {other} stored {edge.later!r} in that stream",
+        WW: f"{source} stored {value} before {other} stored {edge.later!r} there",
         WR: f"{source} stored {value}, and {other} saw this message",
         RW: f"{source} did not see {value}, but {other} saw or stored this message",
         THEN: f"{source} came before {other}",

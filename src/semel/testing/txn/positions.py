@@ -291,10 +291,11 @@ def check_shared(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> Iterator[Anomaly]:
-    """Check the transactions for which processed ranges were recorded.
+    """Check that the processed ranges that transactions recorded agree with the positions.
 
     `positions` maps each group and stream to the final position. `incarnations` maps each stream to
-    its final incarnation. Raises ValueError if too many changes of one position have no response.
+    its final incarnation. Raises ValueError if too many requests to change one position got no
+    response.
     """
     for transaction in facts.history.transactions:
         yield from _check_prepared(transaction)
@@ -411,8 +412,8 @@ def _anomaly(name: _Name, stuck: Stuck) -> Anomaly:
     for earlier in stuck.before:
         if _overlap(earlier, step):
             text = (
-                f"{_made(step)} of {path} for group {group}, after {_made(earlier)}, but the"
-                " position was not set back in between"
+                f"group {group} in {path}: {_made(step)} after {_made(earlier)}, although the"
+                " position was not set back between them"
             )
             return Anomaly("double", text, _ids(earlier, step))
     return Anomaly("position", f"{where}, but {_made(step)}", ids)

@@ -117,7 +117,7 @@ class PinnedStep(Struct, frozen=True):
 
 
 class SnapshotResponse(Struct, frozen=True):
-    """The response to `GET /v1/groups/{group}/snapshot`: a group and its pinned step."""
+    """The response to `GET /v1/groups/{group}/snapshot`: the step that a group has pinned."""
 
     group: str
     number: int
