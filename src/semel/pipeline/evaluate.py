@@ -110,8 +110,8 @@ def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
     batches is called once for all of `calls` and, if that fails, separately for each.
 
     If a call fails or its input cannot be decoded, yield a message for the error stream. If the
-    processor has no error stream, raise MessageFailed. MemoryError and KeyboardInterrupt are raised
-    unchanged, because the message did not cause them.
+    processor has no error stream, raise MessageFailed. MemoryError, SystemExit and
+    KeyboardInterrupt are raised unchanged, because the message did not cause them.
     """
     if evaluation.kind is FunctionKind.ARROW:
         yield from _evaluate_all(evaluation, calls)
@@ -304,8 +304,8 @@ MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
 def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) -> bytes:
     """Return the message to write to the error stream for one failed call.
 
-    An input value that cannot be decoded is omitted. If the message would be too large or too
-    deeply nested for the server, all input values are omitted.
+    An input value that cannot be decoded is omitted. If the message is too large or too deeply
+    nested, all input values are omitted, because a refused message would stop the processor.
     """
     kind = type(error)
     message: dict[str, Any] = {

@@ -51,8 +51,8 @@ def delivery_hash(graph: str, processor: str, number: int, ranges: Iterable[Rang
     """Return the hash of a step: the SHA-256 of its identity, in hexadecimal.
 
     The identity is the JSON array `[1, graph, processor, number, ranges]`. Each range is an array
-    `[stream, incarnation, start, to]`, and the ranges are sorted. The JSON text has no spaces, and
-    non-ASCII characters are not escaped.
+    `[stream, incarnation, start, to]`, and the ranges are sorted. The JSON text is UTF-8 without
+    spaces, and non-ASCII characters are not escaped.
     """
     identity = [_VERSION, graph, processor, number, sorted(map(list, ranges))]
     text = json.dumps(identity, separators=(",", ":"), ensure_ascii=False)

@@ -4,7 +4,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from semel.pipeline.spark.tasks import error_text, job_failed
+from semel.pipeline.spark.tasks import data_lost, error_text, job_failed
+from semel.spark.errors import stream_trimmed
 
 WORKER = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -45,3 +46,8 @@ def test_the_line_that_matters_is_found(text: str, wanted: str) -> None:
 
 def test_a_worker_that_died_is_told_as_such() -> None:
     assert "a Spark worker process ended" in str(job_failed(RuntimeError(DIED)))
+
+
+def test_lost_messages_are_told_without_the_advice_for_the_spark_source() -> None:
+    text = str(data_lost(str(stream_trimmed("in", 5, 10))))
+    assert "were trimmed before the query read them; set the group's position" in text

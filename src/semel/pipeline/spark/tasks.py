@@ -364,7 +364,7 @@ def run_jobs(call: Callable[[], T]) -> T:
 def data_lost(message: str) -> EngineFailed:
     """Return the error to raise if some messages of a step do not exist any more."""
     return EngineFailed(
-        f"{message.partition(';')[0]}; set the group's position to a valid offset"
+        f"{message.partition('. ')[0]}; set the group's position to a valid offset"
         " with `semel groups set`"
     )
 

@@ -1,4 +1,4 @@
-"""Commits each batch to a sink, with the batch id as version, and digests of the input."""
+"""Commits each batch as a version of a sink. A streaming query also sends digests of its input."""
 
 import hashlib
 import os
@@ -161,8 +161,8 @@ def commit_staged(
 ) -> CommitResult:
     """Commit the staged transactions of one batch to the sink `app`. Return the result.
 
-    `version` is the id of the batch. `tokens` identifies its transactions. If the batch was
-    committed before, nothing is committed, and transactions that are still pending are aborted.
+    `version` is the batch id or the option txnVersion. `tokens` identifies the transactions. If the
+    version was committed before, nothing is committed, and pending transactions are aborted.
 
     Raises ServerUnreachable if the server does not respond. Raises SinkRefused if the server
     refuses the commit. Raises SparkOptionError if there are too many tokens.

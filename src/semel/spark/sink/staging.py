@@ -221,8 +221,8 @@ class Targets:
     def type_of(self, path: str) -> str:
         """Return the content type of a stream. Create the stream if it does not exist.
 
-        Raises ValueError if the path is not valid. Raises SparkOptionError if the options forbid
-        creating the stream, or if the task writes to too many streams.
+        Raises ValueError if the path is not valid. Raises SparkOptionError (a ValueError) if the
+        options forbid creating the stream, or if the task writes to too many streams.
         """
         if path not in self._types:
             if len(self._types) == TXN_STREAMS_MAX:

@@ -3,7 +3,7 @@
 Arrow's parser is fast, but it refuses a whole block if one record is bad. A refused block is halved
 until it is small. A small block is decoded record by record, with `record_parser`.
 
-Only JSON objects are passed to Arrow's parser. A bare `null`, for example, would crash the process.
+Only JSON objects are passed to Arrow's parser: others can split or join records or crash Python.
 """
 
 import json

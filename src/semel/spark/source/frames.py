@@ -40,7 +40,7 @@ class FrameRows(NamedTuple):
     stored_ms: Ints  # the time at which each message was stored
     times_us: Ints  # the timestamp of each message; without a timestamp, its stored time
     keys: pa.BinaryArray | None  # None if no message has a key
-    headers: list[list[Header] | None] | None  # None if there are none, or if not requested
+    headers: list[list[Header] | None] | None  # None if not requested, or without any extras
 
     def before(self, end: int) -> "FrameRows":
         """Return the messages before the offset `end`."""

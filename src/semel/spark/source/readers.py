@@ -247,7 +247,7 @@ def next_positions(
 ) -> dict[str, StreamPosition]:
     """Return the position of each stream at the end of the next batch.
 
-    `positions` has the positions at the start of the batch. The batch ends at the stable offsets.
+    The batch starts at `positions`. It ends at the stable offsets, but never before its start.
     Raises DataLossError if messages were lost and `is_loss_fatal` is true. If it is false:
 
     - A deleted stream (not in `ends`) keeps its position.
