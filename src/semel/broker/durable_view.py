@@ -284,8 +284,8 @@ class BrokerReader:
     ) -> tuple[list[Slice], int]:
         """Return the messages from `offset` up to `end`, and the offset at which to continue.
 
-        The read stops once it has `bytes_max` bytes or READ_FRAMES_MAX frames. It skips control
-        records. If `is_committed`, it also skips aborted messages. Raises ReadFailed.
+        The read stops once it has `bytes_max` bytes or more, or READ_FRAMES_MAX frames. It skips
+        control records and, if `is_committed`, aborted messages. Raises ReadFailed.
         """
         slices: list[Slice] = []
         size = frames = 0

@@ -257,7 +257,7 @@ class Engine:
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the pending transaction that holds back a stream's stable offset, or None."""
+        """Return the transaction that holds back the stable offset. It might not be durable yet."""
         return holding_view(self.broker.state, path)
 
     def wait(

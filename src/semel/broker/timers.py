@@ -201,7 +201,7 @@ class IdleProducers:
         return idle
 
     def _row(self, number: int, producer_id: str) -> ProducerRow | None:
-        """Return the producer's row, or None if the producer does not exist or has expired."""
+        """Return a producer's row, or None if it is missing or expired, or its stream deleted."""
         stream = self._state.by_number.get(number)
         if stream is None or stream.tail.is_deleted or not stream.producers:
             return None

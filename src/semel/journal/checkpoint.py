@@ -1,6 +1,6 @@
 """The checkpoint: the state at an LSN, as rows with checksums in the store.
 
-The event loop makes a `Cut`: references to changed rows. This is fast, because no row is copied.
+The event loop makes a `Cut`: references to changed rows. Rows are immutable, so none is copied.
 
 A different thread commits the cut to the store in one transaction, when every frame before the
 cut's LSN is durable. Therefore the store never contains a change that a crash could undo.

@@ -32,7 +32,7 @@ class IndexBlock(Struct, gc=False, eq=False):
 
     The block covers the offsets from `first` up to, but not including, `next`. For each frame,
     `entries` contains its first offset and its position as little-endian u32 (see `offsets` and
-    `positions`). `older` is the stream's previous block, or None if that block is not in memory.
+    `positions`). `older` is the stream's previous block since the last cut, or None.
     """
 
     first: int

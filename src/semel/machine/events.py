@@ -179,7 +179,7 @@ class Section(Struct, frozen=True, gc=False):
     count: int
     payload: bytes
     lengths: bytes = b""  # the length of each message as a little-endian u32; empty for one message
-    is_joined: bool = False  # True in a JSON stream: commas separate the messages in `payload`
+    is_joined: bool = False  # True for several JSON messages: commas separate them in `payload`
     extras: bytes = b""  # the keys, headers and timestamps of the messages, or empty
     kind: int = SECTION_DATA
 

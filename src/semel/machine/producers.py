@@ -124,7 +124,7 @@ def push_after_first(ring: bytes, packed: bytes, limit: int) -> bytes:
 
 
 def is_between(ring: bytes, seq: int, limit: int) -> bool:
-    """Return True if the ring is full and `seq` is between its first two receipts."""
+    """Return True if `push_after_first` may have dropped the receipt of `seq` from the ring."""
     if receipts_of(ring) < max(limit, 2):
         return False
     return unpack_receipt(ring, 0).last_seq < seq < unpack_receipt(ring, 1).first_seq

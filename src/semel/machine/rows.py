@@ -61,9 +61,9 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     """A producer in one stream. An expired row is a tombstone, which keeps old instances fenced.
 
-    `last_seq` and `receipts` do not include appends inside transactions. For a dense producer,
-    `first_receipt` is the receipt of sequence 0. But if `last_seq` is -1, the current instance has
-    not appended yet, and `first_receipt` is the receipt of the previous instance's last append.
+    `last_seq`, `receipts` and `first_receipt` do not include appends inside transactions. For a
+    dense producer, `first_receipt` is the receipt of sequence 0. While `last_seq` is -1, it is the
+    receipt of the previous instance's last append.
     """
 
     mode: str

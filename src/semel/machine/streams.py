@@ -345,8 +345,8 @@ def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) ->
     with `time_ms`, the time of the journal, which never goes back.
     """
     row = stream.row
-    # The time of the journal never goes back. If the clock jumps ahead and is then corrected, the
-    # time of the journal stays ahead, and streams would expire before their dates.
+    # Not `time_ms`: if the clock jumps ahead and is then corrected, the time of the journal stays
+    # ahead, and streams would expire before their dates.
     if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
         return True
     return row.ttl_ms is not None and time_ms >= window_end_ms(stream, touched_ms)

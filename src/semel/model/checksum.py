@@ -12,8 +12,8 @@ def digest_of(payload: bytes, extras: bytes = b"") -> int:
 
     The digest detects a producer's mistakes. It does not protect against an attacker.
     """
-    # CRC32C and CRC32 use different polynomials. Together, they miss a difference about as rarely
-    # as a 64-bit CRC.
+    # The upper half is CRC32C, the lower half CRC32. Their polynomials differ, so together they
+    # miss a difference about as rarely as a 64-bit CRC.
     if extras:
         checks = crc32c(extras, crc32c(payload)), zlib.crc32(extras, zlib.crc32(payload))
         return checks[0] << 32 | checks[1]

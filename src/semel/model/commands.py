@@ -150,7 +150,7 @@ class ForkRequest(Struct, frozen=True, gc=False):
     """A request to fork the stream `source`. The fork begins `sub_offset` units after `offset`.
 
     A unit is a message in a JSON stream and a byte in any other stream. If `offset` is None, the
-    source's stable offset is used. `stored` is the append to split if `sub_offset` is not 0.
+    source's stable offset is used. `stored` is a lookup: the append that `sub_offset` splits.
     """
 
     source: str
@@ -301,8 +301,8 @@ class Begin(Struct, frozen=True, gc=False):
 class TxnCall(Struct, frozen=True, gc=False):
     """Base class for commands on an existing transaction.
 
-    With `by_operator`, the caller need not be the owner. `remembered` is the transaction's retained
-    outcome, or None. `last_epoch` is the epoch of the newest retained outcome with this id, or 0.
+    With `by_operator`, the caller need not be the owner. Two fields are lookups: `remembered`, the
+    retained outcome, and `last_epoch`, the epoch of the newest retained outcome with this id.
     """
 
     now_ms: int
@@ -385,8 +385,7 @@ class CommitAppend(Struct, frozen=True, gc=False):
 class ListedTxn(Struct, frozen=True, gc=False):
     """A staged transaction that a one-shot commit names.
 
-    `remembered` is its retained outcome, or None. `last_epoch` is the epoch of the newest retained
-    outcome with this id, or 0.
+    `remembered` and `last_epoch` are lookups, as in `TxnCall`.
     """
 
     id: str

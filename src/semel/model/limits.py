@@ -1,6 +1,6 @@
-"""The fixed limits of the engine, with their units.
+"""The limits of the engine, with their units, and the defaults of those that can be configured.
 
-Limits that can be configured are in `MachineLimits`, and in `semel.server` for connections.
+`MachineLimits` and `Settings` configure them. The limits on connections are in `semel.server`.
 """
 
 from typing import Final

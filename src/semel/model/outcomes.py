@@ -53,8 +53,8 @@ class Appended(Outcome, frozen=True, gc=False):
 class Duplicate(Outcome, frozen=True, gc=False):
     """The batch was already stored, from `first_offset` up to, but not including, `next_offset`.
 
-    The offsets are None if the receipt that stored them is no longer retained. `is_mismatch` is
-    True if the request has a different payload. In that case, the stored payload stays unchanged.
+    The offsets are None if their receipt is no longer retained, or if the batch is a chunk.
+    `is_mismatch` is True if the request has a different payload. The stored payload is unchanged.
     """
 
     code = "duplicate"
@@ -108,7 +108,7 @@ class Claimed(Outcome, frozen=True, gc=False):
 
     producer_id: str
     epoch: int
-    last_seq: int | None = None  # the sequence of the last append by any instance
+    last_seq: int | None = None  # of the last append by any instance, outside transactions
     last_offset: int | None = None  # the offset after that append
     cursor: bytes | None = None  # the last cursor
 

@@ -215,7 +215,7 @@ class PositionConflict(Refusal, frozen=True, gc=False):
     code = "position_conflict"
     group: str
     path: str
-    offset: int  # the stored offset; for the reason `pending`, the target of the pending move
+    offset: int  # the stored offset; for the reason `pending`, this transaction's own target
     incarnation: str | None = None  # the stream's incarnation, only for the reason `incarnation`
     version: int = 0  # the version of the stored position
     mover: str | None = None  # who moved the position last, only for the reason `mover`

@@ -1,6 +1,6 @@
 """Validation of commands: names, numbers and batches must be within their limits.
 
-This is the last check before a command is applied. A valid command can be stored, indexed and read
+This is the last check before a command is decided. A valid command can be stored, indexed and read
 back. An invalid command could stop the engine. The HTTP layer refuses malformed requests earlier.
 """
 
@@ -83,7 +83,7 @@ def is_name(text: str, bytes_max: int) -> bool:
 
 
 def is_number(number: int) -> bool:
-    """Return True if `number` is in 0..NUMBER_MAX. JSON can represent these integers exactly."""
+    """Return True if `number` is in 0..NUMBER_MAX. JSON parsers read these integers exactly."""
     return 0 <= number <= NUMBER_MAX
 
 

@@ -190,7 +190,7 @@ class RowCheck:
             tail = tails.pop(key, None)
             if key != NUMBER_KEY.encode(row.number) or row.path in state.by_path:
                 self._corrupt(
-                    "streams", key, f"stream {row.number} ({row.path}) has a wrong key or two rows"
+                    "streams", key, f"stream {row.number}: the key is wrong, or {row.path} is taken"
                 )
             elif tail is None:
                 self._corrupt("tails", key, "the row is missing or damaged")
