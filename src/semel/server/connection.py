@@ -5,7 +5,7 @@ while too many requests wait for their responses, or while the client does not r
 
 A connection has no timer of its own. Instead, the listener calls `check` at regular intervals. A
 connection waits for only one thing at a time, so one start time (`_clock`) is enough for all
-deadlines.
+deadlines. Code that begins a new wait must set `_clock` to `_UNSET`.
 """
 
 import asyncio

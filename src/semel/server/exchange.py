@@ -182,7 +182,7 @@ class ConnectionOutput:
 
     @property
     def is_unread(self) -> bool:
-        """True until `is_stalled` has found that the client has read all sent bytes."""
+        """True from a write until `is_stalled` finds that the client has read all sent bytes."""
         return self._sent_bytes != self._delivered_bytes
 
     def is_stalled(self, now: float) -> bool:

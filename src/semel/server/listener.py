@@ -100,7 +100,7 @@ class Listener:
         return len(self._registry.members) if self._registry is not None else 0
 
     async def bind(self, host: str, port: int) -> int:
-        """Bind an address and return the port. Port 0 means any free port."""
+        """Bind an address, but do not accept yet. Return the port. Port 0 means any free port."""
         await self._acceptor.bind(host, port)
         return self.port
 

@@ -46,12 +46,12 @@ class Live:
 
 
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:
-    """Return the pending transaction that blocks the reader, or None if the reader is not blocked.
+    """Return the pending transaction that blocks the reader; None if it has ended or there is none.
 
     A reader at `read_committed` stops at the first message of this transaction (stable offset).
     """
-    # The engine's state is ahead of the disk. If the transaction has already ended in that state,
-    # the result is None, even before the commit or abort is durable.
+    # The engine's state is ahead of the disk. The result is None if the transaction has ended in
+    # that state, even before this is durable, or if the transaction in that state is a later one.
     stable = done.tail.stable
     if isolation != READ_COMMITTED or not stable <= done.next_offset < done.tail.tail:
         return None

@@ -74,13 +74,8 @@ def render_metrics(
 def _engine_metrics(figures: EngineFigures, live_readers: int) -> list[Metric]:
     return [
         ("streams", "gauge", "Streams, including soft-deleted streams.", figures.streams),
-        ("journal_durable_bytes", "counter", "Durable journal bytes.", figures.durable_bytes),
-        (
-            "journal_end_bytes",
-            "counter",
-            "Bytes in the journal, including bytes that are not durable yet.",
-            figures.end_bytes,
-        ),
+        ("journal_durable_bytes", "counter", "Durable end of the journal.", figures.durable_bytes),
+        ("journal_end_bytes", "counter", "End of the journal, durable or not.", figures.end_bytes),
         ("journal_syncs_total", "counter", "Completed journal syncs.", figures.sync_count),
         ("checkpoints_total", "counter", "Completed checkpoints.", figures.checkpoint_count),
         ("disk_full", "gauge", "1 while the disk is full, otherwise 0.", int(figures.is_full)),

@@ -2,7 +2,7 @@
 
 - `CONNECTION`: the part of a request that is being read, or the progress of closing.
 - `INPUT`: whether the transport delivers more bytes (back-pressure). It changes independently of
-  `CONNECTION`, because a connection can be paused at any point of a request.
+  `CONNECTION`, because a connection can be paused in several phases (not in a body).
 - `EXCHANGE`: whether the response to one request has begun, and whether it is complete.
 
 If an event is not listed for the current phase, there is a bug, and `PhaseTable.next` raises

@@ -68,7 +68,7 @@ class ProducersResource(Resource):
         """Return True if a POST to `path` asks for a producer id and is not an append.
 
         The request must have no body and no header Stream-Closed. `path` must be the path of a
-        stream, followed by `/producer`. There must be no stream at `path` itself.
+        stream that is not deleted, followed by `/producer`. `path` itself must not be a stream.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:

@@ -31,8 +31,8 @@ _WRONG_FIELDS: Final = {
     "transaction_seq": "an append in a staged transaction needs Transaction-Seq",
     "transactions": "the request lists a transaction twice, or with an invalid id or epoch",
     "positions": (
-        "the list of positions is empty or too long, moves a position twice, or has an offset"
-        " or a version that is out of range"
+        "the list of positions is empty or too long, an offset or a version is out of range, or a"
+        " position is moved twice (a commit also counts the moves of its transactions)"
     ),
     "commit": "the commit is empty, or one of its lists has more than 1,000 entries",
 }
@@ -185,7 +185,7 @@ REFUSALS: Final = (
         "session_conflict",
         403,
         outcome="SessionConflict",
-        message="a different instance uses this epoch, or the session of the claim is not new",
+        message="a different instance uses this epoch, or the session of the claim has written",
         error="ProducerFenced",
     ),
     Entry(

@@ -147,7 +147,7 @@ TXN_REFUSALS: Final = (
         "offset_unstable",
         409,
         outcome="OffsetUnstable",
-        message="the offset is not stable: a pending transaction has messages before it",
+        message="the offset is not stable: a pending transaction has messages at or before it",
         names={"stable": "stable_offset"},
         error="OffsetUnstable",
         advice="use an offset up to stable_offset, or wait until the transaction has ended",

@@ -31,8 +31,8 @@ Offset = int | str
 class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "from"}):
     """A move of a group's position to the offset `to`, with optional conditions.
 
-    The position is moved only if its offset is `start`, its version is `version`, and the stream's
-    incarnation is `incarnation`. Fields that are UNSET are not checked. In JSON, `start` is `from`.
+    They are: its offset (`start`, `from` in JSON), its `version` and the stream's `incarnation`.
+    A transaction or commit without `start` is refused if someone else moved the position last.
     """
 
     start: Offset | UnsetType = UNSET
