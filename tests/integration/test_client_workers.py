@@ -341,7 +341,7 @@ def test_a_transaction_that_was_refused_a_position_is_not_committed(
     mine, theirs = batch(client, inputs, group, 10), batch(other, inputs, group, COUNT)
     commit(client, mine, outputs, group, inputs, "offsets")
     refused = pytest.raises(
-        errors.InvalidTransactionState, match="has not accepted a group's new position"
+        errors.InvalidTransactionState, match="has not confirmed a group's new position"
     )
     with refused, other.transaction() as txn:
         txn.append_many(outputs, [message.value for message in theirs])

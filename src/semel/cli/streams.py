@@ -163,7 +163,7 @@ def trim_command(client: Client, path: str, *, before: str, is_json: bool) -> No
     """Remove the messages of the stream PATH before an offset."""
     client.stream(path).trim(before)
     facts = {"path": path, "first_offset": before}
-    report(f"trimmed {path}: the first offset is now {before}", facts, is_json=is_json)
+    report(f"trimmed {path}: messages before {before} are dropped", facts, is_json=is_json)
 
 
 @click.command("close")

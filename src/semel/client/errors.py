@@ -32,7 +32,7 @@
     │   │   └── CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used before with a different payload
     │   ├── NotSupported         the server is not semel and does not support this call
-    │   ├── LimitReached         the server has reached a limit; try again after `retry_after`
+    │   ├── LimitReached         delete something, or try again after `retry_after` if it is set
     │   │   └── DiskFull
     │   └── CorruptData          the stored data is corrupt
     ├── Unavailable              nothing was applied: the server is unreachable or overloaded
@@ -370,7 +370,7 @@ class StreamInTransaction(Refused):
 
 
 class OffsetUnstable(Refused):
-    """A pending transaction has messages before this offset."""
+    """A pending transaction has messages before or at this offset."""
 
     # Every message before the stable offset is committed or aborted.
     stable_offset = Fact(str, "stable_offset")

@@ -43,8 +43,8 @@ class KnownPosition:
         """Return the move to send: (from, to, incarnation, version).
 
         `from` and `version` are those of the present position. But if the client has already moved
-        the group to `to` or beyond, they are those of the first known position. A repeated commit
-        is then equal to the original, so the server recognises it. It refuses any other such move.
+        the group to `to` or beyond, they are those of the first known position. The server then
+        recognises a repeated commit by its id, or refuses the move.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -122,7 +122,7 @@ class ReadPosition:
 
 
 class KnownPositions:
-    """The group positions that a client has received from the server, and those it has set."""
+    """The group positions that a client's readers have received, and those the client has set."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class KnownPositions:
     def note_moved(self, name: PositionName, to: int, version: int | None) -> None:
         """Record that this client has moved a group's position.
 
-        This does not change how far each reader has read.
+        The positions that existing readers expect stay unchanged.
         """
         group, path = name
         with self._lock:
@@ -185,7 +185,7 @@ class KnownPositions:
             positions = self._read.get(name, [])
             if len(positions) > 1:
                 raise ValueError(
-                    "the offset is ambiguous, because this client has several readers of the"
+                    "the offset is ambiguous, because this client has opened several tails of the"
                     f" group {group} in {path}; use txn.commit_message(message), or pass a"
                     " tuple (from, to)"
                 )

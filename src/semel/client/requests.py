@@ -196,7 +196,7 @@ class ProducerHeaders(Struct, frozen=True):
 class TransactionHeaders(Struct, frozen=True):
     """The transaction that an append belongs to.
 
-    In a staged transaction, `seq` is the number of earlier appends. Otherwise `seq` is None.
+    In a staged transaction, `seq` is the number of appends stored before. Otherwise it is None.
     """
 
     transaction_id: str

@@ -183,7 +183,7 @@ class StreamCalls:
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
-                "it is unknown whether the append was stored. The first attempt got no response."
+                "it is unknown whether the append was stored. An earlier attempt got no response."
                 f" The server refused the repeat: {error.message}",
                 status=exchange.response.status,
             )

@@ -59,7 +59,7 @@ _DO_AGAIN: Final = (
     "abort the transaction and run it again; read_committed readers skip the aborted messages"
 )
 _REFUSED: Final = (
-    "the server has not accepted a group's new position; add it again, or abort the"
+    "the server has not confirmed a group's new position; add it again, or abort the"
     " transaction and start again with a new tail(group=...)"
 )
 _INDETERMINATE: Final = "an append got no response; abort the transaction and repeat it"

@@ -88,7 +88,7 @@ class BatchAck(Struct, frozen=True):
 
     - `count`: the number of messages in the batch.
     - `seq`: the batch's sequence, or the sequence of its last message in sparse mode.
-    - `next_offset`: the offset after the batch, or None for a duplicate whose offset is unknown.
+    - `next_offset`: the offset after the batch, or None if the server did not report it.
     - `duplicate`: True if an earlier attempt or an earlier instance stored the batch.
     - `cursor`: the cursor stored with the batch, or None.
     - `offset`: the offset of the batch's first message. It is None if `next_offset` is None, or if

@@ -406,7 +406,7 @@ class ProducerIdentity:
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Return True if `batch` was reported as a duplicate, but this instance has not stored it.
+        """Return True if, when `batch` is a duplicate, an earlier instance has probably stored it.
 
         This is possible only if the caller passed the epoch. In that case an earlier instance can
         have stored different messages with the same epoch and sequence. A server that cannot

@@ -199,7 +199,7 @@ class Producer(ProducerFacade):
 
     def _refuse_in_callback(self, call: str) -> None:
         if self._background.is_here:
-            raise RuntimeError(f"{call}() would wait forever in a callback; call it elsewhere")
+            raise RuntimeError(f"{call}() would wait for this callback itself; call it elsewhere")
 
 
 # ---- the event loop that the producers of a process share ----------------------------------------
