@@ -103,7 +103,7 @@ class ReadPosition:
         self._known[group] = position
 
     def known(self, group: str) -> KnownPosition:
-        """Return the position that `group` must have when a message of this reader is committed."""
+        """Return the position that `group` must have before a commit of this reader's messages."""
         position = self._known.get(group)
         if position is None:
             position = self._known[group] = KnownPosition(self.start, self._version(group))

@@ -66,9 +66,9 @@ def _room_bytes(segment_bytes: int) -> int:
 class SegmentPart:
     """The bytes of one write group that go into one segment.
 
-    `ending` is the last frame of the previous segment, or empty if this segment had already begun.
-    The writer renames the spare file to this segment's name. Then it writes `ending` to the end of
-    the previous segment.
+    If this part begins the segment, `ending` is the frame that ends the previous segment. Otherwise
+    it is empty. The writer renames the spare file to this segment's name. Then it writes `ending`
+    to the end of the previous segment.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -171,7 +171,7 @@ class Appender:
         return self._place(KINDS[type(event)], meta, sections, length, time_ms)
 
     def _roll(self) -> None:
-        invariant(self.has_spare, "a frame was added, but the journal has no room for a frame")
+        invariant(self.has_spare, "a frame was added without a check that the journal has room")
         invariant(self.position > self.segment, "a segment was ended before it had a frame")
         self._ending = self._encode(
             KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms

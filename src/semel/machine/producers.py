@@ -334,8 +334,8 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 def _begins_bare(tag: ProducerTag) -> bool:
     """Return True if the append has sequence 0 and is bare (it has no epoch and no session).
 
-    An instance that made a claim sends its session, so a bare append never comes from it. If the
-    producer has a row, the append is a repeat or comes from a restarted producer.
+    Such an append never comes from an instance that made a claim, because that instance sends its
+    session. So if the producer has a row, the append is a repeat or comes from a restart.
     """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 

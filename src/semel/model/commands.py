@@ -301,8 +301,9 @@ class Begin(Struct, frozen=True, gc=False):
 class TxnCall(Struct, frozen=True, gc=False):
     """Base class for commands on an existing transaction.
 
-    With `by_operator`, the caller need not be the owner. Two fields are lookups: `remembered`, the
-    retained outcome, and `last_epoch`, the epoch of the newest retained outcome with this id.
+    With `by_operator`, the caller need not be the owner. Two fields contain results of lookups.
+    `remembered` is the transaction's retained outcome, or None. `last_epoch` is the epoch of the
+    newest retained outcome with this id, or 0.
     """
 
     now_ms: int
@@ -385,7 +386,7 @@ class CommitAppend(Struct, frozen=True, gc=False):
 class ListedTxn(Struct, frozen=True, gc=False):
     """A staged transaction that a one-shot commit names.
 
-    `remembered` and `last_epoch` are lookups, as in `TxnCall`.
+    `remembered` and `last_epoch` contain results of lookups, as in `TxnCall`.
     """
 
     id: str

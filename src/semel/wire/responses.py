@@ -74,7 +74,7 @@ class StreamFacts(Struct, frozen=True, gc=False):
 
     @property
     def stable_offset(self) -> int:
-        """The stable offset: every message before it is committed or aborted."""
+        """The stable offset. All messages at lower offsets have been committed or aborted."""
         return self.tail if self.stable is None else self.stable
 
 

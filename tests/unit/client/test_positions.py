@@ -336,7 +336,9 @@ def test_a_transaction_that_was_refused_a_position_is_not_committed() -> None:
     assert isinstance(refused.error, errors.UnstableOffsets)
     play(txn.add_offsets("h", {"orders": 5}), document({}))
     for flow in (txn.commit(), txn.prepare()):
-        with pytest.raises(errors.InvalidTransactionState, match="confirmed a group's new position"):
+        with pytest.raises(
+            errors.InvalidTransactionState, match="confirmed a group's new position"
+        ):
             play(flow)
     play(txn.add_offsets("g", {"orders": 5}), document({}))
     next(txn.add_offsets("g", {"orders": 6}))  # not continued

@@ -181,7 +181,7 @@ ALTS = {"alts": ["a", "b"], "out": "c"}
         ("text", STREAM, "'text' is not callable; pass a function"),
         (type, STREAM, "Python cannot read the parameters of <class 'type'>; wrap the function"),
         (mixed, JOIN, "annotated with different types"),
-        (batch, ALTS, "an Arrow batch can have messages of several inputs"),
+        (batch, ALTS, "an Arrow batch can mix messages of several bindings"),
         (batches, {**JOIN, "types": "t"}, "a join of Arrow batches cannot have filters"),
         (same, {**STREAM, "stateful": True}, "a stateful processor must take a DataFrame"),
         (

@@ -110,7 +110,8 @@ class AsyncProducer(ProducerFacade):
         """Wait until every message is stored, and then end the producer.
 
         After `timeout` seconds, the producer abandons the remaining messages and fails with
-        Indeterminate. A failure is raised if there is no `on_error` and no call has raised it yet.
+        Indeterminate. If the producer has failed, this call raises its error, unless `on_error` is
+        set or an earlier call has raised it.
         """
         self._is_closed = True
         if self._is_ended or not self._is_open:

@@ -114,7 +114,8 @@ class Producer(ProducerFacade):
         """Wait until every message is stored, and then end the producer.
 
         After `timeout` seconds, the producer abandons the remaining messages and fails with
-        Indeterminate. A failure is raised if there is no `on_error` and no call has raised it yet.
+        Indeterminate. If the producer has failed, this call raises its error, unless `on_error` is
+        set or an earlier call has raised it.
         """
         self._refuse_in_fork()
         self._refuse_in_callback("close")

@@ -386,4 +386,4 @@ def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
             " processor, or use a function that takes messages"
         )
     if takes_binding(processor.function):
-        yield "remove the parameter 'binding'; an Arrow batch can have messages of several inputs"
+        yield "remove the parameter 'binding'; an Arrow batch can mix messages of several bindings"

@@ -42,10 +42,9 @@ class ChainStep(NamedTuple):
     If `start` is None, a request outside any transaction set the position. If `is_sure` is false,
     the move may not have happened. If `is_end` is true, the step only marks the final position.
 
-    For a prepared transaction, `high` is the time at which it was prepared, and `low` is the later
-    time at which its commit was sent. The transaction holds the position between these times, so no
-    other step can happen then. Steps that ended before `low` come before this step. Steps that
-    started after `high` come after it.
+    For a prepared transaction, the two times are reversed: `high`, when it was prepared, is earlier
+    than `low`, when its commit was sent. The transaction holds the position between these times, so
+    every other step ended before `high` or started after `low`.
     """
 
     low: int
