@@ -48,7 +48,7 @@ def test_what_would_happen_is_told_in_a_sentence(served: Served, path: str) -> N
     assert served.json(*gap)[0]["outcome"] == "producer_seq_conflict"
     repeat = served.semel("producers", "explain", path, "till-1", "--epoch", "3", "--seq", "0")
     assert repeat.stdout.startswith("204 duplicate: ")
-    assert "\nif the stored payload differs: 204 duplicate: " in repeat.stdout
+    assert "\nfor a different payload: 204 duplicate: " in repeat.stdout
     sparse = ("--mode", "sparse", "--seq", "3-5", "--session", "one")
     assert served.semel("producers", "explain", path, "new", *sparse).stdout.startswith("200 ok: ")
 

@@ -299,7 +299,7 @@ class Broker:
     # ---- work orders ---------------------------------------------------------------------------
 
     def next_group(self) -> WriteGroup | None:
-        """Return the next write group (EO-5), or None during a write or if no write is needed."""
+        """Return the next write group (EO-5). Return None during a write, or if none is needed."""
         if self._flying is not None:
             return None
         group = self._appender.take()
@@ -408,7 +408,7 @@ class Broker:
         self._segments.remove(dead)
 
     def cut_failed(self, cut: Cut) -> None:
-        """Record that the disk was too full for a checkpoint. The next one includes its changes."""
+        """Record that the disk was too full to commit `cut`. The next cut includes its changes."""
         self._index.undo_cut()
         self._txn_history.undo_cut()
         self.state.dirty.absorb(cut.dirty)

@@ -121,8 +121,8 @@ class DurableView:
     ) -> tuple[StreamView, Waiter] | None:
         """Call `wake` once, when a stream has messages at `offset`, or is closed or deleted.
 
-        Return the arguments for `stop_waiting`. Return None, and never call `wake`, if this has
-        already happened, if there is no such stream, or if too many readers wait.
+        Return the arguments for `stop_waiting`. If one of these conditions is already met, or the
+        stream does not exist, or too many readers wait, return None and never call `wake`.
         """
         view = self.by_path.get(path)
         if view is None or view.tail is None or view.tail.is_closed or view.tail.is_deleted:
@@ -339,7 +339,7 @@ class BrokerReader:
     def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice | int]:
         """Yield the slices that are stored in the stream `number` itself, not in its fork source.
 
-        For a control record, yield the offset after the record. Raises ReadFailed.
+        For a control record, yield the offset after it instead of a slice. Raises ReadFailed.
         """
         for lsn, base in self._index.frames(number, offset, end):
             frame = self._segments.read_frame(lsn)

@@ -235,8 +235,8 @@ class Engine:
     def has_stream(self, path: str) -> bool:
         """Return True if the state has the stream, even if the stream is not durable yet.
 
-        A crash can still undo the result. Before you send a response that depends on it, wait for
-        the reply to a later `submit` or `ask`. That reply comes when the state is durable.
+        A crash can still undo what the result reports. Before you send a response that depends on
+        the result, call `submit` or `ask` and wait for the reply: the state is then durable.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
@@ -257,7 +257,10 @@ class Engine:
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the transaction that holds back the stable offset. It might not be durable yet."""
+        """Return the transaction that holds back a stream's stable offset, or None.
+
+        The transaction might not be durable yet.
+        """
         return holding_view(self.broker.state, path)
 
     def wait(
@@ -284,8 +287,8 @@ class Engine:
     def _guard(self, action: Callable[[], None]) -> None:
         """Call `action`. Stop the engine if `action` raises.
 
-        An exception means a bug or a failed disk. The engine stops, because the state and the
-        journal can then differ. Clients' mistakes and full disks are outcomes, not exceptions.
+        An exception means a bug or a failed disk. The state and the journal might now differ, so
+        the engine stops. Clients' mistakes and full disks are outcomes, not exceptions.
         """
         try:
             action()
@@ -346,8 +349,8 @@ class Engine:
     def _is_worth_a_thread(self, group: WriteGroup) -> bool:
         """Return True if the thread should write a group, and False if the loop should write it.
 
-        The loop writes groups that need no sync. If the disk is fast and idle, it also writes
-        single frames, because waking up the thread would take longer.
+        The loop writes groups that need no sync. If the disk is fast and no checkpoint is being
+        committed, the loop also writes single frames, to save the time of waking the thread.
         """
         if not group.is_synced:
             return False
@@ -376,9 +379,9 @@ class Engine:
     def _look_for_room(self) -> None:
         """Try again to allocate the spare segment and the reserved disk space.
 
-        If the last checkpoint had no space, free the reserved space instead. The next checkpoint
-        can then use it. If the disk is full and messages were deleted, begin a checkpoint to free
-        their space. Raises DiskFailed if the data directory no longer exists.
+        If the disk was too full for the last checkpoint, give up the reserved space instead, so
+        that the next checkpoint can use it. If the disk is full and messages were deleted, begin
+        a checkpoint to free their space. Raises DiskFailed if the data directory does not exist.
         """
         if not self._directory.disk.is_there():
             raise DiskFailed("the data directory was deleted while the process was running")

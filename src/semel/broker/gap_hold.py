@@ -1,7 +1,8 @@
 """The gap hold: an append that arrives before its predecessor waits for the predecessor.
 
 If a producer sends on several connections, sequence 3 can arrive before sequence 2. The broker
-refuses sequence 3 as a gap. The gap hold does not send this refusal, and submits sequence 3 later.
+refuses sequence 3 as a gap. The gap hold hides this refusal from the producer, and submits
+sequence 3 again later.
 """
 
 from collections.abc import Callable

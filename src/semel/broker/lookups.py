@@ -86,9 +86,9 @@ class Lookups:
         self._reader = reader
 
     def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
-        """Return a transaction's outcome, or None if it is not retained, and the id's `last_epoch`.
+        """Return a pair: a transaction's outcome, and the `last_epoch` of the transaction's id.
 
-        If the transaction is pending, return (None, 0).
+        If the outcome is not retained, it is None. If the transaction is pending, return (None, 0).
         """
         txn = self._state.transactions.get(txn_id)
         if txn is not None and txn.row.epoch == epoch:

@@ -1,7 +1,7 @@
 """Finds overdue transactions, expired streams and idle producers, even if no request arrives.
 
-Each class only returns the objects that are due. For each object, the broker then decides a
-command, such as ExpireTxn.
+Each class only returns the objects that are due. The broker then runs a command for each of
+them, such as ExpireTxn.
 """
 
 from heapq import heapify, heappop, heappush
@@ -18,8 +18,9 @@ from semel.machine.txn.decide_end import deadline_of
 class Deadlines:
     """A queue of the pending transactions that have a deadline.
 
-    Each entry has the time of the next check. Using a transaction can postpone its deadline, but
-    not the check. If a check comes before the deadline, the transaction is queued again.
+    Each entry has the time of a transaction's next check. When a transaction is used, its deadline
+    can be postponed, but its entry does not change. If the check then comes before the deadline,
+    the transaction is queued again.
     """
 
     def __init__(self, state: State) -> None:
@@ -106,7 +107,7 @@ class Expiry:
             heappush(self._queue, (self.deadline(stream), number))
 
     def forget(self, number: int) -> None:
-        """Stop watching a stream. The queue can keep the stream's entry until the next check."""
+        """Stop watching a stream. Its entry may stay in the queue until the time in the entry."""
         self._touched.pop(number, None)
         self._watched.discard(number)
         if len(self._queue) > 2 * len(self._watched) + _QUEUE_SLACK:
@@ -201,7 +202,7 @@ class IdleProducers:
         return idle
 
     def _row(self, number: int, producer_id: str) -> ProducerRow | None:
-        """Return a producer's row, or None if it is missing or expired, or its stream deleted."""
+        """Return a row, or None if the producer is unknown or expired, or its stream is deleted."""
         stream = self._state.by_number.get(number)
         if stream is None or stream.tail.is_deleted or not stream.producers:
             return None

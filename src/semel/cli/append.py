@@ -190,8 +190,8 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
     If DATA is `-`, the data is read from standard input. In a JSON stream, each element of an array
     is one message. --json affects only the output.
 
-    If a response is lost, the request is repeated until --timeout, and the data is stored only
-    once. If the stream does not recognise duplicates, the request is not repeated.
+    If the stream recognises duplicates and a response is lost, the request is repeated until
+    --timeout, and the data is stored only once. For other streams, the request is not repeated.
     """
     options = AppendOptions(**values)
     if options.lines:
@@ -228,7 +228,8 @@ def _producer_headers(options: AppendOptions) -> ProducerHeaders | None:
 def _fresh_key(info: StreamInfo, tag: ProducerHeaders | None, body: bytes) -> str | None:
     """Return a new idempotency key for an append.
 
-    Return None if the append has a producer or no data, or if the stream does not support the key.
+    Return None if the append has a producer, if `body` is empty, or if the stream does not support
+    idempotency keys.
     """
     is_supported = info.incarnation is not None and info.dedup
     return secrets.token_hex(16) if is_supported and tag is None and body else None
@@ -255,7 +256,9 @@ def _with_extras(content_type: str, body: bytes, options: AppendOptions) -> byte
     if is_json_type(content_type):
         batch = split_json(body)
         if not isinstance(batch, Batch) or batch.count != 1:
-            reason = batch if isinstance(batch, str) else "the array has 0 or several elements"
+            reason = (
+                batch if isinstance(batch, str) else "the array is empty or has several elements"
+            )
             raise CommandRefused(f"--key and --header require exactly one message: {reason}")
         body = batch.payload
     try:

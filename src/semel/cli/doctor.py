@@ -280,7 +280,7 @@ _STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold
 def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
     """Check this machine, and Spark or a data directory.
 
-    Changes no data, and does not keep the directory locked.
+    Changes no data. A server can use the directory during the check.
 
     The exit code is 65 if the data is corrupt, 66 if there is no such data directory, and 69 if
     something that semel needs is missing.

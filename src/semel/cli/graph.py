@@ -92,7 +92,7 @@ def load_graph(file: Path, name: str | None = None) -> Graph:
 
 
 def refuse_graph(error: GraphError) -> CommandRefused:
-    """Print each error in a graph on its own line. Return the exception to raise."""
+    """Print the errors of a graph, one per line. Return the exception for the caller to raise."""
     for complaint in error.complaints:
         click.echo(f"  - {printable(complaint)}", err=True)
     return CommandRefused(str(error).partition(":\n")[0], EXIT_USAGE)
@@ -313,7 +313,8 @@ def _rows(gauge: Gauge) -> int:
 class _Rates:
     """The rate of each processor, in rows per second. `of` returns the last calculated rate.
 
-    `measure` calculates the rates since its previous call, and `whole` those of the whole run.
+    `measure` calculates the rates since the previous call of `measure`. `whole` calculates the
+    average rates of the whole run.
     """
 
     def __init__(self) -> None:

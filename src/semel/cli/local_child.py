@@ -1,7 +1,8 @@
 """The child process of `local()`: a `semel serve` that ends when its parent process ends.
 
-The first argument is a temporary directory or empty. The standard input is a pipe from the parent.
-When the parent ends, the pipe is closed, and the child removes the directory and ends.
+The first argument is the path of a temporary directory, or an empty string if there is none. The
+standard input is a pipe from the parent. When the parent ends, the pipe is closed. The child then
+removes the temporary directory and ends.
 """
 
 import os

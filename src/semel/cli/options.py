@@ -51,7 +51,8 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
 class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
     """An offset as semel prints it, or the number of a message.
 
-    A number becomes an offset. If `is_for_reading`, `-1` (head) and `now` (tail) are also accepted.
+    The number of a message is converted to its offset. If `is_for_reading`, `-1` (head) and `now`
+    (tail) are also accepted.
     """
 
     name = "offset"
@@ -219,8 +220,9 @@ def error_report(error: ClientError) -> CommandRefused:
         return CommandRefused(_refusal(error), EXIT_REFUSED)
     if isinstance(error, errors.Indeterminate):
         return CommandRefused(
-            f"{error.message}; it is unknown whether the server applied the request; check before"
-            " you repeat the request, unless it is an append with --idempotency-key or --seq",
+            f"{error.message}; it is unknown whether the server applied the request; an append with"
+            " --idempotency-key or --seq can be repeated safely; before you repeat another request,"
+            " check whether the server applied it",
             EXIT_UNAVAILABLE,
         )
     if isinstance(error, errors.Unavailable) and error.status is not None:

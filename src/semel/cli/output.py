@@ -37,7 +37,8 @@ class Style(Enum):
 def style_of(*, is_raw: bool, is_json: bool) -> Style:
     """Return the style that the options select.
 
-    Without an option, control characters are escaped if the output is a terminal.
+    If no option is set, the style is one message per line. If the output is a terminal, control
+    characters are then escaped.
     """
     if is_raw:
         return Style.RAW
@@ -156,8 +157,9 @@ def print_list(
 ) -> None:
     """Print a list as JSON, as a table, or as lines.
 
-    If `is_json`, print each document as a line of JSON. Otherwise print a table on a terminal, or
-    only the first cell of each row elsewhere. `right` has the titles of right-aligned columns.
+    If `is_json`, print each document as a line of JSON. Otherwise, if the output is a terminal,
+    print a table. If it is not a terminal, print only the first cell of each row. `right` has the
+    titles of right-aligned columns.
     """
     if is_json:
         write_stdout(b"".join(map(json_line, documents)))

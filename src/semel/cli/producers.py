@@ -90,7 +90,7 @@ def explain_command(
         return
     lines = [_sentence(explanation)]
     if explanation.get("other_payload") is not None:
-        lines.append(f"if the stored payload differs: {_sentence(explanation['other_payload'])}")
+        lines.append(f"for a different payload: {_sentence(explanation['other_payload'])}")
     write_lines(lines)
 
 
@@ -119,8 +119,8 @@ def forget_producer_command(client: Client, *, path: str, producer_id: str, is_j
 def register_command(client: Client, *, producer_id: str | None, is_json: bool) -> None:
     """Register a new producer id, or the next epoch of ID.
 
-    Without ID, the server chooses the id. The next epoch of ID fences all instances that use an
-    older epoch.
+    Without ID, the server chooses a new id. With ID, the server registers the next epoch of ID.
+    This fences all instances that use an older epoch.
     """
     registered = client.register_producer(producer_id)
     sentence = f"producer {registered.producer_id} has epoch {registered.producer_epoch}"

@@ -49,7 +49,7 @@ class ReadOnlyDisk:
 class _Reader(LmdbReader):
     """Reads a checkpoint. A missing table is read as an empty table.
 
-    This does not hide a loss of rows, because the checkpoint's digest then does not match.
+    If the table's rows were lost, its digest in the checkpoint does not match and shows the loss.
     """
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -69,9 +69,9 @@ def _open(file: str, *, is_shared: bool) -> lmdb.Environment:
 
 
 def _open_filled_copy(file: str) -> lmdb.Environment:
-    """Open a copy of the file. The copy is extended to the length that LMDB expects.
+    """Open a copy of a file that is shorter than LMDB expects. The copy is extended.
 
-    If the file were too short, a read of a page beyond its end would kill the process.
+    Without the extension, a read of a page beyond the end of the file would kill the process.
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = os.path.join(folder, FILE_NAME)

@@ -162,7 +162,7 @@ def _setting(
     "reserve-bytes",
     type=int,
     default=RESERVE_BYTES_DEFAULT,
-    help="Disk space that is reserved for deletes and checkpoints when the disk is full.",
+    help="Disk space that is set aside so that deletes and checkpoints work on a full disk.",
 )
 @_setting(
     "body-bytes-max",
@@ -184,14 +184,14 @@ def _setting(
 @_setting(
     "producer-idle-seconds",
     type=Seconds(10 * 365 * 86_400.0),
-    help="Expire a producer after this time without appends; its late retries are refused."
+    help="Expire a producer that has not appended for this long, and refuse its later retries."
     "  [default: never]",
 )
 @_setting(
     "gap-hold-ms",
     type=click.IntRange(0, GAP_HOLD_MS_MAX),
     default=0,
-    help="Refuse an append after it has waited this long for a missing earlier append.",
+    help="Maximum time that an append waits for a missing earlier append before it is refused.",
 )
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
 @_setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")

@@ -43,8 +43,8 @@ from semel.wire.headers import print_instant
 @click.option(
     "--dedup",
     type=click.Choice(["on", "off"]),
-    help="Whether the stream recognises repeated appends. The default is the server's --dedup,"
-    " or for a fork, the source's setting.",
+    help="Whether the stream recognises repeated appends. By default, a fork has the same setting"
+    " as its source. For other streams, the default is the server's --dedup.",
 )
 @click.option("--fork-from", type=Path(), help="Create a fork of this stream.")
 @click.option(
@@ -55,7 +55,8 @@ from semel.wire.headers import print_instant
 @click.option(
     "--fork-sub-offset",
     type=click.IntRange(min=0),
-    help="The fork also shares this many bytes (JSON: messages) of the append at --fork-offset.",
+    help="The fork also shares the start of the append at --fork-offset: this many messages in a"
+    " JSON stream, or this many bytes in any other stream.",
 )
 @remote
 def create_command(client: Client, path: str, *, is_json: bool, **options: Any) -> None:
@@ -160,7 +161,10 @@ def _count(stream: StreamEntry) -> str:
 @click.option("--before", type=Offset(), required=True, help="Offset of the first message to keep.")
 @remote
 def trim_command(client: Client, path: str, *, before: str, is_json: bool) -> None:
-    """Remove the messages of the stream PATH before an offset."""
+    """Remove the oldest messages of the stream PATH.
+
+    All messages before the offset --before are removed.
+    """
     client.stream(path).trim(before)
     facts = {"path": path, "first_offset": before}
     report(f"trimmed {path}: messages before {before} are dropped", facts, is_json=is_json)
@@ -191,7 +195,7 @@ def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -
     if not is_sure:
         if not sys.stdin.isatty():
             raise CommandRefused("a deletion cannot be undone; confirm the deletion with --yes")
-        question = f"Delete stream {printable(path)} on {printable(client.url)} with all messages?"
+        question = f"Delete stream {printable(path)} and its messages on {printable(client.url)}?"
         click.confirm(question, abort=True, err=True)
     client.stream(path).delete()
     report(f"deleted {path}", {"path": path, "deleted": True}, is_json=is_json)
@@ -212,8 +216,9 @@ def live_pages(
 ) -> Iterator[list[Message]]:
     """Yield the stored messages, starting at `offset`, then new messages as they arrive.
 
-    Each list has the messages of one response. Only the first request has a deadline. Later
-    requests are retried without limit, and `on_retry` is called before each retry.
+    Each list has the messages of one response. The client's timeout applies only to the first
+    request. Later requests are retried without limit, and `on_retry` is called before each of these
+    retries.
     """
 
     def on_retry_after_begin(error: ClientError, tries: int) -> None:

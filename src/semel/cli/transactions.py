@@ -63,7 +63,7 @@ def _owner(txn: Mapping[str, Any]) -> str:
 
 
 def _holds(txn: Mapping[str, Any]) -> str:
-    """List each stream whose readers wait for the transaction, with the offset where they wait."""
+    """Return the streams in which the transaction blocks readers, and from which offset."""
     return ", ".join(
         f"{path} from {part['first_offset']}"
         for path, part in txn["streams"].items()
@@ -126,7 +126,7 @@ def abort_command(client: Client, **options: Any) -> None:
 def fence_command(client: Client, **options: Any) -> None:
     """Abort a transaction and fence its producer. This is final.
 
-    The producer gets a higher epoch. An instance with the old epoch can then begin no more
+    The producer gets a higher epoch. Instances that have the old epoch can no longer begin
     transactions.
     """
     _end(client, "fence", **options)

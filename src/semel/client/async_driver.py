@@ -293,7 +293,7 @@ class AsyncTail(AsyncIterator[Message]):
         return self._reader.offset
 
     async def close(self) -> None:
-        """End the iteration. To end a wait for a message, cancel the task that waits."""
+        """End the iteration. If a task is waiting for a message, cancel that task too."""
         self._is_over = True
         await self._driver.run(self._reader.hang_up())
 

@@ -117,7 +117,7 @@ class Parts(Struct, frozen=True):
 
     - `appends`: the values to append to each stream.
     - `offsets`: the new positions of each group.
-    - `expects`: the expected tail of each stream. If one is different, the commit is refused.
+    - `expects`: the tail that each stream must have, or the commit is refused.
     - `transactions`: the tokens of staged transactions to commit.
     """
 
@@ -184,7 +184,7 @@ def commit_known_parts(
 ) -> Flow[CommitResult]:
     """Commit the parts. The commit is refused if a group is not at the expected position.
 
-    If the caller passes no expected position, the one that `positions.find` returns is used.
+    If a move has no expected position, `positions.find` supplies the position.
     """
     planner = MovePlanner(positions)
     planned = _planned(planner, parts, lambda group, moves: (planner.plan(group, moves), {}))
@@ -196,10 +196,11 @@ def commit_known_parts(
 def commit_version_known(
     streams: KnownStreams, version: Version, parts: Parts, positions: KnownPositions
 ) -> Flow[CommitResult]:
-    """Commit a version of a sink. The commit is refused if a move in `parts.offsets` is refused.
+    """Commit a version of a sink. If a move in `parts.offsets` is refused, nothing is committed.
 
     - A move with an expected offset is refused if the group is at a different offset.
-    - A move to a message's offset is refused if the group is not where its reader expects it.
+    - A move to a message's offset is refused if the group is not at the position that the
+      message's reader expects.
     - Any other move is refused if a different producer or sink moved the group last.
     """
     # A move without a condition is safe: a version is committed once, so no retry repeats the move.
@@ -218,8 +219,8 @@ def _planned(
 ) -> Parts:
     """Return `parts` with the caller's moves replaced by the moves to send.
 
-    `plan` is called for each group. It returns the moves to send with a condition, and the moves to
-    send unchanged.
+    `plan` is called for each group. It returns two mappings: the moves that are sent with a
+    condition, and the other moves, which are sent unchanged.
     """
     offsets = {}
     for group, moves in parts.offsets.items():
@@ -325,7 +326,7 @@ class TaskCalls:
     def prepare(self) -> Flow[str]:
         """Prepare the transaction and return its token.
 
-        Raises Refused if the server has counted a different number of appends or messages.
+        Raises BranchIncomplete if `chunks` or `messages` differs from what the server has staged.
         """
         if not self.is_prepared:
             self._require_open()

@@ -1,7 +1,7 @@
 """The errors that the client raises.
 
     SemelError
-    ├── Refused                  the server refused; nothing was applied if `applied` is "no"
+    ├── Refused                  the server refused the request; see `applied`
     │   ├── BadRequest           the request is invalid: correct the call
     │   │   ├── OffsetBeyondTail
     │   │   └── TooLarge
@@ -13,12 +13,12 @@
     │   ├── ProducerRefused      the sequence or epoch does not match the producer's state
     │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
     │   │   ├── SequenceGap      sequence `expected` must be stored before `received`
-    │   │   ├── BatchOverlap     only the sequences up to `last_seq` are stored
+    │   │   ├── BatchOverlap     the batch overlaps stored sequences, which end at `last_seq`
     │   │   ├── ProducerExpired  the producer was idle too long; use an epoch above `current_epoch`
     │   │   ├── RestartAmbiguous
     │   │   └── PayloadMismatch
     │   ├── TransactionRefused   the server refused a request that belongs to a transaction
-    │   │   ├── TransactionAborted       nothing is visible; begin a new transaction; see `reason`
+    │   │   ├── TransactionAborted       nothing was applied; begin a new transaction; see `reason`
     │   │   │   └── TransactionTimedOut  the deadline of the transaction passed
     │   │   ├── TransactionFenced        a newer instance owns the producer (also a ProducerFenced)
     │   │   ├── TransactionCommitted     the transaction is committed and cannot be aborted
@@ -32,7 +32,7 @@
     │   │   └── CheckpointDiverged · AppBound · VersionForgotten
     │   ├── KeyReused            the Idempotency-Key was used before with a different payload
     │   ├── NotSupported         the server is not semel and does not support this call
-    │   ├── LimitReached         delete something, or try again after `retry_after` if it is set
+    │   ├── LimitReached         wait `retry_after` seconds if it is set; otherwise delete something
     │   │   └── DiskFull
     │   └── CorruptData          the stored data is corrupt
     ├── Unavailable              nothing was applied: the server is unreachable or overloaded
@@ -168,7 +168,7 @@ class StreamNotFound(Refused):
 
 
 class StreamGone(Refused):
-    """The stream was deleted. Forks still need its data, or it was created again."""
+    """The stream was deleted but its forks still use its data, or it was deleted and recreated."""
 
     code = "stream_gone"
 
@@ -243,7 +243,7 @@ class SequenceGap(ProducerRefused):
 
 
 class BatchOverlap(ProducerRefused):
-    """Some sequences of the batch are already stored, and the others are not."""
+    """The batch's range of sequences overlaps a stored range but is not equal to it."""
 
 
 class RestartAmbiguous(ProducerRefused):
@@ -279,7 +279,7 @@ class InvalidTransactionState(TransactionRefused):
 
 
 class TransactionAborted(TransactionRefused):
-    """The transaction was aborted, and none of its changes takes effect. `reason` says why."""
+    """The transaction was aborted for the given `reason`. None of its changes takes effect."""
 
     reason = Fact(str, "reason")  # abort, timeout, fenced, superseded, reaped or operator
 
@@ -314,15 +314,15 @@ class TooManyTransactions(TransactionRefused):
 class PartitionNotInTransaction(TransactionRefused):
     """The stream is not part of the transaction.
 
-    A stream must be named when the transaction begins, or be added later.
+    If a transaction begins with a list of streams, any other stream must be added before use.
     """
 
 
 class BranchIncomplete(TransactionRefused):
-    """The staged transaction is incomplete.
+    """The staged transaction cannot be prepared or committed yet.
 
-    Either the server has staged a different number of messages than the caller has counted, or the
-    transaction is not prepared.
+    - Prepare: the server has staged more or fewer appends or messages than the request states.
+    - Commit: the transaction is not prepared.
     """
 
 
@@ -345,8 +345,10 @@ class PositionConflict(PositionRefused):
     `reason` is one of:
 
     - "offset", "version", "moved": another client has moved the position;
-    - "mover": the client `mover` moved the position last, and this request has no expected offset;
-    - "pending": the same transaction already moves the position to a different offset;
+    - "mover": the request has no expected offset, and the producer or sink `mover` moved the
+      position last;
+    - "pending": the same transaction already moves the position, and its target is not the
+      expected offset of this move;
     - "incarnation": the stream was deleted and created again;
     - "deleted": the stream was deleted after the move was added to the transaction.
     """
@@ -393,7 +395,7 @@ class AppBound(SinkRefused):
 
 
 class VersionForgotten(SinkRefused):
-    """The sink's version is too old. The server no longer retains the digests and the result."""
+    """The version is too old. The server no longer retains its result and its input's digest."""
 
 
 class KeyReused(Refused):

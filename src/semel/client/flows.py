@@ -48,9 +48,9 @@ class RetrySafety(Enum):
 class Send(Struct, frozen=True):
     """A step of a flow: send a request and wait for the response.
 
-    The reply is Response, or Opened if the response is streamed. If the connection fails or is
-    silent for `silence_seconds`, the reply is NotSent if a part of the request is not yet sent, and
-    otherwise Lost.
+    The reply is Response, or Opened if the response is streamed. The connection can also fail, or
+    be silent for `silence_seconds`. Then the reply is Lost if the whole request was sent, and
+    NotSent if not.
     """
 
     request: Request
@@ -206,7 +206,8 @@ def _failure(reply: Response | NotSent | Lost) -> Failure | None:
     """Return the error of an attempt if it failed and a retry can help. Otherwise return None.
 
     A retry can help if no response came, or if the error is Unavailable or Indeterminate. After a
-    refusal, it can help if the status is 408, or is 429 or 507 with a Retry-After header.
+    refusal, it can help only if the status is 408, or if the status is 429 or 507 and the
+    Retry-After header is a number of seconds.
     """
     if isinstance(reply, NotSent):
         return Unavailable(reply.reason)
@@ -275,8 +276,9 @@ _OWN: Final = frozenset({"code", "message", "applied"})
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
     """Return the error for a response with a status of 300 or more.
 
-    From status 500 on, it is Indeterminate unless the server says that nothing was applied. In that
-    case 503 gives Unavailable. All other errors are Refused or a subclass of it.
+    A status of 500 or more gives Indeterminate, unless the server says that nothing was applied.
+    If the server says so, 503 gives Unavailable. Every other response gives Refused or a subclass
+    of it.
     """
     problem = _problem(headers, body)
     message = _message(status, problem, body)

@@ -73,10 +73,10 @@ def stable_positions(
     seconds_max: float = STABLE_SECONDS_MAX,
     clock: Callable[[], float] = time.monotonic,
 ) -> Flow[Positions]:
-    """Return the group's positions once no pending transaction can move them in `paths`.
+    """Wait until no pending transaction can move the group in `paths`. Return its positions.
 
-    Return them earlier if `seconds_max` seconds, or the transactions' deadlines, have passed.
-    Transactions whose token is in `own` are ignored.
+    The wait ends early after `seconds_max` seconds, at the call's timeout, or when the deadlines of
+    all these transactions have passed. Transactions whose token is in `own` are ignored.
     """
     until, pause = clock() + seconds_max, _POLL_SECONDS_MIN
     hidden: str | None = None
@@ -105,11 +105,12 @@ def _token(move: schema.PendingMove) -> str:
 def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Positions]:
     """Set the group's position in all of these streams or in none. Return its positions.
 
-    If a move has no condition, the flow reads the position and adds a condition: the position has
-    not changed since then. If it has changed, the flow tries again a few times. Without this
-    condition, a retry after a lost response could undo other clients' moves.
+    If a move has no condition, the flow reads the group's position, and adds the condition that the
+    group is still at this position. If the group is not, the flow tries again a few times. Without
+    this condition, a retry after a lost response could undo other clients' moves.
 
-    Raises PositionConflict if the caller's condition does not hold, or if the last try fails.
+    Raises PositionConflict if the caller's condition does not hold, or if the condition that the
+    flow added does not hold in the last try.
     Raises Indeterminate if it is unknown whether the position was set.
     """
     if not moves:
@@ -155,8 +156,8 @@ def set_known(
 
 def _indeterminate(group: str) -> Indeterminate:
     error = Indeterminate(
-        f"it is unknown whether this call set the positions of the group {group}, because another"
-        " client has changed them since then"
+        f"it is unknown whether this call set the positions of the group {group}: a request got no"
+        " response, and another client has changed the positions"
     )
     error.advice = "read the positions of the group, and set them again if they are wrong"
     return error
@@ -203,8 +204,8 @@ def _target(site: ServerConfig, group: str, page: str = "offsets") -> str:
 class GroupCursor(Struct):
     """A group's position in one stream, as far as one reader knows it.
 
-    Before it begins, the reader waits for pending transactions that can move the group. It waits at
-    most `seconds_max` seconds, and not for the client's own transactions (tokens in `unresolved`).
+    Before the reader begins, it waits until no pending transaction can move the group, but at most
+    `seconds_max` seconds. The client's own transactions (tokens in `unresolved`) are ignored.
     """
 
     site: ServerConfig

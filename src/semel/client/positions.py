@@ -1,8 +1,9 @@
 """The group positions that a client has read, and the conditions that it sends with its moves.
 
-When a message is committed, the group moves to the offset after it. With this move, the client
-sends the offset at which it expects the group, because another reader could have moved the group.
-The expected offset is where the message's reader began, or the end of that reader's last commit.
+A commit of a message moves the group to the offset after the message. Another reader could have
+moved the group, so the client also sends the offset at which it expects the group. For the first
+commit of a reader's messages, this is the offset at which the reader began. For each later commit,
+it is the offset to which the previous commit moved the group.
 
 Every message and every `next_offset` refers to its reader. Any thread or task can therefore commit
 the message. This module uses no sockets.
@@ -25,7 +26,7 @@ _NAMES_MAX: Final = 10_000
 class KnownPosition:
     """A group's position in one stream, as far as the client knows it.
 
-    - `version`: the number of moves so far. It is None if unknown, as after a repeated commit.
+    - `version`: the number of moves so far, or None if unknown (such as after a repeated commit).
     - `incarnation`: an id that changes if the stream is created again, or None if unknown.
     - `possible_offsets`: the targets of moves without a response. The group can be at any of them.
     """
@@ -42,9 +43,9 @@ class KnownPosition:
     def move_to(self, to: int) -> tuple[int, int, str | None, int | None]:
         """Return the move to send: (from, to, incarnation, version).
 
-        `from` and `version` are those of the present position. But if the client has already moved
-        the group to `to` or beyond, they are those of the first known position. The server then
-        recognises a repeated commit by its id, or refuses the move.
+        Normally, `from` and `version` are the current offset and version. If the client has already
+        moved the group to `to` or beyond, they are the first offset and version that it knew. The
+        server then either recognises a repeated commit by its id or refuses the move.
         """
         is_moved = (self.offset, self.version) != self._begin
         if is_moved and to <= self.offset:
@@ -103,7 +104,7 @@ class ReadPosition:
         self._known[group] = position
 
     def known(self, group: str) -> KnownPosition:
-        """Return the position that `group` must have before a commit of this reader's messages."""
+        """Return the position at which this reader expects `group` before its next commit."""
         position = self._known.get(group)
         if position is None:
             position = self._known[group] = KnownPosition(self.start, self._version(group))
@@ -222,7 +223,8 @@ def _make_room(names: dict[Any, Any]) -> None:
 class _Pending(Struct, frozen=True):
     """A move whose commit has not ended.
 
-    `position` is None if the caller passed the expected offset.
+    `position` is the known position to update after the commit. It is None if the caller passed
+    the move, or an earlier move that it continues, as a tuple (from, to, ...).
     """
 
     position: KnownPosition | None

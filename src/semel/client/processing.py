@@ -1,8 +1,9 @@
 """Flows that read inputs, transform them and store the outputs, with exactly-once effects.
 
 One request commits the outputs together with the group's position in the input. The server refuses
-the request if the group is not at the expected position. Outputs are therefore stored exactly for
-the messages before the stored position. After a restart, processing continues at this position.
+the request if the group is not at the expected position. Outputs are therefore stored for every
+message before the group's position, and for no other message. After a restart, processing continues
+at this position.
 """
 
 from collections import deque
@@ -228,7 +229,7 @@ class ProducerPool:
     only once. A fenced client does not register the id again, because two instances would then
     fence each other in turn.
 
-    Only one transaction at a time uses an id that the server has generated.
+    An id that the server has generated is used by only one transaction at a time.
     """
 
     def __init__(self) -> None:
@@ -236,9 +237,10 @@ class ProducerPool:
         self._idle: list[Registration] = []
 
     def take(self, producer_id: str | None) -> Registration | None:
-        """Return the registration of `producer_id`, or None if the caller must register it.
+        """Return a registration, or None if the caller must register a producer.
 
-        If `producer_id` is None, remove and return any idle registration, or None if none is idle.
+        If `producer_id` is None, remove an idle registration from the pool and return it.
+        Otherwise return the registration of `producer_id`, which stays in the pool.
         """
         if producer_id is not None:
             return self._named.get(producer_id)

@@ -56,7 +56,8 @@ class PageReader:
 
     The flow `next_page` returns the next messages, or None at the end. A reader that is not live
     ends at the current tail. A live reader ends only at the tail of a closed stream. At the tail of
-    an open stream, it waits with a long-poll if `waits_at_end`. Otherwise it returns an empty list.
+    an open stream, a live reader waits with a long-poll if `waits_at_end` is True. Otherwise it
+    returns an empty list.
 
     With read_committed, the stable offset counts as the tail. If the first response shows that the
     server is not semel, later requests omit the isolation parameter.

@@ -100,7 +100,7 @@ class ResponseParser:
     def feed(self, data: bytes) -> list[ParserEvent]:
         """Return the events that `data` completes. Raises ProtocolError if `data` is invalid."""
         if data and not self._expected:
-            self._refuse("the server sent a response without a request")
+            self._refuse("the server sent a response that the client did not request")
         self._buffer += data
         self.has_begun = self.has_begun or bool(data)
         self._events = []
@@ -109,10 +109,10 @@ class ResponseParser:
         return self._events
 
     def end(self) -> list[ParserEvent]:
-        """Handle the end of the connection, and return the events that it completes.
+        """Handle the end of the connection, which can complete a body. Return the events.
 
-        Raises ResponseCut if a response is incomplete. If a response has not begun, no error is
-        raised, and `waiting_count` still counts that response.
+        Raises ResponseCut if a response has begun but is incomplete. For an expected response that
+        has not begun, no error is raised, and `waiting_count` still counts it.
         """
         self._events = []
         self.is_closing = True
@@ -137,7 +137,7 @@ class ResponseParser:
                 )
             return False
         if not self._expected:
-            self._refuse("the server sent a response without a request")
+            self._refuse("the server sent a response that the client did not request")
         lines = bytes(self._buffer[:end]).split(b"\r\n")
         del self._buffer[: end + 4]
         status, is_old = self._read_status(lines[0])

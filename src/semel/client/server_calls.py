@@ -114,12 +114,14 @@ def decoded(response: Response, kind: type[T]) -> T:
 
 
 def _require_progress(next_page: Any, after: Any) -> None:
-    """Raise ProtocolError if the next page does not begin after the current page.
+    """Raise ProtocolError if the next page does not begin later than the current page.
 
     Without this check, reading the list could continue forever.
     """
     if next_page is not None and after is not None and next_page <= after:
-        raise ProtocolError("the server's list is invalid: the next page is not a later page")
+        raise ProtocolError(
+            "the server's list is invalid: the next page does not begin later than the current page"
+        )
 
 
 # ---- transactions, sinks and groups, for operators -----------------------------------------------
@@ -130,8 +132,8 @@ def list_transactions(
 ) -> Flow[list[Document]]:
     """Return the pending transactions.
 
-    `state` limits the list to transactions in that state. `stream` limits it to transactions that
-    can write to that stream or move a group's position in it. None means no limit.
+    If `state` is given, return only transactions in that state. If `stream` is given, return only
+    transactions that can write to that stream or move a group's position in that stream.
     """
     transactions: list[Document] = []
     after: int | None = 0

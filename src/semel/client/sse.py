@@ -104,10 +104,9 @@ _control = msgspec.json.Decoder(ControlEvent)
 def live_reader(
     calls: StreamCalls, offset: str, live: str, *, isolation: str = READ_COMMITTED
 ) -> PageReader:
-    """Return a live reader. `live` is "auto", "long-poll" or "sse".
+    """Return a live reader. Raises ValueError if `live` is not "auto", "long-poll" or "sse".
 
     "auto" means long-poll, because server-sent events lack the offset and the time of each message.
-    Raises ValueError if `live` has any other value.
     """
     if live in ("auto", "long-poll"):
         return PageReader(calls, offset, is_live=True, isolation=isolation)

@@ -267,17 +267,17 @@ def _read_at(headers: Mapping[str, str]) -> datetime | None:
 
 
 def _is_bare(error: errors.ClientError) -> bool:
-    """Return True for a 409 error without a code. Only servers other than semel send this error."""
+    """Return True if the response was a 409 without an error code. Semel never sends this."""
     return (
         type(error) is errors.Refused and error.status == 409 and error.code == errors.Refused.code
     )
 
 
 def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Refused:
-    """Return the error to raise for a refused append whose media type is correct.
+    """Return the error to raise if an append was refused although its media type is correct.
 
-    Return StreamSeqConflict if `error` is a 409 without a code and the append has a Stream-Seq.
-    Otherwise return `error`.
+    If the append has a Stream-Seq and the response was a 409 without an error code, return
+    StreamSeqConflict. Otherwise return `error`.
     """
     if _is_bare(error) and conditions.seq is not None:
         return errors.StreamSeqConflict(error.message, status=409)

@@ -1,8 +1,8 @@
 """The flow driver for threads. It runs flows with blocking sockets. Threads can share a driver.
 
-`Tail` iterates over a stream's messages. Its constructor determines the start offset, so that no
-message after that moment is missed. While one thread waits for the next message, a different thread
-can end the wait with `close`.
+`Tail` iterates over a stream's messages. To start at `now`, its constructor asks the server for the
+current tail. So messages that arrive between the constructor and the first `next` are not missed.
+While one thread waits for the next message, a different thread can end the wait with `close`.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Stop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """End the call. Its response counts as lost, and its request is not sent again."""
+        """End the call. If a request is in progress, it fails and is not sent again."""
         self._event.set()
         with self._lock:
             if self._socket is not None:
@@ -144,8 +144,9 @@ class SyncDriver:
     ) -> T:
         """Run a flow and return its result. Exceptions of the flow are passed on.
 
-        After `timeout` seconds, or once `stop` is set, requests fail and a pause ends at once. The
-        reply to the pause is then False, so that the flow does not retry.
+        After `timeout` seconds, or once `stop` is set, requests fail. A pause ends early if `stop`
+        is set, and is skipped if it would exceed the timeout. The flow then receives False as the
+        result of the pause, and does not retry.
 
         A response counts as lost if the server sends no byte for `silence_seconds`. Without this
         limit, a failure of the server's machine would not be noticed.

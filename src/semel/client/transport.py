@@ -147,8 +147,8 @@ class PooledConnection(ABC):
     def take(self, data: bytes) -> None:
         """Parse received bytes. Empty `data` means that the server has closed the connection.
 
-        If `data` is empty, OSError or ResponseCut is raised, unless the end of the connection
-        completes a response.
+        The end of the connection can complete a response. If it does not, OSError or ResponseCut
+        is raised.
         """
         self.events.extend(self.parser.feed(data) if data else self.parser.end())
         if not data and not self.events:
@@ -180,9 +180,9 @@ class ConnectionPool(Generic[C]):
     def take(self, safety: RetrySafety) -> C | None:
         """Return an idle connection that is still open, or None if there is none.
 
-        Servers close connections that are idle for a long time, and a request can be lost then. So
-        a request that must not be sent twice gets only a recently used connection. Raises
-        ClientClosed if the pool is closed.
+        A server closes a connection that was idle for a long time. A request that is sent at that
+        moment can be lost. So a request that must not be sent twice gets only a recently used
+        connection. Raises ClientClosed if the pool is closed.
         """
         while True:
             with self._lock:

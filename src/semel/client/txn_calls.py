@@ -59,10 +59,12 @@ _DO_AGAIN: Final = (
     "abort the transaction and run it again; read_committed readers skip the aborted messages"
 )
 _REFUSED: Final = (
-    "the server has not confirmed a group's new position; add it again, or abort the"
-    " transaction and start again with a new tail(group=...)"
+    "the server has not confirmed a group's new position; repeat the call that sets the position,"
+    " or abort the transaction and start again with a new tail(group=...)"
 )
-_INDETERMINATE: Final = "an append got no response; abort the transaction and repeat it"
+_INDETERMINATE: Final = (
+    "the server has not confirmed an append; abort the transaction and run it again"
+)
 
 
 # The client's transactions that can still be pending, keyed by token.
@@ -97,7 +99,7 @@ class TransactionCalls:
         self._producer = Registration("", 0)
         # The next sequence for each path. A staged transaction uses only the path "".
         self._next: dict[str, int] = {}
-        self._is_indeterminate = False  # an append got no response
+        self._is_indeterminate = False  # True while an append is not confirmed
         self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted yet
         self._unresolved: Unresolved = {} if unresolved is None else unresolved
         self._moving = MovePlanner(positions or KnownPositions())
@@ -184,7 +186,8 @@ class TransactionCalls:
     def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
         """Move positions of a group when the transaction commits.
 
-        `moves` is keyed by path. A move without a start begins at the group's last known position.
+        `moves` maps each stream's path to a move. A move that is only a target offset starts at the
+        position that this client expects the group to have.
         """
         yield from self._add(group, self._moving.plan(group, moves))
 
@@ -276,9 +279,10 @@ class TransactionCalls:
         return self._ours(_sent(site, request, self.id, action))
 
     def _ours(self, flow: Flow[T]) -> Flow[T]:
-        """Run `flow`. Update `state` if the server's refusal shows that the transaction has ended.
+        """Run `flow`. If the server refuses a request, raise the error.
 
-        A refusal is raised. It becomes TransactionFenced if a newer instance fenced the producer.
+        If the refusal shows that the transaction has ended, update `state` first. If a newer
+        instance has fenced the producer, raise TransactionFenced instead of the original error.
         """
         try:
             return (yield from flow)

@@ -251,7 +251,7 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         """The offset after the message.
 
         If the reader of the message is known, this is a ReadOffset that refers to the reader. A
-        commit of this offset moves a group from the position that this reader knows.
+        commit of this offset moves a group only if it is at the position that this reader expects.
         """
         offset = _offset(self.next_ordinal)
         if offset is None or self.source is None:
@@ -321,9 +321,11 @@ class Receipt(Struct, frozen=True):
 class StreamInfo(Struct, frozen=True):
     """The state of a stream when the server responded. `ttl` is in seconds.
 
-    If `dedup` is True, the stream recognises duplicates of messages at the offset `dedup_from` and
-    later, or of all messages if it is None. A `read_committed` reader stops at `stable_offset`.
-    Only semel returns `stable_offset` and `incarnation`.
+    If `dedup` is True, the stream recognises duplicates of its messages. If `dedup_from` is not
+    None, this applies only to messages at this offset and later.
+
+    A `read_committed` reader stops at `stable_offset`. Only semel returns `stable_offset` and
+    `incarnation`.
     """
 
     content_type: str
@@ -437,7 +439,7 @@ def offset_of(offset: Offset | None) -> str:
 
 
 def targets_of(moves: Moves) -> dict[str, Target]:
-    """Convert moves of a group's positions, keyed by path, to the values for a request."""
+    """Convert each move to the value that a request contains. Both mappings are keyed by path."""
     return {path: _target_of(move) for path, move in moves.items()}
 
 

@@ -52,8 +52,8 @@ def chunks_max(segment_bytes: int) -> int:
 def streams_max(segment_bytes: int) -> int:
     """Return the maximum number of streams in a transaction.
 
-    One frame must be able to end all pending transactions of a producer. Such a frame contains a
-    control record for each stream of each transaction. Therefore the number is limited.
+    If all pending transactions of a producer are ended together, one frame contains a control
+    record for each stream of each transaction. All these records must fit in the frame.
     """
     return _room_bytes(segment_bytes) // (_MARKER_BYTES * TXN_PENDING_MAX)
 
@@ -66,9 +66,9 @@ def _room_bytes(segment_bytes: int) -> int:
 class SegmentPart:
     """The bytes of one write group that go into one segment.
 
-    If this part begins the segment, `ending` is the frame that ends the previous segment. Otherwise
-    it is empty. The writer renames the spare file to this segment's name. Then it writes `ending`
-    to the end of the previous segment.
+    If the writer must begin a new segment for this part, `ending` is the last frame of the previous
+    segment. The writer renames the spare file to the new segment's name, and then writes `ending`
+    to the previous segment. For all other parts, `ending` is empty.
     """
 
     __slots__ = ("buffers", "ending", "segment", "size", "start")
@@ -172,7 +172,7 @@ class Appender:
 
     def _roll(self) -> None:
         invariant(self.has_spare, "a frame was added without a check that the journal has room")
-        invariant(self.position > self.segment, "a segment was ended before it had a frame")
+        invariant(self.position > self.segment, "a segment without frames was ended")
         self._ending = self._encode(
             KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms
         ).buffers
@@ -232,13 +232,13 @@ class Appender:
     def take_watermark(self) -> WriteGroup | None:
         """Return a write group with one watermark frame.
 
-        The frame proves to recovery that the last acknowledged frames were durable. Recovery then
-        reports damage to these frames as corruption. Without the proof, recovery would truncate
+        The frame proves to recovery that the last acknowledged frames were durable. If they
+        are damaged later, recovery reports corruption. Without the proof, recovery would truncate
         them as a torn tail.
 
         Return None if the frame does not fit into the segment, or if the open write group has
-        frames. Also return None if the segment is empty, because a segment gets
-        its name only when all earlier frames are durable.
+        frames. Also return None if the segment is empty, because the segment's name already proves
+        that all earlier frames are durable.
         """
         if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None

@@ -1,9 +1,10 @@
 """The checkpoint: the state at an LSN, as rows with checksums in the store.
 
-The event loop makes a `Cut`: references to changed rows. Rows are immutable, so none is copied.
+The event loop makes a `Cut`, which refers to the changed rows. Rows are immutable, so the cut does
+not need copies.
 
-A different thread commits the cut to the store in one transaction, when every frame before the
-cut's LSN is durable. Therefore the store never contains a change that a crash could undo.
+When every frame before the cut's LSN is durable, a different thread commits the cut to the store in
+one transaction. Therefore the store never contains a change that the journal can lose in a crash.
 """
 
 import struct
@@ -54,7 +55,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class CheckpointPosition(Struct, frozen=True, array_like=True):
     """The LSN at which replay starts, and the segments that are still needed.
 
-    `previous_crc` is the checksum of the frame before `lsn`. `segments` has (first LSN, end) pairs.
+    `previous_crc` is the checksum of the frame before `lsn`. `segments` has one pair per segment:
+    its first LSN and its end. The end of an open segment is OPEN_END.
     """
 
     lsn: int

@@ -10,7 +10,7 @@
     16      4     length of the meta in bytes
     20      4     checksum of the previous frame
     24      8     LSN: the frame's own position in the journal
-    32      8     durable watermark: all frames before this LSN were durable
+    32      8     durable watermark: an LSN below which all frames were already durable
     40      8     time, ms since 1970
     48            meta (msgpack), then the sections, then zeros up to a multiple of 8
 
@@ -63,7 +63,7 @@ class WatermarkMoved(Struct, frozen=True, gc=False, array_like=True):
 class SegmentEnded(Struct, frozen=True, gc=False, array_like=True):
     """The last frame of a segment. It proves that the next segment must exist.
 
-    LSNs do not count this frame: it has the same LSN as the first frame of the next segment.
+    This frame uses up no LSNs: the first frame of the next segment has the same LSN.
     """
 
 

@@ -31,8 +31,9 @@ class IndexBlock(Struct, gc=False, eq=False):
     """The index entries for consecutive frames of one stream in one segment.
 
     The block covers the offsets from `first` up to, but not including, `next`. For each frame,
-    `entries` contains its first offset and its position as little-endian u32 (see `offsets` and
-    `positions`). `older` is the stream's previous block since the last cut, or None.
+    `entries` contains two little-endian u32 numbers: the frame's first offset and its position
+    (see `offsets` and `positions`). The blocks that a stream got since the last cut are linked:
+    `older` is the previous one, or None.
     """
 
     first: int
@@ -127,8 +128,8 @@ class Index:
     ) -> None:
         """Add the entries for a frame, in the order of offsets.
 
-        That order is: the messages in the frame, the chunks that the frame commits (`placed`), and
-        the control records.
+        In each stream, the messages in the frame come first, then the chunks that the frame commits
+        (`placed`), and then the control records.
         """
         segment = segments.first_of(lsn)
         controls = []
@@ -171,8 +172,8 @@ class Index:
     def frames(self, stream: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the LSN and first offset of each frame with messages from `offset` to `end`.
 
-        The offset `end` is excluded. A caller needs the first offset because the frame of a staged
-        chunk does not store it. Raises CorruptRead if an offset in the range has no entry.
+        The offset `end` is excluded. The first offset is yielded because the frame of a staged
+        chunk does not store any offset. Raises CorruptRead if an offset in the range has no entry.
         """
         while offset < end:
             block = self._find(stream, offset)

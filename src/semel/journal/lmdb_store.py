@@ -124,9 +124,9 @@ def as_store_errors(error: lmdb.Error) -> Exception:
 def fill_to_length(env: lmdb.Environment, path: str) -> None:
     """Extend the file with zeros to the length that LMDB expects.
 
-    Even an intact file can lack unused pages at its end. LMDB uses a memory map, so a read of such
-    a page would crash the process. If a page with content is missing, LMDB reports the zeros as
-    damage.
+    Even an intact file can be shorter, because unused pages at its end can be missing. LMDB uses a
+    memory map, so a read of a missing page would crash the process. If a missing page had content,
+    LMDB reports the zeros as damage.
     """
     needed = counted_bytes(env)
     if os.path.getsize(path) < needed <= CHECKPOINT_BYTES_MAX:

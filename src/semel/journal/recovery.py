@@ -1,9 +1,9 @@
 """Recovery: load the checkpoint, replay frames, truncate the torn tail, make the rest durable.
 
-A frame that recovery reads is possibly not durable, because it can be only in the page cache.
+A frame that recovery can read is not always durable: it may exist only in the page cache.
 Therefore recovery rewrites and syncs frames before the first reply, unless a watermark proves that
-they are durable. A sync alone is not enough, because a sync skips pages that an earlier sync failed
-to write.
+they are durable. A sync without a rewrite is not enough: if an earlier sync failed to write a page,
+a later sync skips that page.
 """
 
 from collections.abc import Callable
@@ -213,7 +213,7 @@ def _classify_files(
 def _check_listed(segments: Segments, position: CheckpointPosition, seed: int) -> None:
     """Check the length and the first frame of each segment that the checkpoint lists.
 
-    The first frame shows whether the file has the right name. Raises CorruptData.
+    The LSN in the first frame must match the file's name. Raises CorruptData if a check fails.
     """
     for first, end in position.segments:
         size = segments.file(first).size()

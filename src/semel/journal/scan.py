@@ -1,7 +1,8 @@
 """Reading segments frame by frame, and distinguishing a torn tail from corruption.
 
-A crash can damage the last write group in any way: even intact frames can follow a lost frame. This
-write group was never acknowledged. Therefore it is a torn tail, and recovery truncates it.
+A crash can damage any part of the write group that is being written, so intact frames can follow a
+lost frame. That write group was never acknowledged. Therefore the lost frame and everything after
+it are a torn tail, and recovery truncates the torn tail.
 
 Every frame contains a durable watermark. If a bad frame is below the watermark of a later frame,
 the bad frame was durable. That is corruption, and nothing is truncated.
@@ -31,7 +32,7 @@ FIRST_BYTES_MAX: Final = 256
 
 
 class TornTail(Exception):
-    """Raised at the end of the valid frames. There is no valid frame at `lsn`."""
+    """Raised if there is no valid frame at `lsn`, where the next frame should begin."""
 
     def __init__(self, lsn: int, reason: str) -> None:
         super().__init__(reason)
@@ -45,8 +46,8 @@ def frames_of(
     """Yield the frames of one segment, starting at the LSN `start`.
 
     Each frame must contain the checksum of the previous frame. `previous_crc` is the checksum of
-    the frame before `start`. Frames that an earlier recovery truncated can still be in `data`. They
-    fail this check.
+    the frame before `start`. After an earlier recovery, frames of a torn tail can still be in the
+    file. They fail this check.
 
     The iteration always ends with an exception: TornTail at the first bad frame, or CorruptData at
     an intact frame of unknown version.
@@ -70,8 +71,8 @@ def frames_of(
 def check_capacity(data: bytes, segment: int, seed: int) -> None:
     """Check that a segment's file has the size that its first frame states.
 
-    A new segment has no frame yet, so only the minimum size is required. Raises CorruptData if the
-    size is wrong.
+    If there is no intact first frame, as in a new segment, only the minimum size is required.
+    Raises CorruptData if the size is wrong.
     """
     frame = intact_frame(data, 0, segment, seed)
     if frame is None:
@@ -98,7 +99,7 @@ def check_first(data: bytes, segment: int, seed: int) -> None:
 
 
 def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
-    """Check that `tear` is a torn tail and not corruption.
+    """Check that the bad frame at `tear.lsn` begins a torn tail and is not corruption.
 
     Raises CorruptData if a later frame's watermark proves that the data at `tear.lsn` was durable.
     """
@@ -152,7 +153,7 @@ def holds_chunk(frame: Frame, stream: int, count: int) -> bool:
 
 
 def check_chunks(state: State, decided: Decided, segments: Segments, replayed_from: int) -> None:
-    """Check that all chunks of the transactions that `decided` commits exist.
+    """Check that no chunk committed by `decided` is missing or damaged.
 
     Call this before `decided` is replayed. Chunks before the LSN `replayed_from` are read here,
     because replay does not read them. Raises CorruptData or DiskFailed.

@@ -172,7 +172,7 @@ class TableWriter:
 
 
 def table_keys(reader: StoreReader, table: str, prefix: bytes) -> list[bytes]:
-    """Return the keys of a table that begin with `prefix`."""
+    """Return a table's keys that begin with `prefix`."""
     rows = reader.scan(table, prefix)
     return [key for key, _ in takewhile(lambda row: row[0].startswith(prefix), rows)]
 

@@ -134,10 +134,10 @@ class TxnHistory:
         return None if sealed is None else _checked(key, sealed)
 
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
-        """Return the newest outcome with this transaction id for which `is_kept` is True, or None.
+        """Return the newest outcome with this transaction id that `is_kept` accepts, or None.
 
-        Older rows are tried too, because the newest row can expire before an older row of a
-        different producer or sink. Raises CorruptRead if a stored row is damaged.
+        Outcomes with the same id can belong to different producers or sinks. So the newest outcome
+        can expire while an older one is still kept. Raises CorruptRead if a stored row is damaged.
         """
         for layer in (self._fresh, self._sealing):
             for row in reversed(layer.outcomes.get(txn_id, {}).values()):

@@ -136,9 +136,9 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
 def _fence_older(
     state: State, stream: Stream, stamp: ProducerStamp, event: StreamAppended, decision: Decision
 ) -> Decision:
-    """Return `decision` with the aborts of transactions added to its frame.
+    """Return `decision`, extended so that its frame also aborts older transactions.
 
-    The aborted transactions are the pending transactions of the producer's older instances.
+    These are the pending transactions of the producer's older instances.
     """
     draft = Draft(state)
     draft.advance(stream, sum(section.count for section in decision.sections))

@@ -272,7 +272,7 @@ def _record_producer(
 def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
     """Store the row of a producer.
 
-    If the producer is registered with a lower epoch, also store the row's epoch in the registry.
+    If the registry has a lower epoch for the producer, raise that epoch to the row's epoch.
     """
     assert stream.producers is not None
     stream.producers[producer_id] = row

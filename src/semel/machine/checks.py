@@ -60,8 +60,8 @@ def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction
 def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
     """Return a refusal if the state of the stream does not allow the append, otherwise None.
 
-    The stream must be open. Its media type must be the append's, unless the append has no body. The
-    append must not close the stream while a pending transaction has messages in the stream.
+    The stream must be open. An append with a body must have the stream's media type. The append
+    must not close the stream while a pending transaction has messages in the stream.
     """
     if stream.tail.is_closed:
         return StreamClosed(stream.tail.tail)  # 9

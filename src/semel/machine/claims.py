@@ -85,8 +85,8 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:
     """Decide a claim that repeats an earlier claim by the same session.
 
-    After a claim, a dense producer begins at sequence 0 again. Therefore its claim is refused if
-    the session has already stored messages.
+    After a claim, a dense producer begins at sequence 0 again. If its session has already stored
+    messages, the claim is refused, because new messages would look like duplicates of them.
     """
     if row.epoch < floor:
         return Decision(StaleEpoch(floor))  # e
@@ -116,7 +116,8 @@ def _decide_new(
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
     """Return the highest producer epoch among the producer's pending transactions.
 
-    A claim must abort these transactions, so its epoch must be higher. Return -1 if there are none.
+    If there are no such transactions, return -1. A claim must abort these transactions, so the
+    claim's epoch must be higher than theirs.
     """
     numbers = state.owned.get((True, producer_id), ())
     owners = (state.by_txn[number].row.owner for number in numbers)
@@ -176,8 +177,8 @@ def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
 def last_receipt(old: ProducerRow) -> bytes:
     """Return the packed receipt of the producer's last append outside transactions.
 
-    The result is empty if there is no such append. An expired row no longer has its receipts. In
-    that case, the result contains the last sequence, but no offset.
+    If there is no such append, the result is empty. If `old` has expired, its receipts were
+    dropped, so the result contains the last sequence, but no offset.
     """
     if old.last_seq < 0:
         return old.first_receipt

@@ -225,7 +225,7 @@ def _refuse_bodies(
 def _refuse_chunks(state: State, listed: list[Txn]) -> Outcome | None:
     """Return a refusal if the listed transactions have too many chunks in total, otherwise None.
 
-    The limit for one transaction applies to the total, to bound the size of the commit's frame.
+    The total has the same limit as a single transaction, to bound the size of the commit's frame.
     """
     maximum = state.limits.chunks
     is_fit = sum(map(chunks_of, listed)) <= maximum
@@ -264,7 +264,7 @@ def _mover_of(command: Commit) -> OwnerKey:
 def _ending(state: State, command: Commit, listed: list[Txn]) -> set[int]:
     """Return the numbers of all transactions that the one-shot commit ends.
 
-    If one of these transactions holds a position, the commit can move that position anyway.
+    The commit can move a position even if one of these transactions holds it.
     """
     ending = {txn.row.number for txn in listed}
     if command.sink is not None:

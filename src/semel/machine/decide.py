@@ -134,8 +134,8 @@ class DryRun(Struct, frozen=True):
     """The outcome that an append would have.
 
     - `other` is None: `outcome` is the outcome for every payload
-    - `other` is set: an append with the same sequences is stored. `outcome` is the outcome for the
-      payload of that append, and `other` is the outcome for any other payload
+    - `other` is set: an earlier append with the same sequences has been stored. `outcome` is the
+      outcome for the payload of that append, and `other` is the outcome for any other payload
     """
 
     outcome: Outcome

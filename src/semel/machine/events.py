@@ -48,7 +48,8 @@ class TxnBegun(Struct, frozen=True, gc=False, array_like=True):
 class TxnExtended(Struct, frozen=True, gc=False, array_like=True):
     """A transaction is allowed to write to more streams.
 
-    Only old journals have `positions`: (group, stream, offset). Now `PositionsNamed` is used.
+    `positions` is set only in old journals, as tuples of (group, stream, offset). New journals have
+    `PositionsNamed` events instead.
     """
 
     txn: int
@@ -295,10 +296,10 @@ class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
-    """A producer's epoch is raised, and the transactions in `ended` are aborted.
+    """A producer's epoch is raised, and the pending transactions of older instances are aborted.
 
-    These are the pending transactions of older instances. Exactly one other field is set: the
-    append, the registration or the claim that raised the epoch.
+    `ended` contains these transactions. Exactly one of the other three fields is set: the append,
+    the registration or the claim that raised the epoch.
     """
 
     ended: tuple[Ended, ...]

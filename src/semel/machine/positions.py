@@ -342,9 +342,9 @@ def apply_rebound(state: State, event: SinkRebound, _sections: Sections, _time_m
 def apply_sink_forgotten(
     state: State, event: SinkForgotten, _sections: Sections, _time_ms: int
 ) -> None:
-    """Drop a sink, but keep its `outcomes_from`, the lowest outcome number that is still valid.
+    """Drop a sink, but keep its `outcomes_from` (the lowest outcome number that is still valid).
 
-    Without that number, expired outcomes of the sink's transactions would become valid again.
+    Without `outcomes_from`, expired outcomes of the sink's transactions would become valid again.
     """
     cutoff = state.sinks.pop(event.app).outcomes_from
     state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = cutoff

@@ -134,7 +134,7 @@ def is_between(ring: bytes, seq: int, limit: int) -> bool:
 
 
 def retained_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
-    """Return a producer's older sessions after `session` has become the current session."""
+    """Return the older sessions that a producer's row keeps when `session` becomes current."""
     older = tuple(other for other in old.old_sessions if other != session)
     if old.session is not None:
         older = (*older, old.session)
@@ -150,9 +150,11 @@ FIRST_EPOCH: Final = 1
 class SequenceCheck(Struct, frozen=True, gc=False):
     """The result of checking the identity and the sequence of an append.
 
-    - `at_once`: the outcome of a repeat, or the refusal of the identity; no other check is made
-    - `later`: the refusal of the sequence, used only if the stream does not refuse the append
-    - both None: the append is new, and is stored with `epoch` if no other check refuses it
+    - If `at_once` is set, the append is a repeat, or its identity is refused. `at_once` is the
+      outcome of the append, and no other check is made.
+    - If `later` is set, the sequence is refused. `later` is the outcome of the append, unless the
+      checks of the stream refuse the append first.
+    - If both are None, the append is new. If no other check refuses it, it is stored with `epoch`.
     """
 
     epoch: int = 0
@@ -294,9 +296,10 @@ def _successor(
 
 
 def _epoch(tag: ProducerTag, row: ProducerRow, floor: int) -> int:
-    """Return the append's epoch. Without an epoch, a new session gets the next epoch.
+    """Return the epoch that the request names, or else the epoch that the append gets.
 
-    If the result is higher than the epoch in the row, the append fences the older instance.
+    If the request names no epoch, the append gets the next epoch if its session is new, otherwise
+    the epoch in `row`. A result higher than the epoch in `row` fences the older instance.
     """
     if tag.epoch is not None:
         return tag.epoch
@@ -334,8 +337,8 @@ def _dense(tag: ProducerTag, row: ProducerRow, epoch: int) -> SequenceCheck:
 def _begins_bare(tag: ProducerTag) -> bool:
     """Return True if the append has sequence 0 and is bare (it has no epoch and no session).
 
-    Such an append never comes from an instance that made a claim, because that instance sends its
-    session. So if the producer has a row, the append is a repeat or comes from a restart.
+    An instance that made a claim always sends its session, so it never sends a bare append. If the
+    producer already has a row, a bare append with sequence 0 is therefore a repeat or a restart.
     """
     return tag.first_seq == 0 and tag.epoch is None and tag.session is None
 

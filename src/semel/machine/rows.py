@@ -19,8 +19,9 @@ class Row(Struct, frozen=True, gc=False, array_like=True):
 class ForkRow(Row, frozen=True, gc=False, array_like=True):
     """The source of a fork. The fork's messages before `start` are read from the source.
 
-    `anchor` and `sub_offset` say where the fork was created: at an offset, and in the append there.
-    A repeated create must have the same `sub_offset`, and the same offset or none.
+    The fork was created `sub_offset` units after the offset `anchor`. A unit is a message in a JSON
+    stream, and a byte in any other stream. If the create is repeated, its sub-offset must be the
+    same. Its offset must be `anchor` or missing.
     """
 
     source: int
@@ -61,9 +62,10 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     """A producer in one stream. An expired row is a tombstone, which keeps old instances fenced.
 
-    `last_seq`, `receipts` and `first_receipt` do not include appends inside transactions. For a
-    dense producer, `first_receipt` is the receipt of sequence 0. While `last_seq` is -1, it is the
-    receipt of the previous instance's last append.
+    `last_seq`, `receipts` and `first_receipt` do not include appends inside transactions.
+    `first_receipt` is set only for a dense producer. Before the first append of an instance
+    (`last_seq` is -1), `first_receipt` is the receipt of the previous instance's last append. After
+    that, `first_receipt` is the receipt of sequence 0.
     """
 
     mode: str
@@ -223,8 +225,8 @@ class SinkRow(Row, frozen=True, gc=False, array_like=True):
 class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
     """A transaction outcome.
 
-    All outcomes are numbered consecutively in `number`. The outcomes of one producer are also
-    numbered consecutively in `ordinal`, which is 0 for a sink.
+    `number` counts all outcomes. `ordinal` counts the outcomes of one producer. If the owner is a
+    sink, `ordinal` is 0.
     """
 
     number: int

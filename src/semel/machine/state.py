@@ -89,8 +89,9 @@ class Txn(Struct, gc=False, eq=False):
 class Effects(Struct, frozen=True, gc=False, eq=False):
     """The effects of one frame, as `apply` returns them.
 
-    `streams` contains every stream that was removed or whose tail changed. A stream can occur
-    twice. The rows in the other fields are stored by the journal and are not part of the state.
+    `streams` lists the streams that were removed and the streams whose tail changed. It can list
+    a stream more than once. The journal stores the rows in the other fields. These rows are not
+    part of the state.
     """
 
     streams: Sequence[Stream] = ()
@@ -443,8 +444,8 @@ def add_named_position(state: State, txn_number: int, named: NamedPosition) -> N
 def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
     """Record that a transaction no longer names or holds a position.
 
-    If the transaction held the position, the oldest other prepared transaction that names the
-    position holds it from now on.
+    If the transaction held the position, the hold passes to another prepared transaction that
+    names the position, if there is one. If there are several, the oldest one gets the hold.
     """
     streams = state.named[named.group]
     others = streams[named.stream]

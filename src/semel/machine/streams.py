@@ -56,7 +56,8 @@ from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
 def decide_create(state: State, command: Create) -> Decision:
     """Return the decision on a command that creates a stream.
 
-    If the stream exists, the outcome is Created, or ConfigConflict if it differs or is deleted.
+    If the path already has a stream, no stream is created. The outcome is then Created if the
+    stream is as requested, and ConfigConflict if the stream differs or is soft-deleted.
     """
     stream = state.by_path.get(command.path)
     if stream is not None:
@@ -184,9 +185,9 @@ def _refuse_anchor(source: Stream, fork: ForkRequest, anchor: int) -> Outcome | 
 
 
 def _units_at(source: Stream, stored: StoredAppend | None, anchor: int) -> int:
-    """Return the highest sub-offset that a fork at the offset `anchor` can have.
+    """Return the highest sub-offset that a fork of `source` at the offset `anchor` can have.
 
-    Return 0 if `stored` is None or describes a different stream or offset.
+    If `stored` is None, or is not the append at `anchor` in `source`, return 0.
     """
     if stored is None or (stored.stream, stored.offset) != (source.row.number, anchor):
         return 0
@@ -309,8 +310,8 @@ OFFSET_MAX: Final = 1 << 63
 def retained_range(state: State, stream: Stream, starts: dict[int, int]) -> tuple[int, int]:
     """Return the range (start, end) of offsets that a stream or any of its forks still needs.
 
-    `starts` is a cache of this function's intermediate results. Pass an empty dict at first, and
-    a new empty dict after each change of the state.
+    `starts` is a cache that this function fills. Pass an empty dict in the first call, and pass the
+    same dict again until the state changes. Then start with a new empty dict.
     """
     start = retained_from(state, stream, starts)
     if not stream.tail.is_deleted:

@@ -42,7 +42,8 @@ class PositionResult(Struct, frozen=True, gc=False, array_like=True):
 class TxnResult(Struct, frozen=True, array_like=True):
     """The result of a commit. It is retained so that a repeated commit gets the same result.
 
-    `deleted` are the paths of streams that were deleted before the commit.
+    `deleted` contains the paths of streams that a transaction had named, and that were
+    deleted while the transaction was pending.
     """
 
     streams: tuple[StreamResult, ...] = ()
@@ -82,7 +83,7 @@ class ProducerTag(Struct, frozen=True, gc=False):
     A dense producer numbers its appends 0, 1, 2, ..., so `first_seq` equals `last_seq`. A sparse
     producer chooses increasing numbers, and one append can cover a range of numbers.
 
-    An append without an epoch and without a session is bare.
+    An append that has neither an epoch nor a session is called bare.
     """
 
     id: str
@@ -134,7 +135,7 @@ class Append(StreamCommand, frozen=True, gc=False):
 
 
 class StoredAppend(Struct, frozen=True, gc=False):
-    """The append that contains `offset`. It is looked up if a fork begins inside an append.
+    """The append that contains `offset`. It is looked up if a fork request has a sub-offset.
 
     In a JSON stream, `units` is the number of messages from `offset` to the end of the append. In
     any other stream, `units` is the number of bytes of the message at `offset`.
@@ -150,7 +151,7 @@ class ForkRequest(Struct, frozen=True, gc=False):
     """A request to fork the stream `source`. The fork begins `sub_offset` units after `offset`.
 
     A unit is a message in a JSON stream and a byte in any other stream. If `offset` is None, the
-    source's stable offset is used. `stored` is a lookup: the append that `sub_offset` splits.
+    source's stable offset is used. `stored` is a lookup: the append that contains `offset`.
     """
 
     source: str
@@ -215,7 +216,7 @@ class Register(Struct, frozen=True, gc=False):
 
 
 class ClaimProducer(StreamCommand, frozen=True, gc=False):
-    """Take over a producer: fence the previous instance, then report its last append.
+    """Take over a producer: fence its older instances, and report the producer's last append.
 
     Each instance uses a new `session`. A claim that repeats the current session is a retry.
     """
@@ -325,8 +326,8 @@ class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
 class PositionMove(Struct, frozen=True, gc=False):
     """Move the position of a group in a stream to the offset `to`.
 
-    `expected` (`from` in HTTP), `incarnation` and `version` are optional conditions. They must
-    equal the stored offset, the stream's incarnation, and the version of the stored position.
+    Three fields are optional conditions: `expected` (`from` in HTTP) must equal the stored offset,
+    `incarnation` the stream's incarnation, and `version` the version of the stored position.
     """
 
     group: str
@@ -346,8 +347,9 @@ class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
 class Prepare(TxnCall, frozen=True, gc=False, kw_only=True):
     """Prepare a transaction.
 
-    `messages` contains (path, count) pairs. The command is refused if a staged transaction does not
-    have `chunks` chunks, or these numbers of messages. A field that is None is not checked.
+    For a staged transaction, `chunks` is the expected number of chunks, and `messages` contains the
+    expected number of messages for each stream, as (path, count) pairs. If a number is different,
+    the command is refused. A field that is None is not checked.
     """
 
     chunks: int | None = None
@@ -367,7 +369,10 @@ class FenceTxn(TxnCall, frozen=True, gc=False):
 
 
 class ExpireTxn(Struct, frozen=True, gc=False):
-    """Abort a transaction that is past its deadline or, if a sink owns it, was idle too long."""
+    """Abort a transaction if its deadline has passed.
+
+    The deadline of a sink's transaction is SINK_IDLE_MS after the transaction's last use.
+    """
 
     now_ms: int
     id: str

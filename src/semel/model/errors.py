@@ -29,7 +29,7 @@ class EngineError(SemelError):
 
 
 class CorruptData(EngineError):
-    """Data on disk is damaged or missing. The engine did not change it."""
+    """Data on disk is damaged or missing. The engine left the data as it was."""
 
     code = "corrupt_data"
     exit_code = 65

@@ -1,6 +1,7 @@
 """The limits of the engine, with their units, and the defaults of those that can be configured.
 
-`MachineLimits` and `Settings` configure them. The limits on connections are in `semel.server`.
+To configure a limit, set a field of `MachineLimits` or `Settings`. The limits on connections are in
+`semel.server`.
 """
 
 from typing import Final

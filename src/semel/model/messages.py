@@ -3,7 +3,7 @@
 Extras are keys, timestamps and headers. The extras of a batch are encoded as one block of columns.
 The block is stored and sent unchanged. All integers are little-endian. The block contains:
 
-    columns     a u32 of flags for the columns that follow: 0x1 keys, 0x2 timestamps, 0x4 headers
+    columns     u32 flags that say which columns follow: 0x1 keys, 0x2 timestamps, 0x4 headers
     timestamps  an i64 for each message, in ms since 1970; -2^63 if the message has no timestamp
     keys        a u32 for each message: the length of its key, or 0xffffffff if it has no key; then
                 the bytes of all keys

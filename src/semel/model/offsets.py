@@ -17,8 +17,9 @@ def print_offset(ordinal: int) -> str:
 def parse_offset(text: str) -> int | None:
     """Return the ordinal of an offset, or None if `text` is not an offset.
 
-    This server's offsets begin with 16 zeros. Any other offset is from a different server. For such
-    an offset, return NUMBER_MAX. It is after the tail of every stream, so the server refuses it.
+    This server's offsets begin with 16 zeros. An offset with other digits there is from a different
+    server. To have the server refuse such an offset, return NUMBER_MAX, which is after the tail of
+    every stream.
     """
     high, underscore, low = text.partition("_")
     if not underscore or len(high) != OFFSET_DIGITS or len(low) != OFFSET_DIGITS:

@@ -53,8 +53,9 @@ class Appended(Outcome, frozen=True, gc=False):
 class Duplicate(Outcome, frozen=True, gc=False):
     """The batch was already stored, from `first_offset` up to, but not including, `next_offset`.
 
-    The offsets are None if their receipt is no longer retained, or if the batch is a chunk.
-    `is_mismatch` is True if the request has a different payload. The stored payload is unchanged.
+    Both offsets are None if the append's receipt is no longer retained, or if the batch is a chunk.
+    `is_mismatch` is True if the request's payload differs from the stored payload. The stored
+    payload is kept.
     """
 
     code = "duplicate"
@@ -248,7 +249,7 @@ class StaleSession(Refusal, frozen=True, gc=False):
 
 
 class SessionConflict(Refusal, frozen=True, gc=False):
-    """Two instances use the same epoch, or a claim names a session that has already written."""
+    """A different instance uses this epoch, or the claim's session has already appended."""
 
     code = "session_conflict"
     current_epoch: int
@@ -316,10 +317,10 @@ class SequenceGap(Refusal, frozen=True, gc=False):
 
 
 class SequenceHole(Refusal, frozen=True, gc=False):
-    """The producer skipped this sequence, and has already appended with a higher sequence.
+    """The producer skipped this sequence earlier, and has since appended with a higher sequence.
 
-    A sparse producer can skip sequences, but its sequences must increase. No append with the
-    skipped sequence was ever acknowledged.
+    A sparse producer can skip a sequence, but cannot use the skipped sequence later. No append with
+    the skipped sequence was ever acknowledged.
     """
 
     code = "sequence_hole"
@@ -334,10 +335,10 @@ class BatchOverlap(Refusal, frozen=True, gc=False):
 
 
 class RestartAmbiguous(Refusal, frozen=True, gc=False):
-    """An append without an epoch or a session repeats a sequence, but may have a new payload.
+    """An append with neither epoch nor session repeats a sequence, perhaps with a new payload.
 
-    It can be a retry, or a new message from a restarted producer. To distinguish these two cases,
-    the producer must send a session or an epoch.
+    The append can be a retry, or a new message from a restarted producer. The server can
+    distinguish these two cases only if the producer sends a session or an epoch.
     """
 
     code = "producer_restart_ambiguous"

@@ -20,7 +20,8 @@ class Begun(Outcome, frozen=True, gc=False):
 class ExtendDone(Outcome, frozen=True, gc=False):
     """The streams or positions have been added to the transaction.
 
-    `count` is the transaction's total number of streams or, if positions were added, of positions.
+    If streams were added, `count` is the number of streams that the transaction now has. If
+    positions were added, `count` is the number of positions that it now has.
     """
 
     id: str
@@ -183,7 +184,7 @@ class StreamInTransaction(Refusal, frozen=True, gc=False):
 
 
 class OffsetUnstable(Refusal, frozen=True, gc=False):
-    """The offset, plus any sub-offset, is after `stable`, the stable offset of the stream."""
+    """The offset (for a fork, plus its sub-offset) is after the stable offset, `stable`."""
 
     code = "offset_unstable"
     stable: int
@@ -192,7 +193,7 @@ class OffsetUnstable(Refusal, frozen=True, gc=False):
 class BranchIncomplete(Refusal, frozen=True, gc=False):
     """The transaction `id` cannot be prepared or committed yet.
 
-    - Prepare: the request expects other numbers of chunks or messages than those that were staged.
+    - Prepare: the number of staged chunks or messages is not the number that the request expects.
     - Commit: the commit lists the transaction, but the transaction is not prepared.
     """
 
@@ -223,7 +224,7 @@ class PositionConflict(Refusal, frozen=True, gc=False):
 
 
 class UnstableOffsets(Refusal, frozen=True, gc=False):
-    """The prepared transaction `transaction` holds the position until the transaction ends."""
+    """Until the prepared transaction `transaction` ends, nobody else can move the position."""
 
     code = "unstable_offsets"
     group: str
@@ -242,8 +243,8 @@ class AppBound(Refusal, frozen=True, gc=False):
 class CheckpointDiverged(Refusal, frozen=True, gc=False):
     """The sink has committed this version, or the previous version, with a different input.
 
-    Inputs are compared by their digests. If a digest is missing, a repeat of the last version is
-    accepted, and a repeat of an older version is refused.
+    Inputs are compared by their digests. If the request or the stored version has no digest, a
+    repeat of the sink's last version is accepted, but a repeat of an older version is refused.
     """
 
     code = "checkpoint_diverged"

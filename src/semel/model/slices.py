@@ -8,7 +8,7 @@ from semel.model.messages import Header, headers_of, keys_of, split_messages, ti
 
 
 class SliceProducer(Struct, frozen=True, gc=False):
-    """The producer of an append, and the sequences of the whole append, not only of the slice."""
+    """The producer of an append. `first_seq` and `last_seq` are for the append, not for a slice."""
 
     id: str
     epoch: int

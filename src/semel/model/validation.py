@@ -83,7 +83,7 @@ def is_name(text: str, bytes_max: int) -> bool:
 
 
 def is_number(number: int) -> bool:
-    """Return True if `number` is in 0..NUMBER_MAX. JSON parsers read these integers exactly."""
+    """Return True if `number` is in 0..NUMBER_MAX, which every JSON parser represents exactly."""
     return 0 <= number <= NUMBER_MAX
 
 
@@ -349,8 +349,8 @@ def _is_fork(fork: ForkRequest) -> bool:
 def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
     """Return True if the lengths of the messages add up to the length of the payload.
 
-    The batch must have at least two messages. If `is_joined` is True, as it is in a JSON stream,
-    the commas between the messages are counted too.
+    The caller must not pass a batch of one message, because its `lengths` is empty. If `is_joined`
+    is True, as it is in a JSON stream, the commas between the messages are counted too.
     """
     commas = batch.count - 1 if is_joined else 0
     return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)

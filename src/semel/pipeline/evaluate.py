@@ -123,8 +123,8 @@ def evaluate(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
 def passing(evaluation: Evaluation, call: Call) -> dict[str, Any] | None:
     """Return the decoded messages of a call, keyed by binding.
 
-    Return None if no message passes the filters. If only some messages of a join pass, None
-    replaces each message that does not pass.
+    If no message passes the filters, return None instead of a dict. If only some messages of a join
+    pass, return a dict in which the value of every other message is None.
     """
     values = {message.binding: decode(message.raw, JSON_MEDIA_TYPE) for message in call}
     if not (evaluation.types or evaluation.topics):
@@ -199,8 +199,9 @@ def _output(path: str, value: Any) -> Output:
 def _routed(evaluation: Evaluation, result: Any) -> Iterator[tuple[str, Any]]:
     """Yield (stream, output) for each output in a function's result. Skip outputs that are None.
 
-    If a single stream was declared, the result is the output. Otherwise the result must be None or
-    a dict {binding: output}. Raises TypeError if it is not, and KeyError for an undeclared binding.
+    If `out` was declared as a single stream, the whole result is one output. Otherwise the result
+    must be None or a dict {binding: output}. Raises TypeError for a result of any other type, and
+    KeyError for an undeclared binding.
     """
     if result is None:
         return
@@ -305,7 +306,8 @@ def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) ->
     """Return the message to write to the error stream for one failed call.
 
     An input value that cannot be decoded is omitted. If the message is too large or too deeply
-    nested, all input values are omitted, because a refused message would stop the processor.
+    nested, all input values are omitted: the server would refuse such a message, and the refusal
+    would stop the processor.
     """
     kind = type(error)
     message: dict[str, Any] = {

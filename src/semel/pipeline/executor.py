@@ -65,8 +65,9 @@ class StepOutput(Struct, frozen=True):
     """The output of a step: messages to append in the commit, staged transactions, or both.
 
     `appends` maps each stream to encoded JSON values. `transactions` are the tokens of the staged
-    transactions, whose messages come after those in `appends`. `written` maps each stream to
-    the number of messages that the step produced for the stream.
+    transactions. In each stream, the messages of `appends` come first, and the messages of the
+    transactions follow. `written` maps each stream to the number of messages that the step
+    produced for the stream.
     """
 
     appends: Mapping[str, Sequence[bytes]] = {}
@@ -107,7 +108,7 @@ class ProcessorRun(Struct, frozen=True, kw_only=True):
     """The run of one processor, with everything that its loop needs.
 
     When `stop` is set, the loop ends after the current step. A few seconds later, the runner also
-    sets `cut`. Then the requests that still wait for the server fail.
+    sets `cut`. Every request that has no response yet then fails.
 
     If `is_draining` is True, the loop ends when all messages are processed and `is_ending()` is
     True. `is_ending()` is True when no processor of the graph will write to the inputs again.
@@ -203,8 +204,8 @@ class Executor(Protocol):
     """An engine: it runs the steps of processors.
 
     If `reads_ahead` is True, the step loop reads the messages and passes them to the engine.
-    Otherwise the engine reads the messages itself. The step loop then reads only the messages of
-    joins, to count them: a join's step has the same number of messages from each input.
+    If `reads_ahead` is False, the engine reads the messages itself. But for a join, the step loop
+    also reads the messages, to count them: a join's step needs equally many from each input.
 
     `step_messages_max` is the maximum number of messages in one step.
     """

@@ -129,10 +129,10 @@ def _move(
     attempts: Sequence[str],
     count: int,
 ) -> bool:
-    """Store the hash and move the rows, or return False if the hash was already stored.
+    """Store the hash, move the step's rows to the target table, and return True.
 
-    In both cases, delete the step's rows from the staging table. If the hash was already stored,
-    another driver has moved the rows.
+    If the hash was already stored, another driver has moved the rows. In this case, return False.
+    In both cases, delete the step's rows from the staging table.
 
     Raises RuntimeError if rows are missing. The error rolls back the caller's transaction.
     """

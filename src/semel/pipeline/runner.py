@@ -80,8 +80,8 @@ class SourceLoop:
     def _settle(self, producer: Producer) -> None:
         """Wait until all appended messages are stored, then close the producer.
 
-        After a stop request or a failed append, wait only for GRACE_SECONDS. If an append has
-        failed, raise the first error after the producer is closed.
+        After a stop request or a failed append, wait only for GRACE_SECONDS. When the producer is
+        closed, raise the error of the first failed append, if an append has failed.
         """
         stop = self._running.stop
         while producer.pending_count and not (self._failed or stop.is_set):
@@ -271,7 +271,7 @@ class Runner:
         return StepLoop(running, self._executor, inputs)
 
     def _is_ending(self, above: Iterable[str]) -> bool:
-        """Return True if the run drains and all processors in `above` have ended or stopped."""
+        """Return True if the run has `available_now` and all of `above` have ended or stopped."""
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 
@@ -307,12 +307,12 @@ def run(
 
 
 def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Create the missing streams. Return the tails of the streams that no processor writes to.
+    """Create the missing streams. Return a mapping from path to tail.
 
-    The result is keyed by path. It has only streams that already existed.
+    The mapping has each stream that existed before this call and that no processor writes to.
 
-    Raises GraphError, before any stream is created, if a stream that is only read is missing, or if
-    an existing stream cannot be used.
+    Raises GraphError, before any stream is created, if an input stream is missing and no processor
+    writes to it, or if an existing stream cannot be used.
     """
     written = list(topology.writers(graph))
     read = [path for processor in graph.processors for path in processor.inputs.values()]

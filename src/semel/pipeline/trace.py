@@ -3,8 +3,8 @@
 The commit of a step also appends the step's record to `<graph>/trace`. Therefore the record exists
 if and only if the step was committed.
 
-The offsets of a step's outputs are known only after the commit. The processor's next record
-contains these offsets. If the runner is killed before the next record, the offsets stay unknown.
+The offsets of a step's outputs are known only after the commit. Therefore the processor's next
+record contains them. If the runner is killed before it appends that record, they stay unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,8 +44,8 @@ class TracedStep(Struct, frozen=True, kw_only=True):
     """One step in the trace.
 
     Each of the `ranges` is a tuple (stream, incarnation, first offset, next offset). `outputs` maps
-    each output stream to the offsets [first, next) of the outputs, or is None if they are unknown.
-    `outcome` is DONE, TAKEN (positions moved, no outputs yet) or PINNED (not committed).
+    each output stream to the offsets [first, next) of the outputs. If the offsets are unknown,
+    `outputs` is None. `outcome` is DONE, TAKEN or PINNED.
     """
 
     processor: str
@@ -71,12 +71,12 @@ def step_record(traced: TracedStep, before: Outputs | None) -> dict[str, Any]:
 
 
 def offsets_record(processor: str, before: Outputs) -> dict[str, Any]:
-    """Return a record of the last step's outputs, to append if no step follows immediately."""
+    """Return a record of the last step's outputs. It is appended if no next step is ready."""
     return {"type": OFFSETS_TYPE, "processor": processor, "before": before}
 
 
 def printed_ranges(ranges: Iterable[Range]) -> list[tuple[str, str, str, str]]:
-    """Return each range as a record has it: (stream, incarnation, first offset, next offset)."""
+    """Convert each range to the tuple (stream, incarnation, first offset, next offset)."""
     return [(r.stream, r.incarnation, print_offset(r.start), print_offset(r.to)) for r in ranges]
 
 
@@ -92,7 +92,10 @@ def pinned_step(processor: str, step: Step) -> TracedStep:
 
 
 def read_trace(records: Iterable[Any], processor: str | None = None) -> list[TracedStep]:
-    """Return the steps of a trace, or only those of `processor`, in order of first appearance."""
+    """Return the steps of a trace. If `processor` is not None, return only its steps.
+
+    The steps are in the order of their first records. A step can have two: TAKEN, then DONE.
+    """
     steps: dict[tuple[str, int], TracedStep] = {}
     for record in records:
         if not isinstance(record, Mapping) or processor not in (None, record.get("processor")):

@@ -135,10 +135,10 @@ class App:
             send_response(responder, responses.method_response(", ".join([*methods, "OPTIONS"])))
 
     def _find(self, path: str) -> tuple[Mapping[str, Route], tuple[str, ...]]:
-        """Return the handlers for `path`, keyed by method, and a tuple with their last argument.
+        """Return the handlers for `path`, keyed by method, and the name in `path`.
 
-        The argument is the stream or the id that `path` names. The tuple is empty if there is none.
-        Raises MalformedRequest if the address is unknown, or if the argument is not valid.
+        The name is a stream or an id, in a tuple. If `path` contains no name, the tuple is empty.
+        Raises MalformedRequest if the address is unknown, or if the name is not valid.
         """
         if path.startswith(STREAM_PREFIX):
             return self._stream, (valid(paths.stream_path(path)),)
@@ -157,7 +157,7 @@ class App:
         return methods, names[:1]
 
     def drain(self) -> None:
-        """End all live reads. Submit the appends that wait for an earlier append to arrive."""
+        """End all live reads. Submit the held appends, although earlier appends are missing."""
         self._live.drain()
         if self._gaps is not None:
             self._gaps.drain()

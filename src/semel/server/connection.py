@@ -5,7 +5,8 @@ while too many requests wait for their responses, or while the client does not r
 
 A connection has no timer of its own. Instead, the listener calls `check` at regular intervals. A
 connection waits for only one thing at a time, so one start time (`_clock`) is enough for all
-deadlines. Code that begins a new wait must set `_clock` to `_UNSET`.
+deadlines. Code that begins a new wait must set `_clock` to `_UNSET`. The next `check` then sets
+`_clock` to the current time.
 """
 
 import asyncio
@@ -120,7 +121,10 @@ class ServerConnection(asyncio.Protocol):
             self._buffer = data
 
     def eof_received(self) -> bool:
-        """Return True if owed responses can still be written. True keeps the transport open."""
+        """Handle the end of the client's input. Return True to keep the transport open.
+
+        It is kept open for owed responses, unless the first of them is streaming or TLS is used.
+        """
         waiting = self._waiting
         can_half_close = self._transport.can_write_eof()  # TLS cannot do that
         if not waiting or waiting[0].phase is ExchangePhase.STREAMING or not can_half_close:
@@ -274,7 +278,7 @@ class ServerConnection(asyncio.Protocol):
             raise HttpRefused(503, "overloaded", "too many request bodies wait to be stored")
 
     def _is_overfull(self) -> bool:
-        """Return True if reading must pause until responses are sent. It never pauses in a body."""
+        """Return True if reading must pause until responses are sent. A body is always read."""
         if self._body is not None:
             return False
         return (
@@ -367,7 +371,7 @@ class ServerConnection(asyncio.Protocol):
             exchange.client_gone()
 
     def _end_output_soon(self) -> None:
-        """Drop the exchanges that still wait. Close our side when the last response is written."""
+        """Drop all waiting exchanges. Close our side when the earlier responses are written."""
         if self._phase <= _BODY:
             self._end_reading(ConnectionEvent.READING_ENDED)
         self._drop_waiting()
@@ -380,7 +384,7 @@ class ServerConnection(asyncio.Protocol):
         """Close our side, and wait until the client closes its side.
 
         Closing both sides at once could reset the connection before the client has read the
-        response. With TLS, both are closed at once, because one side alone cannot be closed.
+        response. With TLS, both sides are closed at once, because TLS cannot close only one side.
         """
         if self._transport.is_closing():
             return

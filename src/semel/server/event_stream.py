@@ -1,8 +1,9 @@
 """Live reads as server-sent events.
 
 An event stream is the live read of one client. It first reads alone, until it reaches the tail.
-Then it joins a fan-out group. All members of a group share one wait, one read and one encoded
-event. If a client cannot receive an event immediately, it leaves the group and reads alone again.
+Then it joins a fan-out group. The members of a group wait together, and each event is read and
+encoded once for all of them. If a client cannot receive an event immediately, its event stream
+leaves the group and reads alone again.
 """
 
 from typing import Final
@@ -97,8 +98,8 @@ class EventStream(LiveRead):
     def share(self, event: SharedBytes, next_offset: int) -> bool:
         """Write the group's event and return True, or write nothing and return False.
 
-        Return False if the client sent a read cursor, or if a part of a character is held back for
-        this client. The caller must then encode a separate event for this client.
+        Return False if the client sent a read cursor, or if this client's encoder holds the first
+        bytes of an incomplete character. The caller must then encode a separate event.
         """
         assert self._begun is not None
         stream, encoder = self._begun

@@ -165,7 +165,10 @@ class ConnectionOutput:
         self.uncount()
 
     def _count(self, size: int) -> None:
-        """If the transport's buffer has bytes, count them, or `size` if that is more, as unread."""
+        """Count unread bytes: the size of the transport's buffer or `size`, whichever is larger.
+
+        If the buffer is empty, count nothing.
+        """
         unread = self._transport.get_write_buffer_size()
         more = max(unread, size) - self.unread_bytes
         if unread and more > 0:
@@ -182,7 +185,7 @@ class ConnectionOutput:
 
     @property
     def is_unread(self) -> bool:
-        """True from a write until `is_stalled` finds that the client has read all sent bytes."""
+        """True if some sent bytes are unread, or if `is_stalled` has not yet seen them as read."""
         return self._sent_bytes != self._delivered_bytes
 
     def is_stalled(self, now: float) -> bool:
@@ -202,7 +205,7 @@ class ConnectionOutput:
 
 
 class Exchange(Struct, eq=False, gc=False):
-    """A request and its response. The handler uses it as Responder and as ResponseStream.
+    """A request and its response. The handler uses the exchange as Responder and ResponseStream.
 
     `phase` changes according to the table EXCHANGE in `phases.py`.
     """
@@ -285,7 +288,7 @@ class Exchange(Struct, eq=False, gc=False):
         return self._prefixes[status] + f"{fields}{framing}\r\n".encode("latin-1")
 
     def fail(self) -> None:
-        """Close the connection after the handler failed. First send 500 if nothing was sent."""
+        """Close the connection after a failure. If no response has begun, first send 500."""
         self.closes = True
         if self.phase is _WAITING:
             self.send(problem(internal_error()))

@@ -34,8 +34,8 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 class Head(Struct, gc=False, eq=False):
     """A parsed request head. Requests with the same head share one instance (see `HeadCache`).
 
-    `plan` has the settings of an append, parsed from the headers. It is None before the first
-    append, and if the requests with this head cannot share the settings.
+    `plan` has the settings of an append, parsed from the headers. The first append with this head
+    sets `plan`, unless the requests with this head cannot share the settings.
     """
 
     method: str

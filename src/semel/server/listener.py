@@ -248,10 +248,10 @@ class Acceptor:
             accepted.close()
 
     async def shut(self) -> None:
-        """Stop accepting. Wait for the connections that are accepted but not set up yet.
+        """Stop accepting. Some accepted connections may still be in setup; wait until none is.
 
-        With TLS, these connections are cancelled, because a handshake can be slow. Without TLS,
-        they are set up on the next turn of the event loop.
+        With TLS, their setup is cancelled, because a handshake can be slow. Without TLS, their
+        setup is completed on the next turn of the event loop.
         """
         self.close()
         # If a task without TLS were cancelled, uvloop would never call `connection_lost`.

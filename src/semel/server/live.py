@@ -46,9 +46,10 @@ class Live:
 
 
 def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None:
-    """Return the pending transaction that blocks the reader; None if it has ended or there is none.
+    """Return the pending transaction that blocks the reader, or None if the reader is not blocked.
 
-    A reader at `read_committed` stops at the first message of this transaction (stable offset).
+    A reader at `read_committed` is blocked at the first message of a pending transaction (the
+    stable offset). The result is also None if the engine has already ended the transaction.
     """
     # The engine's state is ahead of the disk. The result is None if the transaction has ended in
     # that state, even before this is durable, or if the transaction in that state is a later one.
@@ -148,7 +149,7 @@ class LongPoll(LiveRead):
         super().read()
 
     def take(self, outcome: Outcome) -> None:
-        """Respond if there are messages or an error, or if the stream has ended. Otherwise wait."""
+        """On messages, an error, or the end of a closed stream, respond. Otherwise wait."""
         if self._is_over:
             return
         if not isinstance(outcome, ReadDone):

@@ -89,7 +89,7 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
     fenced = count["StaleEpoch"] + count["StaleSession"] + count["SessionConflict"]
     mismatches = tally.mismatches + count["PayloadMismatch"]
     totals = (
-        ("duplicates", "Repeated appends that are already stored.", count["Duplicate"]),
+        ("duplicates", "Appends that repeat a stored append.", count["Duplicate"]),
         ("gaps", "Appends refused because earlier appends are missing.", count["SequenceGap"]),
         ("fenced", "Writes refused because the producer is fenced.", fenced),
         ("payload_mismatches", "Repeated appends with a different payload.", mismatches),
@@ -135,7 +135,7 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
         ),
         (
             "stable_lag_offsets",
-            "The largest number of offsets from a stream's stable offset to its tail.",
+            "Largest distance from the stable offset to the tail, over all streams, in offsets.",
             figures.stable_lag,
         ),
         (

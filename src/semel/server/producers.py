@@ -67,8 +67,8 @@ class ProducersResource(Resource):
     def asks_for_id(self, request: Request, path: str) -> bool:
         """Return True if a POST to `path` asks for a producer id and is not an append.
 
-        The request must have no body and no header Stream-Closed. `path` must be the path of a
-        stream that is not deleted, followed by `/producer`. `path` itself must not be a stream.
+        Such a request has no body and no header Stream-Closed. `path` is the path of an existing
+        stream plus the suffix `/producer`, and there is no stream at `path` itself.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:
@@ -112,8 +112,8 @@ def _page_response(page: Page | ExplainResponse | Outcome) -> Response:
 def producers_page(state: State, query: calls.ProducerQuery) -> Page | Outcome:
     """Return a page with the producers that `query` selects.
 
-    If `query.stream` is None, the page contains only the registration of `query.id`. If the stream
-    does not exist, return a refusal.
+    If `query` names no stream, the page contains only the registration of `query.id`. If `query`
+    names a stream that does not exist, return a refusal.
     """
     if query.stream is None:
         return ProducersPage(_registered(state, query.id or ""))

@@ -56,7 +56,7 @@ class PartialBody:
 
     @property
     def is_complete(self) -> bool:
-        """True if the body and its trailers are complete, and `request.body` is set."""
+        """True if the body and its trailers have arrived. Then `take` has set `request.body`."""
         return self._next is _Next.NOTHING
 
     def take(self, data: bytes, position: int) -> tuple[int, int]:

@@ -192,7 +192,10 @@ def check_partial_head(partial: bytes, limits: HttpLimits) -> None:
 
 
 def check_line_ends(partial: bytes) -> None:
-    """Raise HttpRefused for a CR without LF or an LF without CR. A CR at the end is allowed."""
+    """Raise HttpRefused for a CR without LF or an LF without CR.
+
+    A CR that is the last byte of `partial` is allowed, because its LF can still arrive.
+    """
     ends = partial.count(b"\r\n")
     returns = partial.count(b"\r") - partial.endswith(b"\r")
     if partial.count(b"\n") != ends or returns != ends:
@@ -324,7 +327,10 @@ class HeadCache:
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:
-        """Return True if `rest`, the cached part of a head, occurred before. Else record it."""
+        """Return True if `rest` has occurred before. Otherwise remember it and return False.
+
+        `rest` is a head without its Content-Length and Producer-Seq lines.
+        """
         digest = hash(rest)
         if digest in self._once:
             return True
@@ -336,7 +342,8 @@ class HeadCache:
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
         """Return True if `head` can be cached without its Content-Length and Producer-Seq lines.
 
-        `length` and `seq` are the numbers that `_split_special` found in these lines, or empty.
+        `length` and `seq` are the numbers that `_split_special` found in these two lines. A number
+        is empty if `_split_special` did not find it.
         """
         headers = head.headers
         return (

@@ -100,8 +100,8 @@ class Resource:
     ) -> None:
         """Call `question` with the state, and respond with the result.
 
-        The response is sent after the state has become durable (rule EO-4). If the stream at `path`
-        has expired, it is deleted before the call.
+        If the stream at `path` has expired, the stream is deleted before `question` is called. The
+        response is sent after the state has become durable (rule EO-4).
         """
         self.engine.ask(
             question, lambda view: send_response(responder, response_of(view)), path=path
@@ -163,8 +163,8 @@ def _transaction_response(
 ) -> Response:
     """Return the response that shows one transaction.
 
-    Show the pending transaction `view` if `epoch` is None or is the epoch of `view`. Otherwise show
-    `ended`. If `ended` is None, return the refusal for an unknown transaction.
+    `view` is the pending transaction, if there is one. If `epoch` is None or the epoch of `view`,
+    show `view`. Otherwise show `ended`, or refuse with UnknownTransaction if `ended` is None.
     """
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, pending_transaction(view, now_ms))

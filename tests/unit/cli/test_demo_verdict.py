@@ -129,6 +129,6 @@ def test_one_bad_verdict_spoils_the_result() -> None:
     assert complaints(good, bad, good) == [f"NOT exactly once: stream enriched: {bad.complaint}"]
     assert complaints(good, good, bad) == [f"NOT exactly once: stream totals: {bad.complaint}"]
     assert complaints(good, good, good, misplaced=1) == [
-        "NOT exactly once: 1 batches have a wrong offset"
+        "NOT exactly once: 1 batches were stored at a wrong offset"
     ]
     assert "1 rows lost" in bad.complaint

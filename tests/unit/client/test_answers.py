@@ -177,7 +177,7 @@ def test_nonsense_is_refused(data: bytes) -> None:
 
 
 def test_an_answer_nobody_asked_for_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="without a request"):
+    with pytest.raises(ProtocolError, match="a response that the client did not request"):
         ResponseParser().feed(b"HTTP/1.1 408 Too late\r\n\r\n")
 
 

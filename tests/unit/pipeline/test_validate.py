@@ -42,9 +42,9 @@ def test_a_good_graph_has_no_complaints() -> None:
         (with_stream(out="d"), "p: the processor reads no stream; set one stream with in_="),
         (with_stream(in_="a"), "p: the processor has no out=; if it writes to no stream"),
         (with_sink(), "p: the processor reads no stream"),
-        (with_stream(alts={"x": "a", "y": "a"}, out="d"), "p: alts= names a 2 times"),
-        (with_stream(in_={"x": "a", "y": "a"}, out="d"), "p: in_= names a 2 times"),
-        (with_stream(in_="a", out={"x": "d", "y": "d"}), "p: out= names d 2 times"),
+        (with_stream(alts={"x": "a", "y": "a"}, out="d"), "p: alts= has the stream a 2 times"),
+        (with_stream(in_={"x": "a", "y": "a"}, out="d"), "p: in_= has the stream a 2 times"),
+        (with_stream(in_="a", out={"x": "d", "y": "d"}), "p: out= has the stream d 2 times"),
         (with_stream(in_="a", out="d", errors="d"), "the error stream d is also an output"),
         (
             with_stream(in_="a", out="d", errors=""),

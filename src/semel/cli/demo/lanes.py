@@ -60,7 +60,7 @@ class ProducerLane:
 
     @property
     def dropped(self) -> int:
-        """The number of responses that were lost after their appends were stored."""
+        """The number of appends that were stored, but whose response was lost."""
         return self._proxy.dropped_after_commit
 
     @property

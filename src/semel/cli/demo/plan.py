@@ -82,7 +82,7 @@ def _draw_bits(seed: int, *what: object) -> int:
 class Plan(Struct, frozen=True):
     """The number of orders, and the faults to inject.
 
-    `drop_share` is the share of the responses that are lost.
+    `drop_share` is the probability that a response to a producer is dropped.
     """
 
     orders: int
@@ -124,7 +124,7 @@ class Plan(Struct, frozen=True):
         return Order(number, at, _ITEMS[item], 100 + rest % 99_900)
 
     def kill_points(self) -> list[int]:
-        """Return how many orders must be confirmed before each kill of the server."""
+        """For each kill of the server, return how many orders must be confirmed first."""
         width = self.orders / (self.server_kills + 1)
         shifts = (draw_number(self.seed, "kill", index) - 0.5 for index in range(self.server_kills))
         return [int((index + 1 + shift / 2) * width) for index, shift in enumerate(shifts)]
@@ -215,8 +215,9 @@ def judge_stream(
 ) -> StreamVerdict:
     """Compare the stored rows with the expected rows.
 
-    If `is_ordered`, a row after a higher key counts as misplaced, unless it is a copy. Pass False
-    for rows that Spark shuffles, because Spark does not preserve their order.
+    If `is_ordered`, a row counts as misplaced if a row with a higher key is stored before it. Only
+    the first copy of each row is considered. Pass `is_ordered=False` for rows that Spark shuffles,
+    because Spark does not preserve their order.
     """
     by_key = {row.key: row for row in expected}
     keys = [row.key for row in stored if row is not None and row.key in by_key]
@@ -253,8 +254,8 @@ _OWN_NAMES: Final = frozenset({_MARKER_NAME, DATA, CHECKPOINTS, DRIVER_LOG})
 def prepare_directory(path: str, *, is_forced: bool) -> Path:
     """Create or empty a directory, mark it as created by a demo, and return its path.
 
-    Raises CommandRefused if `path` is not a directory. Raises it too if the directory is not empty,
-    unless `is_forced` and all files come from a demo that has ended.
+    A directory that is not empty is replaced only if `is_forced` is True and all its files come
+    from a demo that has ended. Otherwise, or if `path` is a file, CommandRefused is raised.
     """
     if os.path.exists(path) and not os.path.isdir(path):
         raise CommandRefused(f"{path} is not a directory; choose a directory with --data")

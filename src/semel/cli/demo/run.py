@@ -51,7 +51,7 @@ _ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Missing)\b.*: ")
 
 
 class DriverFailed(EngineError):
-    """The Spark driver ended with an error that the demo did not cause."""
+    """The Spark driver ended with an error, although the demo did not kill it."""
 
 
 class Driver:
@@ -73,7 +73,7 @@ class Driver:
     def start(self, job: Job) -> None:
         """Start the driver. If an earlier driver is running, kill it first.
 
-        The driver ends when this process ends.
+        When the demo's process ends, the driver ends too.
         """
         self.close()
         with self._log.open("ab") as log:
@@ -179,8 +179,9 @@ class Checkpoint:
 class MidBatch:
     """Decides when to kill the driver: when all given queries are in the middle of a batch.
 
-    The query `naive` must also have written rows of its batch. If no such moment comes within
-    START_SECONDS_MAX, `naive` is ignored. After twice that time, any moment is accepted.
+    In addition, the query `naive` must have written some rows of its batch. After
+    START_SECONDS_MAX, the state of `naive` no longer matters. After twice that time, the driver is
+    killed in any state.
     """
 
     def __init__(
@@ -222,7 +223,10 @@ class Stalled(EngineError):
 
 
 class LaneResult(Struct, frozen=True):
-    """The result of one lane (a method of writing). `verdicts` maps stream names to verdicts."""
+    """The result of one lane: exactly-once writes or plain retries.
+
+    `verdicts` maps stream names to verdicts.
+    """
 
     name: str
     produced: Produced
@@ -231,7 +235,7 @@ class LaneResult(Struct, frozen=True):
 
     @property
     def complaints(self) -> list[str]:
-        """One message for each faulty stream, and one message if batches have wrong offsets.
+        """One message for each faulty stream, and one if batches were stored at wrong offsets.
 
         A stream is faulty if any row is lost, duplicated, wrong or out of order.
         """
@@ -242,12 +246,12 @@ class LaneResult(Struct, frozen=True):
         ]
         if self.produced.misplaced:
             count = self.produced.misplaced
-            complaints.append(f"NOT exactly once: {count:,} batches have a wrong offset")
+            complaints.append(f"NOT exactly once: {count:,} batches were stored at a wrong offset")
         return complaints
 
 
 class RunFacts(Struct, frozen=True):
-    """The number of kills and the duration of a run. Each kill affects both ways of writing."""
+    """The number of kills and the duration of a run. Each kill affects both lanes."""
 
     server_kills: int
     driver_kills: int
@@ -294,7 +298,7 @@ class DemoRun:
         self._client: Client
 
     def run(self) -> tuple[list[LaneResult], RunFacts]:
-        """Run the plan. Return one result for each way of writing, and the facts about the run.
+        """Run the plan. Return one result for each lane, and the facts about the run.
 
         All processes have ended when this returns or raises.
         """
@@ -340,7 +344,7 @@ class DemoRun:
             self._watcher.show(lane.path, lane.produced.confirmed, len(self._input))
             dropped = lane.dropped - self._dropped.get(lane.path, 0)
             if dropped:
-                self._watcher.fault(f"{lane.path}: stored appends with a lost response: {dropped}")
+                self._watcher.fault(f"{lane.path}: dropped responses to stored appends: {dropped}")
             self._dropped[lane.path] = lane.dropped
 
     def _kill_server(self) -> None:

@@ -29,9 +29,9 @@ class AsyncProducer(ProducerFacade):
 
     `on_batch_ack(ack)` and `on_error(error, batch)` are plain functions, called on the event loop.
 
-    After a permanent failure, the producer ends and sends nothing more. From then on `append`
-    raises the error. Without `on_error`, `flush` raises it too, and `close` raises it if no other
-    call has.
+    After a permanent failure, the producer ends and sends nothing more. From then on, `append`
+    raises the error. If `on_error` is not set, `flush` raises the error too, and `close` raises it
+    unless an earlier call has already done so.
     """
 
     def __init__(

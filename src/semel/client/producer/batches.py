@@ -25,7 +25,7 @@ Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
 class ProducerSettings(Struct, frozen=True, kw_only=True):
     """A producer's identity and the limits of its batches. Times are in seconds, sizes in bytes.
 
-    There are three sources for the epoch. `session` is a random id of this instance.
+    `session` is a random id of this instance. The epoch has one of three sources:
 
     - The caller passes `epoch`. Then `session` is None.
     - `is_claiming` is True: the epoch is the server's stored epoch plus one. If two instances use
@@ -136,8 +136,8 @@ class ProducerBatch:
     """The messages that one append request sends, until they are stored or abandoned.
 
     `is_indeterminate` is True if it is unknown whether an earlier attempt stored the batch.
-    `first_unsettled` is the lowest sequence not yet confirmed when the batch was last sent. Retries
-    cannot close a sequence gap below it.
+    `first_unsettled` is the lowest sequence that was unconfirmed when the batch was last sent. If
+    the server reports that a lower sequence is missing, no retry can close this gap.
     """
 
     __slots__ = (

@@ -10,14 +10,14 @@ These rules ensure that every message is stored exactly once:
 2. Batches are sent in order, over one connection. When the connection is lost, all batches without
    a response are sent again, in order.
 3. The second batch waits for the response to the first batch, because only that response shows that
-   the epoch belongs to this instance. After a claim, no wait is needed. In sparse mode every batch
-   waits for the previous response, because the server would accept a batch even if the previous
-   batch was refused.
+   the epoch belongs to this instance. After a claim, the second batch does not wait. In sparse
+   mode, every batch waits for the response to the previous batch, because the server would accept a
+   batch even if the previous batch was refused.
 4. After a refusal that allows a retry, nothing is sent until every batch in flight has a response.
    Then all refused batches are sent again.
 5. A fatal refusal ends the producer, because the server would refuse every later sequence.
 6. The producer moves to a higher epoch only at the start, and only if no batch can have been
-   stored with the old epoch. Otherwise that batch could be stored twice.
+   stored with the old epoch. With the new epoch, such a batch would be stored a second time.
 """
 
 from collections import deque
@@ -84,8 +84,8 @@ class Backoff:
 _DONE: Final = frozenset({200, 201, 204})
 _WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _AMBIGUOUS: Final = (
-    "it is unknown whether this instance or an earlier one stored the first batch, because a"
-    " request got no response and the server does not report the epoch of stored batches"
+    "a request got no response, and the server does not report the epoch of stored batches;"
+    " it is therefore unknown whether the first batch was stored by this instance or an earlier one"
 )
 _FOREIGN: Final = (
     "an earlier instance has probably used the same epoch, because the server reports a new batch"
@@ -289,7 +289,7 @@ class ProducerCore:
 
     @property
     def _is_full(self) -> bool:
-        """True if nothing can be sent now, because of a failure or a missing response."""
+        """True if nothing can be sent: the producer has failed or must wait for a response."""
         if self.failure is not None or self._is_stalled:
             return True
         is_alone = self._is_sparse or not self._identity.is_established  # rule 3
@@ -368,8 +368,8 @@ class ProducerCore:
     def _is_own_gap(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Return True if `error` is a sequence gap that a retry of earlier batches will close.
 
-        The server reports a gap if an earlier batch in flight was refused or arrives later. If the
-        missing sequence was confirmed before `batch` was sent, no retry can close the gap.
+        The server reports a gap if it refused an earlier batch or has not received it yet. If the
+        missing sequence was already confirmed when `batch` was sent, no retry can close the gap.
         """
         if not isinstance(error, SequenceGap):
             return False
@@ -381,7 +381,8 @@ class ProducerCore:
     def _can_send_again(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Prepare a refused batch to be sent again. Return False if that is not possible.
 
-        After BatchOverlap, take stored messages out of `batch`. Otherwise increase the epoch.
+        After BatchOverlap, take the stored messages out of `batch`. After any other error, move to
+        a higher epoch if this is allowed.
         """
         if isinstance(error, BatchOverlap):
             return self._remove_stored(batch, error.last_seq)
@@ -430,7 +431,7 @@ class ProducerCore:
         return Unavailable(message)
 
     def _fail(self, error: ClientError, refused: ProducerBatch | None = None) -> None:
-        """Fail the producer. Report every batch as stored or as failed.
+        """End the producer, and record for every batch whether it was stored or failed.
 
         `refused` is the batch whose response caused the failure, or None.
         """
@@ -450,6 +451,6 @@ class ProducerCore:
 
 
 def _is_end(error: ClientError, refused: ProducerBatch) -> bool:
-    """Return True if later batches cannot be stored, because the refused one is missing."""
+    """Return True if no later batch can be stored, because the sequence of `refused` is missing."""
     is_definite = isinstance(error, Refused) and error.applied == NO
     return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)

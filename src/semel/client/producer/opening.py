@@ -90,8 +90,8 @@ class OpenResult(Struct, frozen=True):
     """What the server returned when the producer was opened.
 
     - `claim`: the stored state and the new epoch, or None if the producer was not claimed.
-    - `past`: the stored state if it was read without a claim. The list is empty if nothing is
-      stored. It is None after a claim, or if the server does not report the state.
+    - `past`: a list with the stored state, or an empty list if nothing is stored. After a claim, or
+      if the server does not report the state, `past` is None.
     """
 
     content_type: str
@@ -155,9 +155,9 @@ class ProducerOptions(TypedDict, total=False):
     """The options of a producer. All have defaults.
 
     - `epoch`: an epoch that you choose. This works with every Durable Streams server. By default
-      the server assigns the next epoch, and fences earlier instances when the producer starts. With
-      your own epoch, only the first stored append fences them. Until then an earlier instance can
-      still store messages, and `cursor` can be out of date.
+      the server assigns the next epoch, and fences earlier instances when the producer starts. If
+      you choose the epoch, earlier instances are fenced only when the first append is stored. Until
+      then they can still store messages, and `cursor` can be out of date.
     - `auto_claim`: for servers that assign no epochs. The server's stored epoch plus one is used.
     - `mode`: "dense" or "sparse". In sparse mode you pass a sequence with each message. Sequences
       must increase, but can have gaps.
@@ -218,8 +218,8 @@ class BodyEncoder:
 
     - If a message has extras (a key, headers or a timestamp), the body has semel's batch format.
     - Otherwise, JSON messages are encoded as a JSON array.
-    - Two or more messages of another media type have the batch format on semel. Other servers get
-      them concatenated. A single message is sent as it is.
+    - A single message of another media type is sent as it is. Two or more are sent to semel in the
+      batch format, and are concatenated for other servers.
     """
 
     def __init__(self, content_type: str, *, is_semel: bool) -> None:
@@ -326,7 +326,8 @@ class ProducerIdentity:
     def resume(self, stored_epoch: int | None) -> None:
         """Record the epoch that the server has stored. Call this before the first batch.
 
-        None means that nothing is stored. With the setting `is_claiming`, the next epoch is used.
+        `stored_epoch` is None if nothing is stored. With the setting `is_claiming`, this instance
+        uses the stored epoch plus one, or 0 if nothing is stored.
         """
         self._is_unused = self._is_semel = True
         if self._settings.is_claiming and stored_epoch is not None:
@@ -385,32 +386,35 @@ class ProducerIdentity:
         """Move to a higher epoch if the producer was fenced or has expired.
 
         Return True if the epoch has changed. It changes only with the setting `is_claiming`, and
-        only until the server has accepted an epoch. It stays the same if an earlier attempt may
-        have stored `batch` with the old epoch. With a new epoch, `batch` would be stored twice.
+        only before the server has accepted an epoch of this instance. If an earlier attempt may
+        have stored `batch`, the epoch stays the same: with a new epoch, `batch` could be stored
+        twice.
         """
         if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
             return False
         return self._raise_above(error.current_epoch)
 
     def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Move to a higher epoch if an earlier instance has used this epoch and sequence 0.
+        """Move to a higher epoch if an earlier instance has stored messages with this epoch.
 
         Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. In
         that case `batch` itself is not stored yet, and must be sent again.
 
-        The epoch changes only with the setting `is_claiming`. It stays the same if this instance
-        may have stored `batch` itself. With a new epoch, `batch` would be stored twice.
+        The epoch changes only in dense mode with the setting `is_claiming`, and only before the
+        server has accepted an epoch of this instance. If this instance may have stored `batch`
+        itself, the epoch stays the same: with a new epoch, `batch` could be stored twice.
         """
         # An attempt got no response, or the epoch was unused and a proxy sent the request twice.
         is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
         return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
 
     def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Return True if, when `batch` is a duplicate, an earlier instance has probably stored it.
+        """Return True if an earlier instance has probably used the epoch and sequence of `batch`.
 
-        This is possible only if the caller passed the epoch. In that case an earlier instance can
-        have stored different messages with the same epoch and sequence. A server that cannot
-        compare payloads then reports `batch` as a duplicate of these messages.
+        Use the result only if the server reports `batch` as a duplicate. The result is True only if
+        the caller passed the epoch: in that case an earlier instance can have stored different
+        messages with the same epoch and sequence. A server that cannot compare payloads reports
+        `batch` as a duplicate of these messages.
         """
         if self._settings.epoch is None or self._is_sparse or self._is_ours:
             return False

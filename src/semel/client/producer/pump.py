@@ -50,7 +50,8 @@ class ProducerConnection(asyncio.Protocol):
     `on_responses` is called with the connection, the new responses and an error. The error is None
     while the connection is open. When the connection ends, the error says why.
 
-    `quiet_since` is when the wait for a response began or, if later, when the last bytes arrived.
+    `quiet_since` is the later of two times: when the wait for a response began, and when the last
+    bytes arrived.
     """
 
     def __init__(self, on_responses: OnResponses) -> None:
@@ -416,7 +417,7 @@ class ProducerFacade:
     # ---- checks ----------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raise the failure if the producer has failed, and ClientClosed if it is closed."""
+        """If the producer has failed, raise its failure. If it is closed, raise ClientClosed."""
         failure = self._core.failure
         if failure is not None:
             self._is_raised = True

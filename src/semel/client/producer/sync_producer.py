@@ -114,8 +114,8 @@ class Producer(ProducerFacade):
         """Wait until every message is stored, and then end the producer.
 
         After `timeout` seconds, the producer abandons the remaining messages and fails with
-        Indeterminate. If the producer has failed, this call raises its error, unless `on_error` is
-        set or an earlier call has raised it.
+        Indeterminate. If the producer has failed, this call raises the error that ended it. It
+        raises nothing if `on_error` is set, or if an earlier call has already raised the error.
         """
         self._refuse_in_fork()
         self._refuse_in_callback("close")
@@ -200,7 +200,10 @@ class Producer(ProducerFacade):
 
     def _refuse_in_callback(self, call: str) -> None:
         if self._background.is_here:
-            raise RuntimeError(f"{call}() would wait for this callback itself; call it elsewhere")
+            raise RuntimeError(
+                f"{call}() cannot be called in a callback: it would block the thread that sends"
+                " batches"
+            )
 
 
 # ---- the event loop that the producers of a process share ----------------------------------------

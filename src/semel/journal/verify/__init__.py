@@ -3,7 +3,8 @@
 Verification changes nothing in the directory. It continues after an error, so that the report lists
 all errors.
 
-Verification keeps in memory one segment, the stream rows, and 16 bytes for each index row.
+Verification needs memory for one segment, for the rows of streams and transactions, and 16 bytes
+for each index row.
 """
 
 import struct

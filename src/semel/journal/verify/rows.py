@@ -127,7 +127,11 @@ class RowCheck:
                 True for name in DIGESTED for _ in self._view.scan(name)
             )
             if not self._stored.is_readable:
-                self._corrupt("meta", POSITION_KEY, "the row is missing, but other rows exist")
+                self._corrupt(
+                    "meta",
+                    POSITION_KEY,
+                    "the checkpoint's position is missing, but other tables have rows",
+                )
 
     def _meta(self, key: bytes, row: Any) -> Any:
         try:
@@ -146,10 +150,10 @@ class RowCheck:
             return None
 
     def _sound(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of a table whose checksums match, and report the other rows.
+        """Yield a table's rows that match their checksums, and report all other rows.
 
-        After the last row, compare the table with its digest, and report a missing, outdated or
-        surplus row.
+        If every row matches its checksum, but the table does not match its digest, report that a
+        row is missing, surplus or outdated.
         """
         count = total = bad = 0
         for key, sealed in self._view.scan(table):
@@ -190,7 +194,10 @@ class RowCheck:
             tail = tails.pop(key, None)
             if key != NUMBER_KEY.encode(row.number) or row.path in state.by_path:
                 self._corrupt(
-                    "streams", key, f"stream {row.number}: the key is wrong, or {row.path} is taken"
+                    "streams",
+                    key,
+                    f"the key is wrong for stream {row.number}, or another stream also has the path"
+                    f" {row.path}",
                 )
             elif tail is None:
                 self._corrupt("tails", key, "the row is missing or damaged")
@@ -296,8 +303,8 @@ class RowCheck:
     def _check_segments(self) -> None:
         """Check the list of segments in the checkpoint.
 
-        Every segment into which index rows point must be listed. The checkpoint also stores the
-        number of these rows for each segment. That number must be correct.
+        If an index row points into a segment, the segment must be listed. For each segment, the
+        checkpoint also stores how many index rows point into it. This number must be correct.
         """
         counted = {
             int.from_bytes(key, "big"): BLOCK_COUNT.unpack(value)[0]
@@ -320,8 +327,8 @@ class RowCheck:
                 self._corrupt(
                     "segments",
                     NUMBER_KEY.encode(first),
-                    f"{segment_name(first)} should have {counted.get(first)} index rows"
-                    f", but {count} index rows point into this segment",
+                    f"{count} index rows point into {segment_name(first)}"
+                    f", but the stored number of these rows is {counted.get(first)}",
                 )
 
     # ---- transactions, groups and sinks, and the transaction history -----------------------------
@@ -345,9 +352,10 @@ class RowCheck:
             self._check_stream("txn_streams", key, number)
 
     def _check_positions(self) -> None:
-        """Check the groups' positions, and the position versions that transactions require.
+        """Check the groups' positions, and the transactions that will move these positions.
 
-        The version that a transaction requires must be at most the stored version.
+        A transaction requires that a position still has a certain version. This version must not
+        be higher than the stored version.
         """
         versions: dict[bytes, int] = {}
         for key, row in self._decoded("positions", PositionRow):
@@ -367,9 +375,10 @@ class RowCheck:
                     )
 
     def _check_parts(self) -> None:
-        """Check the chunk blocks, the stored lists of the chunks in each transaction.
+        """Check the chunk blocks. A chunk block is a stored list of chunks of one transaction.
 
-        A transaction's block numbers must have no gap. Each chunk must be in an existing segment.
+        A transaction's block numbers must have no gap. If the transaction is staged, the checkpoint
+        must list the segments that contain its chunks.
         """
         spans = self._stored.position.segments
         firsts = [first for first, _ in spans]
@@ -381,7 +390,11 @@ class RowCheck:
                 self._corrupt("parts", key, _NO_TXN)
                 continue
             if block != blocks.get(number, 0) or len(row.packed) % CHUNK_BYTES:
-                self._corrupt("parts", key, "a block is missing, or this block has a wrong size")
+                self._corrupt(
+                    "parts",
+                    key,
+                    "a block is missing before this block, or this block has a wrong size",
+                )
             blocks[number] = block + 1
             if txn.kind == TXN_STAGED and self._stored.is_readable:
                 for lsn in sorted(lsns_of(row.packed)):

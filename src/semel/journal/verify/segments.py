@@ -280,8 +280,8 @@ class SegmentCheck:
     def _is_open_end(self, data: bytes, first: int, tear: TornTail) -> bool:
         """Return True if the journal can end at the LSN of `tear`.
 
-        Return False if the bytes after this LSN are known to have been durable. Otherwise they are
-        a torn tail: report them and return True.
+        If there is proof that the bytes after this LSN were durable, they are damaged: return
+        False. Otherwise, report them as a torn tail and return True.
         """
         is_proven = tear.lsn < self._stored.position.lsn and self._stored.is_readable
         if is_proven and first == self._last:
@@ -297,7 +297,8 @@ class SegmentCheck:
                 segment_name(first),
                 at,
                 f"the journal has a torn tail here ({tear.reason}). At the next start, the server"
-                f" will remove these {rest} bytes. Nothing shows that they were durable",
+                f" will remove these {rest} bytes. They count as an unfinished write, not as"
+                " damage, because there is no proof that they were ever durable",
             )
         return True
 
@@ -339,8 +340,8 @@ class SegmentCheck:
     def _check_joint(self, frame: Frame, first: int) -> None:
         """Check that a frame agrees with the checkpoint.
 
-        The checkpoint must end where a frame ends, and must store that frame's checksum. In a frame
-        after the checkpoint, the offsets and chunks are also checked.
+        The checkpoint must end at the end of a frame and store the checksum of that frame. If the
+        frame is after the checkpoint, its offsets and chunks are also checked.
         """
         name, at = segment_name(first), frame.lsn - first
         lsn, crc = self._stored.position.lsn, self._stored.position.previous_crc
@@ -361,7 +362,8 @@ class SegmentCheck:
     def _follow(self, frame: Frame, name: str, at: int) -> None:
         """Check that the frame's offsets in each stream begin at the stream's tail.
 
-        At first, the tails are those in the checkpoint. Each checked frame moves the tails.
+        The tails are first taken from the checkpoint. Each checked frame then advances the tails of
+        its streams.
         """
         if isinstance(frame.record, StreamCreated):
             row = frame.record.row

@@ -38,7 +38,8 @@ from semel.model.outcomes import (
 def decide_begin(state: State, command: Begin) -> Decision:
     """Return the decision on a command that begins a transaction.
 
-    If the request is a repeat, the outcome is the transaction, or a refusal if it is prepared.
+    If the transaction has already begun, a repeated command gets Begun again. If the transaction
+    is already prepared, the repeated command is refused.
     """
     owner = command.owner
     if not isinstance(owner, ProducerOwner) and command.kind != TXN_STAGED:
@@ -169,7 +170,7 @@ def decide_add_streams(state: State, command: AddStreams) -> Decision:
 
 
 def decide_add_positions(state: State, command: AddPositions) -> Decision:
-    """Return the decision on an `AddPositions`. The transaction's commit moves the positions."""
+    """Return the decision on a command that adds positions for a transaction's commit to move."""
     txn = find_open(state, command)
     if not isinstance(txn, Txn):
         return Decision(txn)

@@ -129,7 +129,7 @@ class Draft:
         self._tails[row.number] = base + batch.count
 
     def advance(self, stream: Stream, count: int) -> None:
-        """Move the tail of `stream` by `count` messages. The caller adds the messages."""
+        """Reserve `count` offsets at the tail of `stream` for messages that the caller adds."""
         self._tails[stream.row.number] = self.tail_of(stream) + count
 
     def place_chunks(self, txn: Txn) -> None:
@@ -165,8 +165,8 @@ class Draft:
     def fence(self, producer_id: str, epoch: int, *, named: int = 0) -> None:
         """Abort the producer's pending transactions that have a producer epoch below `epoch`.
 
-        The reason is BY_OPERATOR for the transaction with the number `named`, because an operator's
-        command named it. For all other transactions, the reason is BY_FENCE.
+        `named` is the number of the transaction that an operator's command names, or 0. The reason
+        for aborting this transaction is BY_OPERATOR. For all others, the reason is BY_FENCE.
         """
         for number in sorted(self._state.owned.get((True, producer_id), ())):
             txn = self._state.by_txn[number]

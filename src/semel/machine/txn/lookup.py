@@ -97,10 +97,10 @@ def find_open(state: State, call: TxnCall) -> Txn | Outcome:
 def expired_epoch(state: State, owner: Owner) -> int:
     """Return the transaction epoch that the owner's next transaction must exceed.
 
-    - producer with outcomes that were dropped to make room: the highest transaction epoch of its
-      ended transactions. A new transaction thus never has the id and epoch of an ended one, and a
-      late call for the ended one cannot affect the new one
-    - any other producer, or a sink: 0
+    For a producer that has had more than OUTCOMES_PER_PRODUCER_MAX outcomes, the oldest outcomes
+    are no longer retained. In this case, return the highest transaction epoch of the producer's
+    ended transactions. Then a late call for an ended transaction cannot affect a new transaction
+    with the same id, because their transaction epochs differ. In all other cases, return 0.
     """
     registered = state.registry.get(owner.id) if isinstance(owner, ProducerOwner) else None
     if registered is None or registered.decided <= OUTCOMES_PER_PRODUCER_MAX:

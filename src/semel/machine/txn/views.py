@@ -28,9 +28,10 @@ class TxnStreamView(Struct, frozen=True):
 
 
 class PositionView(Struct, frozen=True):
-    """A group's position in a stream, or the position that a transaction's commit will set.
+    """A group's stored position in a stream, or a position that a transaction will set.
 
-    `version` is the number of times that the group's stored position was moved.
+    `version` is the number of times that the stored position was moved. For a position that a
+    transaction will set, `time_ms` is None and `version` is 0.
     """
 
     group: str
@@ -147,7 +148,8 @@ def transaction(state: State, txn_id: str) -> TxnView | None:
 def holding_view(state: State, path: str) -> TxnView | None:
     """Return the pending transaction that keeps a stream's stable offset from moving forward.
 
-    Return None if the stream does not exist or has no messages of a pending inline transaction.
+    Return None if the stream does not exist, or if no pending inline transaction has messages in
+    the stream.
     """
     stream = state.by_path.get(path)
     if stream is None or not stream.open:
@@ -224,10 +226,10 @@ def _position_view(stream: Stream, group: str) -> PositionView | None:
 def _pending_view(
     state: State, stream: Stream, group: str, exempt: str | None
 ) -> PendingView | None:
-    """Return the move by the transaction that holds the group's position in the stream.
+    """Return a pending move of the group's position in the stream, or None if there is none.
 
-    If no transaction holds the position, return the oldest pending move. Return None if there is no
-    pending move. The transaction with the id `exempt` is ignored.
+    If a transaction holds the position, return that transaction's move, otherwise the oldest move.
+    The transaction with the id `exempt` is ignored.
     """
     number = stream.row.number
     txns = [state.by_txn[each] for each in state.named.get(group, {}).get(number, ())]

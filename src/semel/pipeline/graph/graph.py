@@ -149,7 +149,8 @@ class Graph:
     def errors_of(self, processor: Processor) -> str | None:
         """Return the error stream of a processor, or None if it has none.
 
-        Sources and sinks have none. Other processors use their `errors` or, if unset, the graph's.
+        Sources and sinks have no error stream. For any other processor, the error stream is its own
+        `errors`. If that is unset, the error stream is the `errors` of the graph.
         """
         if processor.role is not Role.STREAM:
             return None

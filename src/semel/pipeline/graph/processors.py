@@ -52,7 +52,7 @@ class FunctionKind(StrEnum):
 
 
 class Bindings(NamedTuple):
-    """A mapping from bindings to streams. A binding is the function's name for a stream.
+    """A mapping from bindings to streams. A binding is the name that a function uses for a stream.
 
     `is_one` is True if a single stream was declared, without a binding.
     """
@@ -361,7 +361,7 @@ def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
     for name, (streams, _) in bound.items():
         for path, count in Counter(streams.values()).items():
             if count > 1:
-                yield f"{name}= names {path} {count} times; each binding needs a different stream"
+                yield f"{name}= has the stream {path} {count} times; use each stream only once"
     errors = graph.errors_of(processor)
     if errors is not None and errors in processor.outputs.values():
         yield f"the error stream {errors} is also an output; set a different stream with errors="

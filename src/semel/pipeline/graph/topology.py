@@ -74,7 +74,7 @@ def cycle(graph: "Graph") -> list[str] | None:
 def levels(graph: "Graph") -> dict[str, int]:
     """Return a mapping from each processor id to the processor's level.
 
-    The level is the number of processors that come before this processor in the longest chain.
+    The level is the number of processors before this one, in the longest chain that leads to it.
     Raises CycleError if the graph has a cycle.
     """
     above = upstream(graph)
@@ -217,8 +217,8 @@ def svg(graph: "Graph") -> str:
 def _placed(graph: "Graph") -> dict[Node, _Box]:
     """Return a box of the drawing for each processor and each stream.
 
-    The level of a processor determines its column. A stream is in a column after all its writers.
-    A stream without writers is in the column before the reader that was declared first.
+    The level of a processor determines its column. A stream is to the right of all its writers.
+    A stream without writers is one column to the left of the reader that was declared first.
     """
     columns: dict[int, list[tuple[Node, Role | None]]] = {}
     depth = levels(graph)

@@ -61,8 +61,9 @@ class LocalEngine:
     def run(self, work: Work) -> StepOutput:
         """Call the processor's function with the messages of a step, and return the output.
 
-        A sink's function, or a function that takes Arrow batches, is called once for all messages.
-        Any other function is called for each message (in a join: for one message of each input).
+        A sink's function gets all messages in one call. So does a function that takes Arrow
+        batches, but if this call fails, the function is called for each message. Any other function
+        is always called for each message. In a join, such a call gets one message of each input.
 
         Raises MessageFailed if a call fails and the processor has no error stream. An exception
         from a sink's function is raised unchanged.
@@ -145,7 +146,8 @@ _STAGING_SECONDS: Final = 15 * 60.0
 class LocalCommitter(Committer):
     """Commits each step with one request, under the producer's next sequence number.
 
-    `begin` fences older instances of the processor. The server aborts their staged transactions.
+    `begin` fences older instances of the processor. The server then aborts the transactions that
+    those instances staged.
     """
 
     def commit(
@@ -193,10 +195,10 @@ def _is_large(appends: Appends) -> bool:
 
 
 def _has_single_surrogate(appends: Appends) -> bool:
-    """Return True if a message contains an escaped surrogate, unpaired or paired.
+    """Return True if a message contains an escaped surrogate, which may be unpaired.
 
     The JSON body of a commit cannot represent unpaired surrogates. Paired surrogates cause no
-    problem, but it is simpler to search for both.
+    problem, but a search that finds only the unpaired ones would be more complex.
     """
     return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
 

@@ -68,7 +68,7 @@ class Feed:
 
     @property
     def is_at_end(self) -> bool:
-        """True if the last response reached the stream's tail or the offset at which to stop."""
+        """True if the last response reached the tail of the stream or the offset `limit`."""
         return self._reader.is_at_end or self._reached >= self._limit
 
     @property
@@ -79,7 +79,7 @@ class Feed:
     def fetch(self) -> None:
         """Read the next page of messages into `ready`.
 
-        Do nothing if the end of a closed stream or the limit is reached.
+        Do nothing if the feed has reached `limit` or the end of a closed stream.
         """
         if self.is_over or self._reached >= self._limit:
             return
@@ -170,8 +170,8 @@ class EndFeed(Feed):
     def _read_head(self) -> int:
         """Return the ordinal of the first message that can be read.
 
-        A step at position 0 begins with this message. Therefore the maximum size of that step is
-        counted from this ordinal, not from 0.
+        A step at position 0 begins with this message. Therefore `take` counts the offsets of that
+        step from this ordinal, not from 0.
         """
         reader = self._reader_at(0)
         page = self._client.run_until_stopped(reader.next_page(), self._stop, silence=None)
@@ -265,8 +265,8 @@ class Inputs:
     def wait(self, on_idle: Callable[[], None]) -> bool:
         """Wait until there are messages for a step, and return True.
 
-        Return False if a stop is requested or if no more messages can arrive. If the last read of
-        an input reached the end, `on_idle` is called before the next read.
+        Return False if a stop is requested or if no more messages can arrive. `on_idle` is called
+        before each read of an input that is at its end.
         """
         pause = _PAUSE_SECONDS_MIN
         while not self._running.stop.is_set:
@@ -296,9 +296,10 @@ class Inputs:
         return all(filled) if self._running.processor.is_join else any(filled)
 
     def _is_exhausted(self, *, is_ending: bool) -> bool:
-        """Return True if too few inputs have messages for a step, and no more can arrive.
+        """Return True if no step is possible, because inputs are empty and will stay empty.
 
-        A step of a join needs messages from every input. Any other step needs messages from one.
+        A step of a join needs messages from every input. Any other step needs messages from at
+        least one input.
         `is_ending` is True if no processor of the graph will write to the inputs again.
         """
         empty = [

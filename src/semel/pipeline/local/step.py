@@ -109,8 +109,8 @@ class StepLoop:
     def _is_uncommitted(self, step: Step) -> bool:
         """Return True if this step starts at the current position of every input.
 
-        Otherwise the step was committed, or the inputs or positions were changed after the step was
-        stored. In both cases this step is not repeated. The next step starts at these positions.
+        Otherwise, either the step was committed, or the inputs or the positions were changed after
+        the step was stored. Such a step is never run again.
         """
         starts = {(feed.path, feed.incarnation, feed.position) for feed in self._inputs.feeds}
         return {(r.stream, r.incarnation, r.start) for r in step.ranges} == starts

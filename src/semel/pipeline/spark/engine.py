@@ -135,7 +135,7 @@ class SparkEngine:
     # ---- steps -----------------------------------------------------------------------------------
 
     def commits(self, client: Client, name: str, stop: Stop) -> Committer:
-        """Return a committer. It commits each step as a version of the sink `name`."""
+        """Return a committer whose commits are the numbered versions of the sink `name`."""
         return SinkCommitter(client, name, stop)
 
     def run(self, work: Work) -> StepOutput:
@@ -286,10 +286,11 @@ def unsendable(function: Callable[..., Any]) -> str | None:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Return True if workers can import the module, or cloudpickle sends its code by default.
+    """Return False if cloudpickle has to be told to send the module's code to workers.
 
-    Workers can import Python's own modules, semel and installed packages. By default, cloudpickle
-    sends the code of `__main__` and of modules that are not in `sys.modules`.
+    Return True for Python's own modules, semel and installed packages, because workers can import
+    them. Also return True for `__main__` and for modules that are not in `sys.modules`, because
+    cloudpickle sends their code by default.
     """
     name, file = module.__name__, getattr(module, "__file__", None)
     if name == "__main__" or name not in sys.modules:

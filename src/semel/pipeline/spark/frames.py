@@ -74,7 +74,7 @@ def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapp
     """Call the processor's function. Return a mapping from output streams to DataFrames.
 
     `frames` maps each input binding to a DataFrame. Outputs that are None are left out. Raises
-    TypeError if any other output is not a DataFrame, or if an output's binding is not declared.
+    TypeError if an output is neither None nor a DataFrame, or if its binding is not declared.
     """
     function, outputs = processor.function, processor.outputs
     result = function(**frames) if processor.is_join else function(union(frames))
@@ -105,9 +105,9 @@ def tagger_of(evaluation: Evaluation, path: str, frame: DataFrame) -> Tagger:
 
 
 def without_function(evaluation: Evaluation) -> Evaluation:
-    """Return a copy of `evaluation`, without the function, that can be sent to workers.
+    """Return a copy of `evaluation` that has no function and can be sent to workers.
 
-    A function that takes DataFrames is called only on the driver, so it need not be pickled.
+    Workers do not need the function, because it takes DataFrames and is called on the driver.
     """
     return replace(evaluation, function=_not_on_workers)
 

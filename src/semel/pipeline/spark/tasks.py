@@ -183,7 +183,10 @@ class EvaluateTask(Struct, frozen=True):
     target: StagingTarget
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the part whose number is the single row of `batches`. Yield its outcome."""
+        """Process one part and yield its outcome.
+
+        `batches` has a single row: the number of the part.
+        """
         for number in _numbers(batches):
             yield _outcome_batch(self._outcome(number))
 
@@ -262,10 +265,10 @@ def staged(
     rows: Callable[[], Iterator[pa.RecordBatch]],
     read: Mapping[str, int],
 ) -> TaskOutcome:
-    """Stage all rows of `rows()` in a transaction, prepare it, and return the outcome.
+    """Stage all rows of `rows()` in a transaction, prepare the transaction, and return the outcome.
 
-    `number` is the number of the task. `read` maps each stream to a count of messages read. These
-    counts are used only after all rows are staged, so `rows` can increase them.
+    `number` is the number of the task. `read` maps each stream to the number of messages read.
+    `rows` can still change these numbers, because they are used only after all rows are staged.
 
     Raises ClientError if a request fails. Spark then retries the task.
     """
