@@ -129,7 +129,7 @@ def _append_costs(rounds: Rounds) -> list[Figure]:
         Figure("CPU with producer headers", produced, "us"),
         Figure("additional CPU with producer headers", produced - plain, "us", at_most(3)),
         Figure(
-            "CPU with producer headers, relative to without",
+            "CPU with producer headers versus plain appends",
             *(produced, "us", ratio_at_most(1.15), ratio(produced, plain), "plain"),
         ),
         *(

@@ -103,9 +103,9 @@ async def _append_by_async_client(process: Process, seconds: float) -> Latencies
 
 
 def _timed(seconds: float, latencies: Latencies) -> Iterator[None]:
-    """Yield during a warm-up and for `seconds` after it. The caller makes one append per yield.
+    """Time the appends of the caller, which makes one append per yield.
 
-    The latency of each append after the warm-up is added to `latencies`.
+    After a warm-up, the latency of each append is added to `latencies`, for `seconds` seconds.
     """
     began = now = time.perf_counter()
     while now - began < seconds * (1 + _WARM_SHARE):
@@ -177,7 +177,7 @@ _PIPELINED_STREAM: Final = "pipelined"
 
 
 async def measure_pipelined(harness: Harness) -> list[Figure]:
-    """Measure a producer with one batch in flight, and with five. A round trip takes 10 ms."""
+    """Measure a producer with one and with five batches in flight. A round trip takes 10 ms."""
     options = harness.options
     count = max(20, options.scaled(250))
     with (

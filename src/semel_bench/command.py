@@ -43,7 +43,7 @@ _FILE: Final = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.command("bench")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
-    "--quick", "is_quick", is_flag=True, help="Use little data, only to test the benchmarks."
+    "--quick", "is_quick", is_flag=True, help="Use little data, to test the benchmarks themselves."
 )
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures to this JSON file.")
 @click.option("--svg", "svg_file", type=_FILE, help="Also draw the figures in this SVG file.")
@@ -86,8 +86,8 @@ def command(
 ) -> None:
     """Measure the performance of semel.
 
-    Each NAME is a benchmark. Without a NAME, all benchmarks run. A benchmark that misses a target
-    does not fail.
+    Each NAME is a benchmark. Without a NAME, all benchmarks run. The command succeeds even
+    if a figure misses its target.
 
     Server: append, one, batch, catchup, sse, idle, memory. Transactions: commit, staged, aborted.
     Engine without HTTP: engine, stall, restart. Python client: pipelined, producer, client. A graph

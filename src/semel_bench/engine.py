@@ -42,14 +42,14 @@ Rounds = dict[str, list[EngineRound]]
 
 
 async def measure_engine(harness: Harness) -> list[Figure]:
-    """Measure small appends with and without the engine, and large appends without the engine."""
+    """Measure a broker with small and large appends, and an engine with small appends."""
     gc.collect()
     return [*await _small(harness), *await _engine(harness), *await _large(harness)]
 
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """During the block, exclude all objects that already exist from garbage collection.
+    """During the block, the garbage collector ignores all objects created before the block.
 
     The engine does the same after its start.
     """
@@ -64,8 +64,8 @@ async def _compare(
 ) -> Rounds:
     """Measure alternating rounds of plain appends, appends with a producer, and a bare loop.
 
-    The bare loop only writes and syncs the same number of bytes as the plain appends. If `size` is
-    1 MiB, there is also a bare loop that writes to a growing file.
+    The bare loop writes as many bytes as the plain appends to an allocated file, and syncs them. If
+    `size` is 1 MiB, a second bare loop does the same with a growing file.
 
     `counts` has three numbers: rounds, syncs per round, and appends per sync. `frame_max` is the
     maximum size of an append in the journal, in bytes.

@@ -37,10 +37,10 @@ def path_of(number: int) -> str:
 
 
 def workload(streams: int, size: int, *, is_tagged: bool) -> Workload:
-    """Return a function that takes (start, count) and returns appends, numbered from `start`.
+    """Return a function that takes (start, count) and returns `count` appends from number `start`.
 
-    The appends go to the streams in turn. The order of the streams is random. With `is_tagged`,
-    each stream has its own producer, which has epoch 0 and numbers its appends 0, 1, 2 and so on.
+    The appends go to all streams in turn, in an order chosen at random. With `is_tagged`, each
+    stream has its own producer, which has epoch 0 and numbers its appends 0, 1, 2 and so on.
     """
     paths = [path_of(number) for number in Random(streams).sample(range(streams), streams)]
     producers = [f"producer-{number}" for number in range(streams)]
@@ -230,8 +230,8 @@ async def engine_round(
 ) -> EngineRound:
     """Run `in_flight` coroutines that make `appends_each` appends each, and return the cost.
 
-    A coroutine makes its next append when its previous append is durable. In the result, `cpu_s`
-    includes all threads, and `write_cpu_s` includes all except the event loop's thread.
+    A coroutine makes its next append when its previous append is durable. In the result, `cpu_s` is
+    the CPU time of all threads, and `write_cpu_s` is that time without the event loop's thread.
     """
 
     async def append() -> None:

@@ -115,7 +115,7 @@ def file_system(directory: str) -> str:
 
 
 class Target(Struct, frozen=True):
-    """A bound for a figure. The field `of` says what is bounded: the value or the ratio."""
+    """The minimum (`>=`) or maximum (`<=`) for a figure's value or ratio; `of` says which one."""
 
     sense: Literal[">=", "<="]
     bound: float
@@ -142,7 +142,7 @@ class Figure(Struct, frozen=True):
     def judged(self) -> float | None:
         """The number to compare with the target: `value` or `ratio`, depending on the target.
 
-        It is None if there is no target.
+        It is None if there is no target, or if the target needs a ratio and there is none.
         """
         if self.target is None:
             return None
@@ -150,9 +150,9 @@ class Figure(Struct, frozen=True):
 
     @property
     def score(self) -> float | None:
-        """How well the target is met: 1 means exactly, and more than 1 means a better figure.
+        """How well the target is met: 1 is exactly on target, more is better, less is a miss.
 
-        It is None if there is no target.
+        It is None if `judged` is None.
         """
         judged, target = self.judged, self.target
         if judged is None or target is None:
@@ -163,7 +163,7 @@ class Figure(Struct, frozen=True):
 
     @property
     def is_met(self) -> bool | None:
-        """True if the target is met; None if there is no target."""
+        """True if the target is met; None if `judged` is None."""
         return None if self.score is None else self.score >= 1
 
     @property

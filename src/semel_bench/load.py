@@ -69,7 +69,7 @@ class _RoundState:
             self.settled.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """End the round with an error, because its figures are not valid if a request failed."""
+        """End the round with an error. A failed request makes the figures of the round invalid."""
         self.is_over = True
         if not self.settled.done():
             self.settled.set_exception(error)
@@ -146,7 +146,7 @@ async def drive(
 
     `response_bytes` takes the bytes received so far and returns the size of the first response in
     them; 0 if that response is incomplete. `drive` raises the errors of `response_bytes`, and
-    ConnectionError if the server closes a connection before it has responded.
+    ConnectionError if the server closes a connection that is waiting for a response.
     """
     state = _RoundState(len(sources))
     loop = asyncio.get_running_loop()
@@ -195,7 +195,7 @@ def timed_side(
     """Return a function that calls `drive` for one round. Pass this function to `interleave`.
 
     The length of a round is `options.round_seconds`, divided by `parts`. To compare latencies, use
-    `parts` to get short rounds, so that the disk is in the same state for all compared programs.
+    several `parts`: between short rounds of two programs, the state of the disk changes little.
     """
     seconds = options.round_seconds / parts
     return partial(drive, process, sources, seconds=seconds, response_bytes=response_bytes)

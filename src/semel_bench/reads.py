@@ -114,7 +114,7 @@ class EventReader(asyncio.Protocol):
         self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Add the data to `arrived`. If `arrived` is None, only check if the tail is reached."""
+        """Record the data in `arrived`. While `arrived` is None, only look for the tail."""
         if self.arrived is not None:
             self.arrived.append((time.perf_counter(), data))
         elif not self._began.done():

@@ -2,7 +2,7 @@
 
 The first process builds the history and ends abruptly while appends are in flight. Then the files
 are dropped from the page cache. The second process opens the directory, checks a sample of the
-streams, and closes the directory normally. The third process does the same after this close.
+streams, and closes the directory normally. After this close, a third process does the same.
 """
 
 import asyncio
@@ -198,7 +198,7 @@ def _append_of(number: int, streams: int, now_ms: int) -> Append:
 
 
 async def build(data: str, options: Options) -> Extent:
-    """Write the test data and return its size. A checkpoint starts with each new segment."""
+    """Write the test data and return its size. Only new segments trigger checkpoints."""
     settings = options.pick(
         Settings(checkpoint_interval_ms=_NEVER_MS), Settings(4 * MIB, 0, _NEVER_MS)
     )
@@ -241,7 +241,7 @@ class _Builder:
         return self._engine.broker.end - max(first for first in firsts if first is not None)
 
     async def append_some(self) -> None:
-        """Submit more appends, and wait until all previously submitted appends are durable."""
+        """Submit new appends, and wait until all appends submitted before them are durable."""
         await self._submit_and_wait()
         if time.monotonic() - self._shown_at > 5:
             self._shown_at = time.monotonic()

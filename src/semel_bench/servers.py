@@ -56,7 +56,7 @@ process.stdout.write(`listening on ${url}\\n`)
 
 
 class Memory(Struct, frozen=True):
-    """The resident memory of a process, in KiB: its size, its anonymous part and its peak."""
+    """A process's resident memory in KiB: the total, its anonymous part, and the peak total."""
 
     resident_kib: int
     anonymous_kib: int
@@ -76,9 +76,9 @@ def cpu_seconds_of(pid: int) -> float:
 
 
 def cpu_seconds_below(pid: int, command: bytes) -> float:
-    """Return the CPU time that some children of the process `pid` have used so far, in seconds.
+    """Return the CPU time that matching children of the process `pid` have used, in seconds.
 
-    A child is counted, with all its descendants, if its command line contains `command`.
+    A child matches if its command line contains `command`. All its descendants are included.
     """
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
@@ -327,7 +327,7 @@ class BareServer:
     """A server that sends a constant response to every request.
 
     With files, the server first makes the request's body durable. It writes all waiting bodies with
-    one sync. It uses semel's HTTP listener but does less work, so semel cannot be faster.
+    one sync. semel uses the same HTTP listener but does more work, so semel cannot be faster.
     """
 
     def __init__(self, files: BareFiles | None) -> None:

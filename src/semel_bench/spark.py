@@ -59,7 +59,7 @@ Query = Callable[["SparkQueries"], list[float]]
 
 
 class Run(Struct, frozen=True):
-    """The cost of one query in seconds: each batch's duration, and each process's CPU time."""
+    """A query's cost in seconds: its batch durations and the CPU time of Java, Python and semel."""
 
     batches: list[float]
     java_s: float

@@ -1,8 +1,8 @@
 """The queries that the benchmark `spark` runs.
 
-Only this benchmark module imports Spark at its top level. Spark's Python workers also import this
-module, because it defines `EmptySource`. Therefore semel is not imported at the top level: that
-import would add time to every batch.
+This is the only benchmark module that imports Spark at its top level. Spark's Python workers also
+import this module, because it defines `EmptySource`. Importing semel at the top level would add
+time to every batch, so only `start` imports it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ class SparkQueries:
         return self._run(frame, _SEMEL, url=self._url, stream=target, retryTimeout="60s")
 
     def empty(self, rows: int, batches: int) -> list[float]:
-        """Run `batches` batches of `rows` rows. The source and the sink do no work."""
+        """Run `batches` batches of `rows` constant rows, which are dropped. semel is not used."""
         reader = self._spark.readStream.format(_EMPTY)
         return self._run(reader.options(rows=rows, batches=batches).load(), _EMPTY)
 

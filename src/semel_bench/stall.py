@@ -1,12 +1,12 @@
 """Measures how long a checkpoint delays the event loop while there is a steady load.
 
 Before each checkpoint, every stream is written to, so that the checkpoint must store every stream.
-The engine sometimes writes a single append on the event loop, which delays the loop. To measure
-this too, the appends are submitted one at a time during half of the checkpoints.
+If only one append is waiting, the engine may write it on the event loop, which delays the loop. To
+measure this delay too, only single appends are submitted during half of the checkpoints.
 
-A ticker wakes up every millisecond. A gap is the delay of one wake-up. It includes the time that
-the load itself needs. The net gap is the gap minus the time that threads waited for a core. On a
-busy machine, the delay that the engine causes is between the net gap and the gap.
+A ticker wakes up every millisecond. A gap is the delay of one wake-up. Part of the gap is the time
+needed to submit the load. The net gap is the gap minus the time that threads waited for a core. On
+a busy machine, the delay that the engine causes is between the net gap and the gap.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Gaps(Struct):
     net: list[float] = field(default_factory=list)
 
     def add(self, gap_s: float, waited_s: float) -> None:
-        """Add a delay of `gap_s`. Meanwhile, threads waited for a core for `waited_s` in total."""
+        """Add a delay of `gap_s`, during which threads waited `waited_s` in total for a core."""
         self.seen.append(max(gap_s, 0.0))
         self.net.append(max(gap_s - waited_s, 0.0))
 
@@ -153,7 +153,7 @@ def _timed_collections(parts: Times) -> Iterator[None]:
 class Pump:
     """Submits a steady load of `per_second` appends.
 
-    With `is_trickling`, it instead submits one append at a time, at short intervals.
+    While `is_trickling` is True, it submits only a single append about every 2 milliseconds.
     """
 
     def __init__(self, engine: Engine, work: Workload, per_second: int) -> None:
@@ -190,7 +190,7 @@ class Ticker:
     """Wakes up every millisecond and records how late each wake-up is (the gap).
 
     The gaps during a checkpoint and in the half second after it are in `steady`, or in `trickle` if
-    the pump submits one append at a time. All other gaps are in `quiet`.
+    the pump submits single appends. All other gaps are in `quiet`.
     """
 
     def __init__(self, is_in_checkpoint: Callable[[], bool], pump: Pump) -> None:
@@ -237,7 +237,7 @@ class CoreWaits:
         return sum(int(os.pread(fd, 64, 0).split()[1]) for fd in self._fds)
 
     def since_last(self) -> float:
-        """Return the seconds that threads waited since the previous call (first call: creation)."""
+        """Return the seconds waited since the previous call (on the first call: since creation)."""
         last_ns, self._last_ns = self._last_ns, self._total_ns()
         return (self._last_ns - last_ns) / 1e9
 

@@ -67,7 +67,7 @@ _STREAMS_EACH: Final = 4
 async def measure_commit(harness: Harness) -> list[Figure]:
     """Measure one-shot commits that append to four streams.
 
-    Each commit is compared with four plain appends of the same messages.
+    The CPU time of a commit is compared with that of four plain appends of the same messages.
     """
     options = harness.options
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -94,7 +94,7 @@ async def measure_commit(harness: Harness) -> list[Figure]:
         Figure("CPU per four appends", cpu_apart, "us"),
         Figure("commits", median_of(together, lambda r: r.rate), "commits/s"),
         Figure("four appends", median_of(apart, lambda r: r.rate / _STREAMS_EACH), "sets/s"),
-        Figure("syncs per commit if sent one at a time", syncs, "syncs", at_most(1)),
+        Figure("syncs per commit, commits sent one at a time", syncs, "syncs", at_most(1)),
         Figure("p50, one commit", median_of(together, lambda r: r.ms(50)), "ms"),
         Figure("p99, one commit", median_of(together, lambda r: r.ms(99)), "ms"),
     ]
@@ -223,7 +223,7 @@ async def measure_aborted(harness: Harness) -> list[Figure]:
         Figure("memory growth during the read", reading.mb, "MB"),
         Figure("start", started_s, "s"),
         Figure("read at read_committed, from start to end", read_s * 1e3, "ms"),
-        Figure("transactions begun, written and aborted", many / filled_s, "transactions/s"),
+        Figure("aborted transactions of one message each", many / filled_s, "transactions/s"),
         *_compare(_HEAD, looks, many),
         *_compare(_READ, looks, many),
     ]
@@ -262,8 +262,8 @@ async def _read_committed(process: Process) -> float:
 async def _find_tails(process: Process, options: Options) -> dict[str, list[Round]]:
     """Measure how long it takes to find the tail of a stream, with HEAD and with a read.
 
-    The stream `long` has many aborted transactions, and `short` has few. Returns a mapping from a
-    name such as `HEAD, long` to the rounds.
+    The stream `long` has many aborted transactions, and `short` has few. Returns the rounds of each
+    measurement, keyed by a name such as `HEAD, long`.
     """
     sides: dict[str, Side[Round]] = {}
     for stream in (_LONG, _SHORT):

@@ -91,13 +91,13 @@ def test_five_in_flight_are_faster_than_one_and_what_deduplication_costs_is_show
     assert five["beside"] == "one"
     assert five["ratio"] > 1  # normally much more than 1
     assert five["target"] == ">= 4.50x"
-    assert found["append", "CPU with producer headers, relative to without"]["target"] == "<= 1.15x"
+    assert found["append", "CPU with producer headers versus plain appends"]["target"] == "<= 1.15x"
 
 
 def test_a_commit_over_four_streams_takes_one_sync(folder: Path) -> None:
     report = json.loads((folder / "report.json").read_bytes())
     found = {(each["work"], each["name"]): each for each in report["figures"]}
-    assert found["commit", "syncs per commit if sent one at a time"]["value"] == 1
+    assert found["commit", "syncs per commit, commits sent one at a time"]["value"] == 1
     assert found["commit", "CPU per commit"]["target"] == "<= 1.50x"
     assert found["staged", "memory growth, 40 MiB"]["target"] == "<= 200 MB"
 

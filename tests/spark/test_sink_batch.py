@@ -190,5 +190,5 @@ def test_outside_foreach_batch_a_name_is_needed(
         commit_batch(0, {f"a-{name}": frame}, url=server.url, app=name)
     assert values(client, f"a-{name}") == [{"id": number} for number in range(3)]
     streaming = stream_of(spark, server.url, f"a-{name}")
-    with pytest.raises(SparkOptionError, match="is streaming"):
+    with pytest.raises(SparkOptionError, match="is a streaming DataFrame"):
         commit_batch(1, {f"b-{name}": streaming}, url=server.url, app=name)

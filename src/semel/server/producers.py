@@ -67,8 +67,8 @@ class ProducersResource(Resource):
     def asks_for_id(self, request: Request, path: str) -> bool:
         """Return True if a POST to `path` asks for a producer id and is not an append.
 
-        Such a request has no body and no header Stream-Closed. `path` is the path of an existing
-        stream plus the suffix `/producer`, and there is no stream at `path` itself.
+        Such a request has no body and no header Stream-Closed. `path` is the path of a stream
+        that is not deleted, plus the suffix `/producer`. There is no stream at `path` itself.
         """
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:

@@ -329,7 +329,7 @@ class HeadCache:
     def _is_repeat(self, rest: bytes) -> bool:
         """Return True if `rest` has occurred before. Otherwise remember it and return False.
 
-        `rest` is a head without its Content-Length and Producer-Seq lines.
+        `rest` is the part of a head that is the key of the cache.
         """
         digest = hash(rest)
         if digest in self._once:

@@ -163,8 +163,8 @@ def _transaction_response(
 ) -> Response:
     """Return the response that shows one transaction.
 
-    `view` is the pending transaction, if there is one. If `epoch` is None or the epoch of `view`,
-    show `view`. Otherwise show `ended`, or refuse with UnknownTransaction if `ended` is None.
+    If there is a pending transaction `view`, and `epoch` is either None or its epoch, show `view`.
+    Otherwise show `ended`. If `ended` is None, return the refusal UnknownTransaction.
     """
     if view is not None and epoch in (None, view.epoch):
         return responses.json_response(200, pending_transaction(view, now_ms))

@@ -40,10 +40,10 @@ class RowError(ValueError):
 
 
 class CheckpointError(RuntimeError):
-    """Raised if the Spark checkpoint is not found, or if its offset log cannot be read.
+    """Raised if the Spark checkpoint is not found, or if the sink cannot read one of its files.
 
-    Without the offset log, a repeated batch could not be distinguished from a different batch with
-    the same id.
+    The sink needs the checkpoint's offset log to detect whether a batch is a repetition or a
+    different batch with the same id.
     """
 
 
@@ -72,8 +72,9 @@ def stream_trimmed(stream: str, begin: int, head: int) -> DataLossError:
 def stream_recreated(stream: str) -> DataLossError:
     """Return the error for a stream that was deleted and created again."""
     return DataLossError(
-        f"{stream} was deleted and created again: the messages that the query had not read are"
-        f" lost. To read all streams again, start with a new checkpointLocation. {_CONTINUE}"
+        f"{stream} was deleted and created again: the messages of the old stream that the query"
+        " had not read are lost. To make the query read all its streams again, start with a new"
+        f" checkpointLocation. {_CONTINUE}"
     )
 
 

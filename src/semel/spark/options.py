@@ -121,7 +121,7 @@ class StartOffsets(Struct, frozen=True):
         return self.by_stream.get(stream, self.default)
 
     def has_latest(self, streams: Iterable[str]) -> bool:
-        """Return True if `default` is -1 (latest), or if one of `streams` has the offset -1."""
+        """Return True if `default`, or the offset of at least one of `streams`, is -1 (latest)."""
         return self.default == LATEST_NUMBER or any(
             self.of(stream) == LATEST_NUMBER for stream in streams
         )
@@ -160,8 +160,8 @@ def _ordinal(stream: str, value: object) -> int:
         or not EARLIEST_NUMBER <= value <= NUMBER_MAX
     ):
         raise ValueError(
-            f"the offset of {stream} is not valid; expected an integer, an offset as semel prints"
-            " it, -1 (latest) or -2 (earliest)"
+            f"the offset of {stream} is not valid; expected a number such as 23, an offset in the"
+            " form that semel prints, -1 (latest) or -2 (earliest)"
         )
     return value
 
@@ -284,8 +284,8 @@ class _OptionReader:
     """Looks up and parses the options of one read or write.
 
     `verb` is "read" or "write". `allowed` lists the options for this verb. `others` lists the
-    options for the opposite verb. Raises SparkOptionError if an option is neither in `allowed` nor
-    an option of Spark itself.
+    options for the opposite verb. Every option must be in `allowed` or belong to Spark itself.
+    Otherwise SparkOptionError is raised.
     """
 
     def __init__(
@@ -347,7 +347,7 @@ def _refuse_unknown(
 
 
 def _subscription(values: _OptionReader) -> tuple[tuple[str, ...], str | None]:
-    """Return the paths of the streams to read, and the pattern. Only one of the two is set."""
+    """Return `(paths, None)` if the options list the streams, or else `((), pattern)`."""
     named = [name for name in ("stream", "subscribe", "subscribePattern") if values.has(name)]
     if len(named) != 1:
         present = " and ".join(named) if named else "none of them"
@@ -383,7 +383,8 @@ def _ends(values: _OptionReader, streams: tuple[str, ...]) -> StartOffsets | Non
     ends = _starts(values, "endingOffsets", streams, LATEST_NUMBER)
     if ends is not None and EARLIEST_NUMBER in (ends.default, *ends.by_stream.values()):
         raise SparkOptionError(
-            "endingOffsets cannot be 'earliest' (-2), the start of a stream: use 'latest' (-1)"
+            "endingOffsets cannot be 'earliest' (-2), because no messages are before the start of a"
+            " stream: use 'latest' (-1) or an offset"
         )
     return ends
 

@@ -259,7 +259,7 @@ class _Checks:
                     yield Violation("read_before_sent", facts)
 
     def stale_reads(self) -> Iterator[Violation]:
-        """Check that each up-to-date read reached all messages acknowledged before that read."""
+        """Check that each up-to-date read reached all messages acknowledged before it started."""
         times, ends = _acknowledged(self._history.operations)
         for read in self._history.reads:
             count = bisect_left(times, read.invoked_at)
@@ -271,7 +271,7 @@ class _Checks:
                 yield Violation("stale_read", {**facts, "acknowledged_until": ends[count - 1]})
 
     def readers(self) -> Iterator[Violation]:
-        """Check that no up-to-date read ends at a lower offset than its reader's earlier reads."""
+        """Check that no up-to-date read ends before an offset its reader had already reached."""
         furthest: dict[str, tuple[int, int]] = {}
         for read in sorted(self._history.reads, key=lambda read: read.invoked_at):
             end = read.offset + len(read.values)

@@ -92,10 +92,11 @@ class VirtualDisk(FaultyStorage):
     """A `Disk` for tests.
 
     `faults.before` is called before each operation: create, grow, write, sync, rename, unlink,
-    sync_names, open or read. The method `create` performs a create, a grow and a sync.
+    sync_names, open or read. The method `create` performs three of them: create, grow and sync.
 
-    `create` fails with ENOSPC if the file does not fit. A write that fits only in part is short. A
-    write that does not fit at all fails with ENOSPC.
+    If the disk has no room for a new file, `create` fails with ENOSPC. If it has room for only a
+    part of a write, only that part is written. If it has no room for any part of a write, the
+    write fails with ENOSPC.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, faults: Faults | None = None) -> None:
@@ -211,8 +212,8 @@ class VirtualDisk(FaultyStorage):
     def copy(self) -> "VirtualDisk":
         """Return a copy of the disk, including its unsynced changes and its lock.
 
-        `faults`, `on_operation` and open files are not copied. Call `kill` or `crash` on the copy
-        before a journal opens it, to release the lock.
+        `faults`, `on_operation` and open files are not copied. To release the lock, call `kill` or
+        `crash` on the copy before a journal opens it.
         """
         twin = VirtualDisk(capacity_bytes=self.capacity_bytes)
         twin.operations = self.operations
@@ -338,8 +339,8 @@ class VirtualDisk(FaultyStorage):
     def _forget_nameless(self) -> None:
         """Drop files that have no name and are not open.
 
-        Call this only if all changes of names are synced. An unsynced change can refer to a file
-        that would be dropped.
+        Call this only if no name change is pending. In a crash, a pending change can give such a
+        file a name.
         """
         reachable = {*self._durable_names.values(), *self._names.values(), *+self._open_counts}
         self._inodes = {n: inode for n, inode in self._inodes.items() if n in reachable}

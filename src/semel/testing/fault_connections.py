@@ -68,7 +68,7 @@ class Outlet:
                 await self._line.put((self._loop.time() + self._seconds, piece))
 
     async def close(self, *, is_reset: bool = False) -> None:
-        """Send the queued data, then close the connection. Reset it (RST) if `is_reset`."""
+        """Send the queued data, then close the connection. If `is_reset`, close it with RST."""
         await self._line.join()
         # A connection that is already closing sometimes has no socket any more.
         if is_reset and not self._writer.is_closing():
@@ -269,7 +269,7 @@ async def read_response_head(reader: asyncio.StreamReader, method: str) -> Messa
 
 
 def _head(data: bytes, length: int | None) -> MessageHead:
-    """Parse the head of a message. `length` is used if the head declares no body length."""
+    """Parse a message head. If it is not chunked and has no Content-Length, use `length`."""
     if _CHUNKED.search(data):
         return MessageHead(data, is_chunked=True, length=None)
     match = _LENGTH.search(data)

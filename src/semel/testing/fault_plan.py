@@ -15,7 +15,8 @@ class Action(StrEnum):
     """What the proxy does with a request.
 
     `half_open` and `bad_gateway` have two variants. In the variant `_before`, the server does not
-    get the request. In the variant `_after`, the client does not get the server's response.
+    get the request. In the variant `_after`, the server gets the request, but the client does not
+    get the server's response.
     """
 
     PASS = "pass"  # noqa: S105 - no password
@@ -61,16 +62,16 @@ class Action(StrEnum):
 class FaultPlan:
     """Chooses an action for each request.
 
-    `only` is the start of a request, such as "POST /v1/commits". Requests with a different start
-    pass. Of the other requests, the first get the actions in `script`, in order. For the rest,
-    actions are drawn at random. `rates` maps an action to its probability. If no action is drawn,
-    the request passes.
+    `only` is the start of a request, such as "POST /v1/commits". A request that does not
+    start with `only` gets the action `pass`. The first requests that start with `only` get the
+    actions in `script`, in order. Each later one gets a random action: `rates` maps an action to
+    its probability, and `pass` gets the remaining probability.
 
-    - `delay_seconds`: the length of a delay, or the limits of a random length
+    - `delay_seconds`: the length of each delay, or the minimum and maximum of a random length
     - `trickle_seconds`: the time between two bytes that `trickle` sends
     - `reorder_seconds`: the maximum time that a request waits for a later request
-    - `stall_seconds`: the time that a half-open connection stays open. After the same time,
-      `trickle` sends all remaining bytes at once.
+    - `stall_seconds`: the time that a half-open connection stays open, and the time after which
+      `trickle` sends all remaining bytes at once
 
     Raises ValueError if a rate is negative, the sum of rates exceeds 1, or an action is unknown.
     """

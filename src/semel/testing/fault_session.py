@@ -3,9 +3,9 @@
 A session has two tasks. The first task reads requests, draws an action for each request, and
 forwards the requests to the server. The second task forwards the responses.
 
-A request that passes or is delayed does not wait for earlier responses, so pipelined requests stay
-pipelined. A request with any other action waits until the proxy has handled all earlier responses,
-so the action does not affect the earlier requests.
+A request with the action `pass` or `delay` does not wait for earlier responses, so pipelined
+requests stay pipelined. A request with any other action waits until the proxy has handled all
+earlier responses, so the action does not affect the earlier requests.
 """
 
 import asyncio
@@ -141,7 +141,7 @@ class ProxySession:
         return ProxiedExchange(next(self._wires.numbers), head.method, request, len(head.data))
 
     async def _carry_out(self, exchange: ProxiedExchange) -> bool:
-        """Carry out the action of a request. Return True if the client can send more requests."""
+        """Carry out the action of a request. Return True if more requests are to be read."""
         if exchange.action not in (Action.PASS, Action.DELAY):
             await self._all_responded()
         match exchange.action:
@@ -211,7 +211,7 @@ class ProxySession:
         await self._send(exchange)
         if later is not None:
             if later.response is None:
-                raise Broken("the server did not respond to the later of two reordered requests")
+                raise Broken("the server did not respond to the request that overtook another")
             await self._expect(later)
 
     def _part_of(self, exchange: ProxiedExchange) -> bytes:

@@ -123,8 +123,8 @@ class InProcessServer(LoopResource):
     `data` is the data directory. If it is None, the server uses a temporary directory and removes
     it at the end of the block.
 
-    If the engine fails, the process does not end, unlike the process of `semel serve`. Instead,
-    EngineStopped is raised at the end of the block.
+    If the engine fails, the test process keeps running, and EngineStopped is raised at the end of
+    the block. (In `semel serve`, such a failure ends the process.)
     """
 
     _thread_name = "semel-in-process"

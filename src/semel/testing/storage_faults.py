@@ -53,10 +53,10 @@ class ShortWrite:
 
 @dataclass(frozen=True, slots=True)
 class LostSync:
-    """The sync fails the way it does on Linux: it raises an error, and marks the pages as clean.
+    """The sync raises an error but marks the unwritten pages as clean, as Linux does.
 
-    Readers still see the bytes, but the next sync does not write clean pages to the disk. To make
-    the bytes durable, write them again and then sync.
+    Readers still see the unwritten bytes, but later syncs skip these bytes because their pages are
+    clean. To make the bytes durable, write them again and then sync.
     """
 
 
@@ -98,7 +98,7 @@ class FaultyStorage:
     def _begin(self, operation: str, name: str, size: int) -> Fault | None:
         """Return the fault to inject into an operation, or None.
 
-        A fault that prevents the operation is not returned. Instead, its error is raised.
+        If the fault prevents the operation, the error of the fault is raised instead.
         """
         self._check_alive()
         fault = self.faults.before(operation, name, size) if self.faults is not None else None
@@ -182,7 +182,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A rename of a file. If a different file has the new name, that file loses the name."""
+    """A rename of a file. If another file already has the new name, that file is replaced."""
 
     old: str
     new: str
@@ -192,9 +192,10 @@ class Rename:
         return {self.old, self.new}
 
     def apply(self, names: dict[str, int]) -> None:
-        """Give the file its new name. Remove the old name if it still belongs to the file.
+        """Give the file its new name, and remove its old name.
 
-        After a lost sync, the old name can be missing, or it can belong to a different file.
+        After a lost sync, the old name can be missing, or it can belong to a different file. In
+        both cases, no name is removed.
         """
         if names.get(self.old) == self.inode:
             del names[self.old]
@@ -281,8 +282,8 @@ def _independent(
 ) -> list[Change]:
     """Decide at random which changes are kept, and return these changes.
 
-    The result of each write is drawn from `results`, so a kept write can be damaged. If `certain`
-    is set, one of the writes gets the result `certain` instead.
+    Each write gets a random result from `results`, and some results damage the write. If `certain`
+    is set, one write, chosen at random, gets the result `certain` instead.
     """
     writes = [index for index, change in enumerate(pending) if isinstance(change, Write)]
     certain_index = rng.choice(writes) if certain and writes else None

@@ -3,8 +3,8 @@
 It replaces LMDB in tests. A commit is durable when it returns, so a power loss drops only the open
 transaction.
 
-A commit replaces tables with new tables and never changes an existing table. Therefore a reader
-sees no later commits, and a copy of the store can share the tables.
+A commit replaces tables with new tables and never changes an existing table. Therefore an open
+reader does not see later commits, and a copy of the store can share its tables.
 """
 
 import errno
@@ -58,7 +58,7 @@ class VirtualReader:
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows whose key is `start` or greater, in the order of their keys.
 
-        In a write transaction, rows can be changed safely while the scan runs.
+        A write transaction uses this method, too, and can safely change rows during the scan.
         """
         rows = self._find(table)
         index = bisect_left(rows.keys, start)
@@ -120,8 +120,8 @@ class VirtualWriter:
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set the value of a key.
 
-        Raises StoreFull if that would exceed the capacity. The transaction can then no longer be
-        committed, only aborted.
+        Raises StoreFull if the store has no room for the value. After this error, the transaction
+        cannot be committed. It can only be aborted.
         """
         self._take_room(table, _checked(key), len(key) + len(value))
         self._own(table).put(key, value)
@@ -134,8 +134,8 @@ class VirtualWriter:
     def commit(self) -> None:
         """Replace the tables of the store atomically, and end the transaction.
 
-        Raises StoreFull if an earlier `put` of this transaction raised it. If a fault is injected,
-        raises the error of the fault.
+        Raises StoreFull if a `put` of this transaction has raised StoreFull. If a fault is
+        injected, the error of the fault is raised.
         """
         self._open_view().close()
         self._store._commit(self._tables, len(self._changed), is_full=self._is_full)

@@ -242,10 +242,10 @@ def decode_frames(body: bytes) -> Frames:
         end = part.next_offset
         slices.append(part)
     if at != len(body):
-        raise BadFormat("the body has more bytes after the last frame")
+        raise BadFormat("the body continues after the last frame")
     is_up_to_date, is_closed = bool(flags & FRAMES_UP_TO_DATE), bool(flags & FRAMES_CLOSED)
     if not end <= next_offset <= tail or is_up_to_date != (next_offset == tail):
-        raise BadFormat("the next offset or the tail contradicts the other offsets")
+        raise BadFormat("the next offset contradicts the frames, the tail or the up-to-date flag")
     return Frames(content_type, slices, next_offset, tail, is_up_to_date, is_closed)
 
 

@@ -3,8 +3,7 @@
 A one-shot commit appends messages, moves positions and commits staged transactions. It is atomic.
 
 In the request, the messages for a JSON stream are JSON values. They are stored without changes.
-A message for any other stream is a string or an object `{"base64": "..."}`. Strings are stored as
-UTF-8.
+A message for any other stream is a string (stored as UTF-8) or an object `{"base64": "..."}`.
 """
 
 import binascii
@@ -64,7 +63,8 @@ TypeOf = Callable[[str], str | None]
 _NO_ARRAY: Final = "the field 'messages' must be an array"
 _NO_TEXT: Final = 'a message of this stream must be a string or {"base64": "..."}'
 _UNCHECKED: Final = (
-    "this version was already committed; this request has no effect (no input digests to compare)"
+    "this version was already committed, so this request has no effect; the inputs could not be"
+    " compared, because a digest is missing"
 )
 _MISMATCH: Final = (
     "this producer_seq was already used for a different commit; this request has no effect"
@@ -110,7 +110,7 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
 def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
     """Return the digest of a commit's appends and moves.
 
-    A repeat must have the same digest. Its preconditions can differ, so they are left out.
+    Preconditions are left out: a repeat has the same digest even if its preconditions differ.
     """
     parts: list[object] = [(append.stream, bytes(append.messages)) for append in request.appends]
     parts += sorted((move.group, move.path, move.to) for move in moves)

@@ -1,4 +1,4 @@
-"""Parses header values. A malformed value is refused, except in a flag or a q-value.
+"""Parses header values. A malformed value is refused, unless it is a flag or a q-value.
 
 To refuse a value, the functions raise MalformedRequest with a problem that names the header.
 """
@@ -322,8 +322,8 @@ def parse_producer(
 ) -> ProducerTag | None:
     """Return the producer tag of an append; None if the append has no producer headers.
 
-    A request with `Producer-Mode: sparse` needs no id: `fresh_id` is called to make one. If
-    `fresh_id` is None, every request needs an id. `is_strict` acts like `Producer-Strict: true`.
+    If an append with `Producer-Mode: sparse` has no id, `fresh_id` is called to make one. If
+    `fresh_id` is None, the id is required. `is_strict` acts like `Producer-Strict: true`.
     """
     if _ANY.isdisjoint(headers):
         return None
@@ -334,7 +334,7 @@ def parse_producer(
         raise bad_request("producer_headers_conflict", "send Producer-* or X-Producer-*, not both")
     name = headers.get("x-producer-id")
     if name is None or "x-producer-seq" not in headers:
-        raise _incomplete("an X-Producer-* header needs both X-Producer-Id and X-Producer-Seq")
+        raise _incomplete("X-Producer-* headers must include X-Producer-Id and X-Producer-Seq")
     check_text(name, "x-producer-id", PRODUCER_ID_BYTES_MAX)
     epoch = read_number(headers, "x-producer-epoch")
     seq = read_number(headers, "x-producer-seq") or 0

@@ -48,9 +48,9 @@ _value: Final = msgspec.json.Decoder(Raw)
 def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
     """Return the batch in a body. If the body is invalid, return the reason. For `[]`, return None.
 
-    Callers pass only `body`. The escape of a lone surrogate is valid JSON, but the parser refuses
-    it. For such a body, this function calls itself with `parsed`, a copy of `body` in which letters
-    replace the surrogates. The messages are at the same positions in `body` and in `parsed`.
+    Callers pass only `body`. An escaped lone surrogate is valid JSON, but the parser refuses it. In
+    this case, the function calls itself with `parsed`, a copy of `body` in which each escaped
+    surrogate is replaced by a letter. Each message has the same position in `body` and `parsed`.
     """
     if not body.isascii():
         try:
@@ -90,7 +90,7 @@ def _split(body: bytes, parsed: bytes) -> Batch | str | None:
 
 
 def _originals(body: bytes, parsed: bytes, raws: Sequence[Raw]) -> list[bytes]:
-    """Return the messages of `body`. `raws` are those of `parsed`, the copy without surrogates.
+    """Return the messages of `body`. `raws` are the messages of `parsed`, without surrogates.
 
     Each message has the same position and the same length in `body` and in `parsed`.
     """

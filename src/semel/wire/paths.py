@@ -53,7 +53,7 @@ def percent_decode(raw: bytes) -> bytes | None:
 
 @lru_cache(maxsize=4096)
 def stream_path(raw: str) -> str | Problem:
-    """Return the path of the stream in the URL path `raw`, or a problem if the path is invalid.
+    """Return the stream's path from the URL path `raw`, or a problem if `raw` is invalid.
 
     `raw` is still percent-encoded, and its bytes were decoded as Latin-1.
     """
@@ -97,7 +97,7 @@ def _bad_path(reason: str) -> Problem:
 
 
 def names_in(raw: str) -> tuple[str, ...] | Problem:
-    """Return the percent-decoded segments of the URL path `raw`, or a problem if it is invalid."""
+    """Return the percent-decoded segments of the URL path `raw`, or a problem if one is invalid."""
     names = []
     for part in raw.split("/"):
         decoded = percent_decode(part.encode("latin-1"))
@@ -178,9 +178,9 @@ def read_choice(
 
 
 def read_limit(text: str | None) -> int:
-    """Return the value of the parameter `limit`: the maximum number of rows on a page.
+    """Return the parameter `limit`, the maximum number of rows on a page; LIMIT_DEFAULT for None.
 
-    Returns LIMIT_DEFAULT if `text` is None. Raises MalformedRequest if it is not 1 to LIMIT_MAX.
+    Raises MalformedRequest if `text` is not an integer from 1 to LIMIT_MAX.
     """
     if text is None:
         return LIMIT_DEFAULT

@@ -1,4 +1,4 @@
-"""Problems and refusal table entries. A problem is the JSON body of an HTTP error."""
+"""Defines problems, which are HTTP error responses, and the entries of the refusal table."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -72,9 +72,9 @@ def bad_header(name: str, message: str) -> MalformedRequest:
 class Entry(NamedTuple):
     """An entry of the refusal table.
 
-    `outcome` is the name of the outcome class. `message` is a format string, or a function that
-    returns the message. Both get the outcome as their argument. If a field of the outcome has a
-    different name in the problem document, `names` maps the field to that name.
+    `outcome` is the name of the outcome class. `message` is a format string whose argument is
+    the outcome, or a function that takes the outcome and returns the message. If a field of the
+    outcome has a different name in the problem document, `names` maps the field to that name.
 
     `error` is the name of the error class that the client raises. If it is empty, the client
     chooses the class by the status. `advice`, `cli` and `spark` are advice for users of the client,

@@ -4,7 +4,7 @@ A new refusal needs an outcome class in `semel.model`, an entry in this table, a
 `docs/reference/errors.md`. It also needs an error class in `semel.client.errors` if callers should
 be able to catch it separately.
 
-Entries contain class names, because the client imports this module but not the outcome classes.
+Entries name classes as strings: the client imports this module, but not the outcome classes.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _WRONG_FIELDS: Final = {
     "producer": (
         "an append in an inline transaction needs a producer in dense mode with an epoch. An"
         " append in a staged transaction must not have a producer. A one-shot commit needs"
-        " either a sink, or producer_id, producer_epoch and producer_seq"
+        " a sink, or all three of producer_id, producer_epoch and producer_seq"
     ),
     "producer_cursor": (
         "Producer-Cursor is not allowed in a transaction; add positions to the transaction instead"
@@ -29,10 +29,10 @@ _WRONG_FIELDS: Final = {
     "if_match": "an append in a staged transaction cannot have If-Match",
     "stream_seq": "stream_seq is empty, or too long, or was sent in a staged transaction",
     "transaction_seq": "an append in a staged transaction needs Transaction-Seq",
-    "transactions": "the request lists a transaction twice, or with an invalid id or epoch",
+    "transactions": "a listed transaction occurs twice, or its id or epoch is invalid",
     "positions": (
         "the list of positions is empty or too long, an offset or a version is out of range, or a"
-        " position is moved twice (a commit also counts the moves of its transactions)"
+        " position is moved twice (for a commit, the moves in its transactions count too)"
     ),
     "commit": "the commit is empty, or one of its lists has more than 1,000 entries",
 }
@@ -135,13 +135,13 @@ REFUSALS: Final = (
         message="the offset is before the head of the stream; earlier messages were trimmed",
         error="OffsetTrimmed",
         advice="start at the offset `head`; the messages before `head` are lost",
-        cli="start at the head of the stream (to read from there, use --offset -1)",
+        cli="start at the head, the first offset not yet trimmed (--offset -1 reads from there)",
     ),
     Entry(
         "sub_offset_invalid",
         400,
         outcome="SubOffsetInvalid",
-        message="the sub-offset is after the end of the append in which the fork begins",
+        message="the sub-offset goes beyond the end of the append at the fork's offset",
     ),
     Entry(
         "fork_source_gone",
@@ -185,7 +185,7 @@ REFUSALS: Final = (
         "session_conflict",
         403,
         outcome="SessionConflict",
-        message="a different instance uses this epoch, or the session of the claim has written",
+        message="a different instance uses this epoch, or the claim's session has already appended",
         error="ProducerFenced",
     ),
     Entry(
@@ -237,7 +237,7 @@ REFUSALS: Final = (
         "epoch_exhausted",
         409,
         outcome="EpochExhausted",
-        message="the producer has used the highest epoch that exists; use a different producer id",
+        message="the producer has already reached the maximum epoch; use a different producer id",
         error="ProducerRefused",
     ),
     Entry(
@@ -270,8 +270,8 @@ REFUSALS: Final = (
         409,
         outcome="RestartAmbiguous",
         message=(
-            "this sequence is already stored, and the new payload differs or can no longer be"
-            " compared; a producer that restarts must send an epoch or a session"
+            "this sequence is already stored, with a payload that differs or is no longer known;"
+            " without an epoch or a session, the server cannot tell a retry from a restart"
         ),
         error="RestartAmbiguous",
         advice="send a session or an epoch, or begin with sequence 0",

@@ -38,8 +38,8 @@ _POSITION_CONFLICTS: Final = {
         " set `from` to the offset at which you began to read, or use one producer id for the group"
     ),
     "moved": (
-        "the position of the group {0.group} in {0.path} was moved to {0.offset} after it was added"
-        " to this transaction; abort the transaction and continue reading at that offset"
+        "the position of the group {0.group} in {0.path}, which this transaction also moves, was"
+        " meanwhile moved to {0.offset}; abort the transaction and continue reading at that offset"
     ),
     "deleted": (
         "the stream {0.path}, in which this transaction moves the position of the group"
@@ -157,8 +157,8 @@ TXN_REFUSALS: Final = (
         409,
         outcome="BranchIncomplete",
         message=(
-            "the request does not match the transaction {0.id}, or the transaction is not"
-            " prepared; it has {0.chunks} chunks with {0.messages} messages"
+            "the transaction {0.id} has {0.chunks} chunks with {0.messages} messages; the request"
+            " expects different contents, or the transaction was not prepared before the commit"
         ),
         names={"id": "transaction_id"},
         error="BranchIncomplete",
@@ -216,8 +216,8 @@ TXN_REFUSALS: Final = (
         409,
         outcome="CheckpointDiverged",
         message=(
-            "the sink has committed this version or the version before it with a different input,"
-            " or the inputs cannot be compared; the last committed version is {0.last_version}"
+            "the input of this version, or of the one before it, differs from the committed input,"
+            " or a digest of the input is missing; the last committed version is {0.last_version}"
         ),
         error="CheckpointDiverged",
         advice="find out which checkpoint is right; if yours is right, use `semel sinks rebind`",
@@ -251,7 +251,7 @@ TXN_REFUSALS: Final = (
         "snapshot_conflict",
         409,
         outcome="SnapshotConflict",
-        message="step {0.number} of the group is pinned; only that step or the next can be pinned",
+        message="the group has pinned step {0.number}; the request must name that step or the next",
     ),
     Entry(
         "incarnation_conflict",

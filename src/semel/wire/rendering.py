@@ -171,7 +171,7 @@ _WORTH_A_RETRY: Final = (
 def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
     """Return the error response for a refusal.
 
-    If `is_x` is True, producer headers have other names, such as X-Current-Epoch.
+    If `is_x` is True, the producer headers are those of the X-Producer-* dialect.
     """
     if isinstance(outcome, txn_out.StreamRefused):
         return _of_stream(outcome)

@@ -1,6 +1,6 @@
 """Parses the query, headers and body of a request on a stream into a command or a problem.
 
-The checks of a POST are numbered, and comments in the code contain the numbers. This module
+The checks of a POST are numbered: for example, the comment `# 3` marks check 3. This module
 performs checks 1 to 4. The engine performs the later checks, because they need the stream.
 
 Invalid JSON is refused later, by check 14. This module only stores the JSON error in the command.
@@ -64,7 +64,7 @@ class AppendPlan(Struct, frozen=True, gc=False):
     """The parsed headers of an append. Appends that differ only in body and sequence share a plan.
 
     If `is_named` is False, the server has chosen the producer id, and the plan is for one append
-    only. If `is_common` is False, only `post_response` can build the response.
+    only. If `is_common` is False, `append_response_lines` cannot build the response.
     """
 
     path: str
@@ -173,7 +173,7 @@ def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
 def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | None]:
     """Return the messages' media type, the batch, and an error text.
 
-    If the messages are invalid, the batch is None. Otherwise the error text is None. Raises
+    If the messages are valid, the error text is None. If not, the batch is None. Raises
     MalformedRequest if the media type, the size or the batch format is wrong.
     """
     media_type = plan.media_type
@@ -340,7 +340,7 @@ class ReadRequest(Struct, frozen=True, gc=False):
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
-    """Parse a read request. A header can be repeated, because its value can be a list."""
+    """Parse a read request. Repeated headers are allowed, because all headers used are lists."""
     parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
@@ -408,8 +408,8 @@ def next_cursor(previous: int | None, *, now_ms: int, jitter_s: int) -> int:
 
     A read cursor is the number of a 20-second interval. The result is higher than `previous`:
     - If `previous` is None or a past interval, the result is the current interval.
-    - Otherwise, `jitter_s` is rounded up to whole intervals and added to `previous`. The caller
-      chooses `jitter_s` at random, from 1 to JITTER_S_MAX seconds.
+    - Otherwise, the result is `previous` plus `jitter_s`, rounded up to whole intervals. The
+      caller chooses `jitter_s` at random, from 1 to JITTER_S_MAX seconds.
     """
     current = max(0, (now_ms - _EPOCH_MS) // _INTERVAL_MS)
     if previous is None or previous < current:

@@ -364,10 +364,10 @@ def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
 
     - The read starts at the tail (`request.is_now`): a cache must not store the response.
     - A long-poll: a cache can store the response. The reader's next request has a new offset, so
-      the cache does not answer it with this response.
-    - Another read with `is_at_end`: the response ends at the last offset that can be read now. A
-      cache must revalidate it, because later messages will extend it.
-    - Any other read: a cache can store the response.
+      the cache does not answer that request with this response.
+    - Otherwise, with `is_at_end`: the response ends at the last offset that can be read now. A
+      cache must revalidate the response, because later messages will extend it.
+    - Otherwise, without `is_at_end`: a cache can store the response.
     """
     if request.is_now:
         return _NO_STORE

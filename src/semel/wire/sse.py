@@ -102,7 +102,7 @@ class SseEncoder:
         return data_event(payload.decode("utf-8", "replace").encode()) if payload else b""
 
     def _hold_back(self, payload: bytes) -> int:
-        """Hold back the messages at the end of `payload` that contain an incomplete character.
+        """Hold back the last messages of `payload`, because its last character is incomplete.
 
         Returns the length of the part of `payload` that can be sent now.
         """

@@ -150,7 +150,7 @@ def parse_call(name: str, action: str, headers: Headers, body: bytes, *, now_ms:
 
 
 def _own_fields(request: TxnRequest) -> dict[str, Any]:
-    """Return the fields of the command that are specific to the type of `request`."""
+    """Return the command's fields that are specific to this type of request, such as `streams`."""
     match request:
         case AddStreamsRequest(streams=streams):
             return {"streams": tuple(dict.fromkeys(streams))}

@@ -141,5 +141,5 @@ def test_a_chain_with_too_much_that_is_not_known_is_refused(
 ) -> None:
     monkeypatch.setattr(positions, "_STATES_MAX", 10)
     every = [ChainStep(0, NEVER, n, m, is_sure=False) for n in range(4) for m in range(4)]
-    with pytest.raises(ValueError, match="too many changes of a group's position have no response"):
+    with pytest.raises(ValueError, match="too many changes of its position have no response"):
         list(Chain(every, 9).stuck())

@@ -216,7 +216,7 @@ def test_offsets_of_transactions_are_printed_as_others() -> None:
         (txn.BY_PENDING, "set `from` to that offset"),
         (txn.BY_VERSION, "has version 3, but the request has a different version"),
         (txn.BY_MOVER, "g in s was last moved by w1, not by you; set `from` to the offset"),
-        (txn.BY_MOVE, "to 5 after it was added to this transaction; abort the transaction"),
+        (txn.BY_MOVE, "also moves, was meanwhile moved to 5; abort the transaction"),
         (txn.BY_DELETION, "abort the transaction"),
     ],
 )

@@ -187,8 +187,8 @@ class Client:
     def registered(self, producer_id: str | None) -> Registration:
         """Return this client's registration of a producer. The first call registers the producer.
 
-        If `producer_id` is None, the server generates the id. A generated id is returned again only
-        after its transaction has ended.
+        If `producer_id` is None, the producer has an id that the server generated. This can be the
+        id of an earlier transaction, but only if that transaction has ended.
         """
         with self._registering:
             return self.pool.take(producer_id) or self.pool.add(
@@ -215,14 +215,15 @@ class Client:
         """Return a transaction. An `with` block begins it, and commits or aborts it.
 
         The default `id` is random. The server aborts the transaction if it is open for more than
-        `timeout` seconds. `streams` lists the streams that it is allowed to write to. By default it
-        can write to any stream.
+        `timeout` seconds. `streams` lists the streams that the transaction can write to. By
+        default, it can write to any stream.
 
         `producer_id` identifies the producer. The client's first transaction of this producer
         fences the producer's older instances and aborts their transactions. By default, the server
         generates a `producer_id`. To choose the epoch yourself, pass `producer_epoch`.
 
-        With kind="staged", messages get offsets only at the commit, and delay no reader until then.
+        With kind="staged", messages get their offsets at the commit, so that readers of the streams
+        need not wait for the end of the transaction.
         """
         return Transaction(
             self,
@@ -279,11 +280,10 @@ class Client:
         repeated call changes nothing, even after a crash. It returns the first result, with
         `duplicate` set.
 
-        `appends` maps each stream to its values. `offsets` maps each group to a mapping from
-        streams to new positions. A new position is a pair (from, to) or a message's `next_offset`.
-        With a pair, raises PositionConflict if the group is not at `from`. With a `next_offset`,
-        raises it if another client or reader has changed the position since the message's reader
-        was opened.
+        `appends` maps each stream to its values. `offsets` has the form {group: {stream: move}}.
+        A move is a pair (from, to) or a message's `next_offset`. For a pair, PositionConflict is
+        raised if the group is not at `from`. For a `next_offset`, PositionConflict is raised if
+        another client or reader has changed the position since the message's reader was opened.
 
         `if_` maps streams to expected tails. Raises PreconditionFailed if a tail is different.
         `transactions` lists tokens of this producer's staged transactions, to commit them as well.

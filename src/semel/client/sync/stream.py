@@ -244,13 +244,14 @@ class Stream:
         if `isolation` is "read_uncommitted".
 
         With a `group`, reading begins at the group's position in this stream, or at `offset` if the
-        group has none. Reading does not change the position. `message.commit()` sets it to
-        the offset after the message. `txn.commit_message(message)` does so when txn commits.
+        group has none. Reading does not change the position. `message.commit()` moves the
+        group to the offset after the message. After `txn.commit_message(message)`, the commit
+        of `txn` moves the group to this offset.
 
-        If a pending transaction can change the position, reading first waits until it ends, for at
-        most 5 seconds and at most half the `timeout`. If your transactions have a `producer_id`,
-        pass it here. The server then aborts the pending transactions that an earlier run of your
-        program has left with this id, and reading does not wait for them.
+        If a pending transaction can change the position, reading first waits until the transaction
+        has ended, but at most 5 seconds or half the `timeout`, whichever is shorter. If your
+        transactions have a `producer_id`, pass this id here. The server then aborts the pending
+        transactions with this id from earlier runs, and reading does not wait for them.
         """
         client, seconds = self.client, seconds_of(timeout, self.client.timeout)
         if group is None:
@@ -360,7 +361,7 @@ class Group:
         (from, to, incarnation) or (from, to, incarnation, version). Raises PositionConflict if the
         group is not at `from`, or if the stream's incarnation or the position's version differs.
 
-        After a move without a condition, no client can commit a message that it read earlier.
+        After a move without a condition, messages read before the move can no longer be committed.
         """
         return self._client.run(
             group_calls.set_known(self._client.site, self.name, moves, self._client.positions),

@@ -162,13 +162,13 @@ class Transaction:
         the message's reader. Raises PositionConflict, here or in the commit, if another client or
         reader has changed the position since that reader began.
 
-        A number or a copied offset does not refer to a reader. If you pass one, it matters how many
-        tails this client has opened with `tail(group=...)` for the group and stream:
+        A number or a copied offset does not refer to a reader. Its effect depends on how many tails
+        this client has opened with `tail(group=...)` for this group and stream:
 
-        - one: the offset is assumed to come from a message of this tail;
-        - several: raises ValueError;
-        - none: raises PositionConflict unless the group is at the last position that this client
-          set (0 if it set none). To expect another position, pass (from, to).
+        - one tail: the offset is treated as the `next_offset` of a message from this tail;
+        - several tails: raises ValueError;
+        - no tail: the group must be at the last position that this client has set (0 if it has set
+          none), otherwise raises PositionConflict. To expect another position, pass (from, to).
         """
         self._run(self.calls.add_offsets(group, offsets), timeout)
 
@@ -261,14 +261,14 @@ class Sink:
     ) -> CommitResult:
         """Commit a version of the output once. The messages of its prepared tasks become visible.
 
-        `tokens` are the tasks' tokens, in the order in which to store their messages. If the
-        version was committed before, return the first result, with `duplicate` set. In that
-        case the repeated call's tasks stay pending until the next version is committed or `abort`
-        is called.
+        `tokens` are the tasks' tokens. The tasks' messages are stored in this order. If the version
+        was committed before, return the first result, with `duplicate` set. New tasks in `tokens`
+        are then not committed. They stay pending until `abort`, or the commit of the next version,
+        aborts them.
 
-        `query_id` is the query that the sink belongs to. The default is the sink's id. `input` is a
-        digest of this version's input. `previous` is a digest of the previous version's input.
-        Raises CheckpointDiverged if the sink has committed either version with a different digest.
+        `query_id` is the query that the sink belongs to. The default is `app`. `input` is a digest
+        of this version's input. `previous` is a digest of the previous version's input. Raises
+        CheckpointDiverged if the sink has stored a different digest for one of these versions.
 
         `appends` and `offsets` have the same form as in the client's `commit`. They are applied
         together with the version. The messages of `appends` come before the tasks' messages.

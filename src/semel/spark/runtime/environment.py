@@ -204,7 +204,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
 
 
 def worker_python() -> str:
-    """Return the Python that runs Spark's tasks if `semel.spark.session` is not used."""
+    """Return the Python that runs tasks in sessions that `semel.spark.session` did not start."""
     return os.environ.get("PYSPARK_PYTHON") or "python3"
 
 

@@ -30,13 +30,13 @@ def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> Spar
     """Start a Spark session, or return the session that is already running.
 
     `conf` contains Spark settings: `sql_shuffle_partitions=8` sets `spark.sql.shuffle.partitions`.
-    A name that contains dots is not changed.
+    A name that already contains dots is used as it is.
 
     If a session is already running, `app` and `master` are ignored, and `conf` is set on that
     session. Raises ValueError if `conf` has a setting that cannot change in a running session.
 
-    After `stop()`, the next session is started in the same JVM. Therefore settings of the JVM
-    itself do not change.
+    After `stop()`, the next session runs in the same JVM. Therefore new values for settings of the
+    JVM itself, such as `spark.driver.memory`, have no effect.
     """
     # The default master tries a task up to four times. With `local[*]`, a query fails as soon as a
     # task fails once.
@@ -50,10 +50,10 @@ def session(app: str = "semel", master: str = "local[*,4]", **conf: Any) -> Spar
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("semel")` with a Spark session that did not find the format itself.
+    """Register `format("semel")` with a Spark session.
 
-    Normally Spark finds the format itself. Spark does not find the format if any installed package
-    named `pyspark_...` cannot be imported.
+    Usually this call is not necessary, because Spark finds the format itself. But if any installed
+    package named `pyspark_...` cannot be imported, Spark does not find the format.
 
     The session becomes the active session of this thread. Raises WrongPython if a local session
     uses a Python that cannot run its tasks.
@@ -67,7 +67,7 @@ def register(spark: SparkSession) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make `spark` this thread's active session, in which Spark looks up the sink's format."""
+    """Make `spark` this thread's active session. Spark looks up a sink's format in that session."""
     jvm: Any = spark._jvm
     jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
@@ -86,8 +86,8 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
 def _choose_python(*, is_local: bool) -> None:
     """Make Spark run tasks with the Python of this process, not with the `python3` on the PATH.
 
-    On a cluster, Python can have a different path. Therefore an existing value of PYSPARK_PYTHON is
-    kept on a cluster.
+    On a cluster, an existing value of PYSPARK_PYTHON is kept, because the path of Python can be
+    different there.
     """
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable

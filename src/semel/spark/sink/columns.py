@@ -27,8 +27,9 @@ _AS_SOURCE: Final = "array<struct<key string, value binary>>"
 class SinkColumns(Struct, frozen=True):
     """The index of each column that the sink uses. An index is None if the column is not used.
 
-    If there is no column `value`, each row is written as a JSON object. Then `named` contains the
-    index and the name of each column in that object. Otherwise `named` is empty.
+    If there is no column `value`, each row is written as a JSON object, and `named` contains the
+    index and the name of each column in that object. If there is a column `value`, `named` is
+    empty.
     """
 
     value: int | None
@@ -42,7 +43,8 @@ class SinkColumns(Struct, frozen=True):
 def find_columns(schema: StructType, stream: str | None) -> SinkColumns:
     """Return the indices of the columns that the sink uses.
 
-    `stream` is the value of the option. If it is None, `schema` must have a column named stream.
+    `stream` is the value of the option `stream`. If the value is None, `schema` must have a column
+    named `stream`.
     Raises SparkOptionError if a DataFrame with this schema cannot be written.
     """
     names = [name.lower() for name in schema.names]

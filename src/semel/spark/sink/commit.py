@@ -76,9 +76,11 @@ def read_digests(checkpoint: str, batch_id: int) -> Digests:
 def find_checkpoint(root: str, query_name: str | None, query_id: str) -> str:
     """Return the location of a query's Spark checkpoint below `root`.
 
-    If the query has a name, its checkpoint has the same name. Otherwise `query_id` is looked up in
-    the checkpoints. Raises CheckpointError if no checkpoint has this id. Returns `root` if pyarrow
-    does not support its URI scheme.
+    If the query has a name, its checkpoint is the directory with this name.
+
+    If the query has no name, all checkpoints below `root` are searched for `query_id`. Raises
+    CheckpointError if none of them has this id. Returns `root` if the search is not possible,
+    because pyarrow does not support the URI scheme of `root`.
     """
     if query_name is not None:
         return f"{root.rstrip('/')}/{query_name}"
@@ -161,16 +163,18 @@ def commit_staged(
 ) -> CommitResult:
     """Commit the staged transactions of one batch to the sink `app`. Return the result.
 
-    `version` is the batch id or the option txnVersion. `tokens` identifies the transactions. If the
-    version was committed before, nothing is committed, and pending transactions are aborted.
+    `version` is the batch id or the option txnVersion. `tokens` identifies the transactions. If
+    this version of the sink is already committed, the result has `duplicate` set, and those of the
+    transactions that are still pending are aborted.
 
     Raises ServerUnreachable if the server does not respond. Raises SinkRefused if the server
     refuses the commit. Raises SparkOptionError if there are too many tokens.
     """
     if len(tokens) > TXN_LIST_MAX:
         raise SparkOptionError(
-            f"{len(tokens)} tasks wrote rows, but one commit can have at most {TXN_LIST_MAX} tasks:"
-            f" coalesce the DataFrame to {TXN_LIST_MAX} partitions before you write it"
+            f"{len(tokens)} tasks wrote rows, but one commit can contain the rows of at most"
+            f" {TXN_LIST_MAX} tasks: coalesce the DataFrame to {TXN_LIST_MAX} partitions before you"
+            " write it"
         )
     try:
         result = sink_of(options, app).commit(
@@ -187,7 +191,10 @@ def commit_staged(
 
 
 def abort_staged(options: SinkOptions, app: str, tokens: Sequence[str]) -> None:
-    """Try for a few seconds to abort transactions. The sink's next commit aborts the rest."""
+    """Abort the transactions of `tokens`, but stop trying after a few seconds.
+
+    The sink's next commit aborts the transactions that remain.
+    """
     sink = sink_of(options, app)
     deadline = time.monotonic() + min(options.retry_seconds, _ABORT_SECONDS_MAX)
     for token in tokens:

@@ -83,7 +83,7 @@ class StreamRows(Struct, frozen=True):
     def first_invalid(self) -> tuple[int, str] | None:
         """Find the first row that the server would refuse. Return its number and the reason.
 
-        Return None if no such row is found. Only JSON rows are examined.
+        Return None if no such row is found, or if the content type is not JSON.
         """
         if not is_json(self.content_type):
             return None
@@ -277,12 +277,15 @@ def _date(array: pa.Array) -> pa.Array:
 def _require_four_digits(array: pa.Array, kind: pa.DataType, low: int, high: int) -> None:
     """Raise ValueError if a value is before year 1 or after year 9999.
 
-    Arrow does not format such years as ISO 8601. `low` and `high` are the first and the last valid
-    value, as numbers of the type `kind`.
+    Arrow does not format such years as ISO 8601. The values are compared as integers of the type
+    `kind`. `low` is the smallest valid integer, and `high` is the largest.
     """
     limits = pc.min_max(array.view(kind)).as_py()
     if limits["min"] is not None and not low <= limits["min"] <= limits["max"] <= high:
-        raise ValueError("a date is outside years 1 to 9999: cast its column to string, or drop it")
+        raise ValueError(
+            "a date is before year 1 or after year 9999: cast its column to string, or drop the"
+            " column"
+        )
 
 
 def _binary(array: pa.Array) -> pa.Array:

@@ -355,7 +355,7 @@ class Chunker:
     def add(self, rows: StreamRows) -> Iterator[StreamRows]:
         """Add rows of one stream. Yield the chunks that are now full.
 
-        If too many bytes are held, yield all held rows as chunks.
+        If the remaining rows of all streams have more than HELD_BYTES_MAX bytes, yield them too.
         """
         size = int(rows.sizes().sum())
         pending = self._pending.setdefault(rows.path, _PendingRows())

@@ -228,8 +228,8 @@ def commit_batch(
     `app` is the name of the sink. The default is the id of the query. Two calls in the same batch
     need different names.
 
-    `options` are sink options, such as `token`. If `checkpointLocation` is the query's Spark
-    checkpoint, the server also detects that the checkpoint was copied or restored.
+    `options` are sink options, such as `token`. If you set `checkpointLocation` to the location of
+    the query's Spark checkpoint, the server can detect that this checkpoint was copied or restored.
     """
     if not frames:
         raise ValueError("the argument 'frames' is empty: pass at least one DataFrame")
@@ -237,7 +237,8 @@ def commit_batch(
     for path, frame in frames.items():
         if frame.isStreaming:
             raise SparkOptionError(
-                f"the DataFrame for {path} is streaming: call commit_batch in foreachBatch"
+                f"the DataFrame for {path} is a streaming DataFrame: call commit_batch in"
+                " foreachBatch, with the DataFrame of the batch"
             )
     query_id, run_id = _query_of(next(iter(frames.values())).sparkSession)
     name = app or query_id

@@ -73,10 +73,10 @@ class StreamCatalog:
         return {stream: end for stream, end in ends.items() if end is not None}
 
     def require(self, existing: Container[str], positions: Container[str] = ()) -> None:
-        """Raise StreamMissing if a stream named in the options does not exist.
+        """Raise StreamMissing if a stream named in the options is in neither argument.
 
         `existing` contains the streams that exist. `positions` contains the streams in which the
-        query already has a position. A missing stream is accepted if it is in `positions`.
+        query already has a position. The streams in `positions` need not exist.
         """
         for stream in self._options.streams:
             if stream not in existing and stream not in positions:

@@ -3,7 +3,8 @@
 Arrow's parser is fast, but it refuses a whole block if one record is bad. A refused block is halved
 until it is small. A small block is decoded record by record, with `record_parser`.
 
-Only JSON objects are passed to Arrow's parser: others can split or join records or crash Python.
+Only records that are JSON objects are passed to Arrow's parser. With any other record, the parser
+can return too many or too few rows, or crash Python.
 """
 
 import json

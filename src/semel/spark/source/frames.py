@@ -60,9 +60,14 @@ class FrameRows(NamedTuple):
 class _Slices(NamedTuple):
     """The heads of all slices in a body. A slice contains messages of one append.
 
-    For each slice, `counts` has the number of messages, `lengths` has their encoded lengths,
-    `sizes` has their total size, and `starts` has their position in the body. `extras` contains
-    only the slices that have keys, headers or timestamps.
+    Each field except `extras` has one item for each slice. For example:
+
+    - `counts`: the number of messages.
+    - `sizes`: the total size of the messages.
+    - `starts`: the position of the first message in the body.
+    - `lengths`: the length of each message, in encoded form.
+
+    `extras` has an item only for a slice with keys, headers or timestamps.
     """
 
     offsets: Ints
@@ -157,10 +162,10 @@ def _numbers(parts: list[bytes]) -> Ints:
 
 
 def _within(sizes: Ints, counts: Ints, firsts: Ints) -> Ints:
-    """For each message (or key), return its distance in bytes from the first one in its slice.
+    """Return the distance in bytes of each message from the first message of its slice.
 
-    `sizes` has the size of each message (or key). For each slice, `counts` has the number of
-    messages, and `firsts` has the index of the first message.
+    `sizes` has the size of each message. For each slice, `counts` has the number of messages, and
+    `firsts` has the index of the first message. To get the distances of keys, pass their sizes.
     """
     begins: Ints = np.cumsum(sizes) - sizes
     return begins - np.repeat(begins[firsts], counts)
@@ -180,7 +185,7 @@ def _gather(body: bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
 def _set_times(body: bytes, slices: _Slices, firsts: Ints, times_ms: Ints) -> None:
     """For each message that has a timestamp, write the timestamp into `times_ms`.
 
-    Before the call, `times_ms` contains the time at which each message was stored. `firsts` has the
+    The other items of `times_ms` keep the time at which the message was stored. `firsts` has the
     index of the first message of each slice.
     """
     for number, (at, end) in slices.extras.items():

@@ -72,8 +72,8 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which the query starts.
 
-        If the query starts at the end of a stream, return the placeholder PIN. Then the first batch
-        is empty. It ends at the actual offset, which Spark stores in the checkpoint.
+        If the query starts at the end of a stream, return the placeholder PIN. The first batch is
+        then empty. Its end is the actual start of the query, and Spark stores it in the checkpoint.
         """
         ends = self._catalog.ends()
         self._catalog.require(ends)
@@ -162,7 +162,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         """Return the current ends of the streams.
 
         In an availableNow query, return the ends as they were when the run started. Raises
-        StreamMissing if a named stream does not exist and the query has no position in it.
+        StreamMissing if the options name a stream that does not exist and is not in `positions`.
         """
         if not self._is_end_fixed:
             self._last_ends = self._catalog.ends()
@@ -174,8 +174,9 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     ) -> Span:
         """Return the offsets of `stream` that belong to a batch.
 
-        The batch begins at the position in `positions`, or at the head of a new stream. It ends at
-        `end`. Raises DataLossError if a new stream is gone and `failOnDataLoss` is true.
+        The batch ends at `end`. It begins at the stream's position in `positions`, or at the head
+        of the stream if the stream is new. Raises DataLossError if a new stream was deleted after
+        the batch was planned and `failOnDataLoss` is true.
         """
         position = positions.get(stream)
         if position is not None and position.id == end.id:
@@ -217,7 +218,7 @@ def to_document(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
 def is_pin(document: Mapping[str, Any]) -> bool:
     """Return True if the offset is PIN, the placeholder for the ends of the streams.
 
-    In PIN, the value of "pin" is a string. For a stream with the path "pin", it is an object.
+    In PIN, the key "pin" has a string. If a stream has the path "pin", the key has an object.
     """
     return document.get("pin") == PIN["pin"]
 
@@ -248,10 +249,11 @@ def next_positions(
     """Return the position of each stream at the end of the next batch.
 
     The batch starts at `positions`. It ends at the stable offsets, but never before its start.
-    Raises DataLossError if messages were lost and `is_loss_fatal` is true. If it is false:
+    Raises DataLossError if messages were lost and `is_loss_fatal` is true. If `is_loss_fatal` is
+    false:
 
     - A deleted stream (not in `ends`) keeps its position.
-    - A truncated stream (its tail is before its position) keeps its position.
+    - A truncated stream (the tail is now before the position) keeps its position.
     - A recreated stream (its id has changed) is read from its head.
     """
     latest: dict[str, StreamPosition] = {}

@@ -29,8 +29,8 @@ OFFSETS_MAX: Final = 1_000_000
 class Span(Struct, frozen=True):
     """The offsets from `begin` up to `end` in the stream with the incarnation `id`.
 
-    If `is_open` is true, the span starts at the head of the stream. If a trim then moves the head,
-    the trimmed messages are not reported as lost.
+    If `is_open` is true, `begin` was the head of the stream when the batch was planned. If `begin`
+    is trimmed before it is read, the trimmed messages are not reported as lost.
     """
 
     id: str

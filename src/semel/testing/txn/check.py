@@ -169,8 +169,8 @@ def _differs(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
 def _early(facts: HistoryFacts, read: TransactionRead) -> Anomaly | None:
     """Return an anomaly if a message was read too early. Otherwise return None.
 
-    At read_committed, a message must not be read before its commit was sent. At read_uncommitted,
-    it must not be read before the message itself was sent.
+    At read_uncommitted, a message must not be read before it was sent. At read_committed, it must
+    not be read before the commit of its transaction was sent.
     """
     for value in read.values:
         sent = facts.sender(read.stream, value)
@@ -322,7 +322,7 @@ def _check_refused(facts: HistoryFacts, transaction: RecordedTransaction) -> Ite
 def _check_position(
     facts: HistoryFacts, where: tuple[str, str], numbers: list[int]
 ) -> Iterator[Anomaly]:
-    """Check that the last committed transaction set the group's final position.
+    """Check that a group's final position is where the last committed transaction moved it.
 
     `where` contains the group and the stream. `numbers` contains the indexes of all transactions
     that move the group's position in this stream.
@@ -368,7 +368,7 @@ def check_order(facts: HistoryFacts) -> Iterator[Anomaly]:
 def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> Iterator[Anomaly]:
     """Check that the order of a stream agrees with the times of its appends.
 
-    If message A already had its offset when message B was sent, A must be before B.
+    If message A got its offset before message B could get one, A must be before B in the stream.
     """
     latest: tuple[int, Hashable, Sent] | None = None
     for value in log:
@@ -378,8 +378,8 @@ def _check_times(facts: HistoryFacts, stream: str, log: Sequence[Hashable]) -> I
         sent_at, stored_by = facts.offset_times(sent)
         if latest is not None and stored_by < latest[0]:
             text = (
-                f"{value!r} of {name_of(sent.transaction)} was in {stream} before {latest[1]!r} of"
-                f" {name_of(latest[2].transaction)} was sent, but is stored after that message"
+                f"{value!r} of {name_of(sent.transaction)} is stored after {latest[1]!r} of"
+                f" {name_of(latest[2].transaction)} in {stream}, but got its offset earlier"
             )
             yield Anomaly("order", text, (latest[2].transaction.id, sent.transaction.id))
         if latest is None or sent_at > latest[0]:

@@ -107,7 +107,7 @@ class HistoryFacts:
         )
 
     def has_moved(self, transaction: RecordedTransaction) -> bool:
-        """Return True if the final position of a group is one that this transaction sets.
+        """Return True if a group's final position is the one to which this transaction moves it.
 
         If so, the transaction is committed, because no other transaction sets the same position.
         """

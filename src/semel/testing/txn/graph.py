@@ -14,12 +14,12 @@ An edge leads from event A to event B for one of these reasons:
 
 - ww: A stored a message, and B stored the next message in the same stream.
 - wr: A made a message visible (at read_uncommitted: stored it), and the read B returned it.
-- rw: The read A reached the stream's end before B made the next message visible (or stored it).
+- rw: The read A reached the stream's end. Then B made the next message visible (or stored it).
 - then: One client did A and then B, in one transaction or as one reader.
 
 A committed message stays invisible while an older inline transaction is open. Therefore a read that
-did not return the message can be before or after the commit, so no edge connects them. However, the
-read is certainly before the next cut. Therefore an `rw` edge leads from the read to that cut.
+did not return the message can be before or after its commit, so no edge connects read and commit.
+However, the read is certainly before the next cut, so an `rw` edge leads from the read to that cut.
 """
 
 from bisect import bisect_right
@@ -311,8 +311,8 @@ def graph_of(dependencies: Dependencies) -> tuple[Graph, int]:
 def cycles(dependencies: Dependencies, graph: Graph) -> Iterator[Anomaly]:
     """Yield one anomaly for each strongly connected component. The anomaly shows one cycle.
 
-    The anomaly gets the first of these names whose edges contain a cycle: G0 (only `ww` and `then`
-    edges), G1c (also `wr` edges), G-single (also one `rw` edge), G2 (all edges).
+    The anomaly's name says which edges were enough for a cycle: `ww` and `then` for G0, also `wr`
+    for G1c, also one `rw` for G-single, all edges for G2. The first name that fits is used.
     """
     parts = list(components(graph))
     part_of = {node: number for number, part in enumerate(parts) for node in part}
@@ -354,7 +354,7 @@ def _cycle_with_one_rw(edges: Sequence[Edge]) -> list[Edge]:
 def _local(edges: Sequence[Edge], used: Sequence[Edge]) -> tuple[dict[int, int], list[list[int]]]:
     """Number the nodes of `edges` from 0. Return the number of each node, and a graph.
 
-    The nodes of the graph are the new numbers. Its edges are those in `used`, a part of `edges`.
+    The graph uses these numbers. It has only the edges in `used`, which is a part of `edges`.
     """
     nodes = dict.fromkeys(node for edge in edges for node in (edge.source, edge.target))
     numbers = {node: number for number, node in enumerate(nodes)}
@@ -385,7 +385,7 @@ def _anomaly(dependencies: Dependencies, name: str, cycle: Sequence[Edge]) -> An
 
 
 def _lines(dependencies: Dependencies, edges: Sequence[Edge]) -> Iterator[str]:
-    """Yield a sentence for each edge. Edges that meet at a cut (a stream's state) share one."""
+    """Yield one sentence for each edge, or for each chain of edges that are joined by cuts."""
     into: Edge | None = None
     for edge in edges:
         into = into or edge

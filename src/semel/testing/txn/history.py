@@ -98,7 +98,7 @@ class TransactionRange(Struct, frozen=True):
 class RecordedChange(_RecordedRequest, eq=False):
     """A change outside any transaction: a group's position was set, or a stream was deleted.
 
-    Until `ok` or `refuse` is called, it is not known whether and how often the change happened.
+    Until `ok` or `refuse` is called, the change may have happened once, several times or never.
     `group` and the new position `to` are used only if a position was set.
     """
 

@@ -1,8 +1,8 @@
 """Checks groups that workers share: each message is processed once, unless a position is set back.
 
 Each group is checked separately in each incarnation of a stream. The checker searches for an order
-of all changes of the group's position, in which each committed transaction starts at the current
-position. The first position of a group is 0.
+of all changes of the group's position such that each committed transaction starts where the change
+before it ended. The first position of a group is 0.
 """
 
 from bisect import bisect_right
@@ -69,8 +69,8 @@ class ChainStep(NamedTuple):
 class Stuck(NamedTuple):
     """A violation: `step` cannot be placed in any order of the steps.
 
-    `before` contains the steps that lead to `position`, where the group was before `step`. If a
-    step moved the group back, `before` begins with the last such step.
+    `position` is the group's position just before `step`, and `before` contains the steps that lead
+    to this position. If any step moved the group back, `before` begins with the last such step.
 
     `inside` contains the steps that happened while `step`, a prepared transaction, held the group's
     position. For every other violation, `inside` is empty.
@@ -85,9 +85,10 @@ class Stuck(NamedTuple):
 class _State(NamedTuple):
     """A state of the search: the steps that are ordered so far, and the resulting position.
 
-    - A timed step certainly happened, and its latest possible time is known. The timed steps that
-      are ordered are those with an index below `first` or in `done`.
-    - Every other step of a transaction is loose. `loose` has a bit for each, set if it is ordered.
+    - A timed step certainly happened, and its latest possible time is known. A timed step is
+      ordered if its index is below `first` or in `done`.
+    - A transaction's step that is not timed is loose. Bit n of `loose` is 1 if the loose step with
+      index n is ordered.
     """
 
     first: int
@@ -154,7 +155,7 @@ class Chain:
                     stack.append(following)
             if len(seen) > _STATES_MAX:
                 raise ValueError(
-                    "too many changes of a group's position have no response; it cannot be checked"
+                    "a group cannot be checked: too many changes of its position have no response"
                 )
         return deepest
 
@@ -215,10 +216,10 @@ class Chain:
         return state._replace(loose=state.loose | 1 << number, position=self._loose[number].to)
 
     def _repeated(self, state: _State, high: int) -> Iterator[ChainStep]:
-        """Yield the requests outside any transaction that can set the position now.
+        """Yield the sets (requests outside any transaction) that can change the position now.
 
-        - A request without a response, if it was sent at `high` or earlier.
-        - A request that is already ordered: until its response, a retry can take effect again.
+        - A set that never got a response, if it was sent at `high` or earlier.
+        - A set that is already ordered but has no response yet: its retry can take effect again.
         """
         yield from (step for step in self._anytime if step.low <= high)
         last = max(state.done, default=state.first - 1)
@@ -240,9 +241,9 @@ class Chain:
     # ---- violations ------------------------------------------------------------------------------
 
     def _blocked(self, state: _State) -> tuple[Stuck, _State]:
-        """Return the violation at `state`, where no step is possible, and the state that follows.
+        """Return the violation at `state`, and the state from which the search continues.
 
-        The search continues at that state, as if the violating step were possible.
+        No step is possible at `state`. The search continues as if the violating step were possible.
         """
         window, _ = self._window(state)
         index = min(window, key=lambda number: self._timed[number].high, default=-1)
@@ -290,11 +291,10 @@ def check_shared(
     positions: Mapping[tuple[str, str], int] | None,
     incarnations: Mapping[str, str] | None,
 ) -> Iterator[Anomaly]:
-    """Check that the processed ranges that transactions recorded agree with the positions.
+    """Check that the ranges that transactions processed agree with the positions of the groups.
 
     `positions` maps each group and stream to the final position. `incarnations` maps each stream to
-    its final incarnation. Raises ValueError if too many requests to change one position got no
-    response.
+    its final incarnation. Raises ValueError if too many changes of one position got no response.
     """
     for transaction in facts.history.transactions:
         yield from _check_prepared(transaction)
@@ -315,10 +315,10 @@ def _check_prepared(transaction: RecordedTransaction) -> Iterator[Anomaly]:
 
 
 def _check_deletes(facts: HistoryFacts) -> Iterator[Anomaly]:
-    """Check that no transaction committed a range of a stream that was already deleted.
+    """Check that no transaction committed a range of a stream after the stream was deleted.
 
-    It is an anomaly if the deletion had ended before the transaction's prepare was sent. If the
-    transaction has no prepare, the time at which its commit was sent is used instead.
+    It is an anomaly if the transaction's prepare was sent after the deletion had ended. If the
+    transaction has no prepare, it is an anomaly if its commit was sent after the deletion.
     """
     deleted_at = {
         (change.stream, change.incarnation): time_or_never(change.returned_at)
@@ -376,8 +376,8 @@ def _ends(
 ) -> dict[_Name, int]:
     """Return the final position of each group in each stream of `steps`.
 
-    The key contains the stream's final incarnation. If it is not known, the stream is left out. If
-    `positions` is None, the result is empty.
+    Each key contains the stream's final incarnation. If that incarnation is not known, the stream
+    is left out. If `positions` is None, the result is empty.
     """
     if positions is None:
         return {}

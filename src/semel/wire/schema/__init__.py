@@ -41,7 +41,7 @@ class StreamsPage(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """The response to `GET /health`. `durable` is an LSN. All records before it are durable."""
+    """The response to `GET /health`. All records before the LSN `durable` are durable."""
 
     status: str
     durable: int
@@ -50,7 +50,7 @@ class Health(Struct, frozen=True):
 class ControlEvent(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A control event of an event stream: the reader's next offset and state.
 
-    The server sends one after each read, even without data. Default values are left out in JSON.
+    The server sends it after each read, even an empty one. The JSON omits default values.
     """
 
     stream_next_offset: str

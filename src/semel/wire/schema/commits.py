@@ -37,9 +37,9 @@ class ListedTransaction(StrictRequest, frozen=True):
 
 
 class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
-    """The sink version that a one-shot commit commits. A version is one batch of the sink's query.
+    """The sink version in a one-shot commit. A version is one batch of the sink's query.
 
-    `input` is the digest of the batch's input. `previous` is the same for the previous batch.
+    `input` is the digest of this batch's input, and `previous` is that of the previous batch.
     """
 
     app: str
@@ -52,7 +52,7 @@ class CommitSink(StrictRequest, frozen=True, omit_defaults=False):
 class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
     """The body of `POST /v1/commits`, sent by a producer or a sink.
 
-    `expects` maps a path to a tail. The commit is refused if the stream has a different tail.
+    `expects` maps each path to the tail that the stream must have. Otherwise the commit is refused.
     """
 
     producer_id: str | None = None
@@ -97,7 +97,7 @@ class CommitResult(Struct, frozen=True):
 
     streams: StreamResults | None = None  # the keys are paths
     offsets: GroupOffsets | None = None
-    deleted: list[str] | None = None  # the streams in the commit that no longer exist
+    deleted: list[str] | None = None  # streams deleted while the transaction was pending
     duplicate: bool = False
     # Set if the repeated request differs from the stored commit or could not be compared with it.
     warning: str | None = None
@@ -116,8 +116,8 @@ class RebindRequest(StrictRequest, frozen=True):
 class SinkVersion(Struct, frozen=True):
     """A committed version of a sink. A version is one batch of the query that writes to the sink.
 
-    `input` is the digest of the batch's input. `streams` maps each path to the offsets and the
-    number of the messages that the version added.
+    `input` is the digest of the batch's input. For each path, `streams` describes the messages that
+    the version added: their offsets and their number.
     """
 
     version: int
@@ -128,8 +128,8 @@ class SinkVersion(Struct, frozen=True):
 class SinkVersionResult(SinkVersion, frozen=True):
     """A committed version of a sink, with its group positions and deleted streams.
 
-    `offsets` maps each group to its new position in each stream. `deleted` lists the version's
-    streams that no longer exist.
+    `offsets` maps each group to its new position in each stream. `deleted` lists the streams that
+    were deleted while a transaction of this version was pending.
     """
 
     offsets: GroupOffsets | None = None

@@ -67,9 +67,9 @@ class ProducerReceipt(Struct, frozen=True):
 
 
 class RegisteredProducer(Struct, frozen=True):
-    """The registration of a producer id. `stream` is None, because a registration has no stream.
+    """The registration of a producer id. It belongs to no stream, so `stream` is None.
 
-    A subclass describes the producer's state in one stream. Its `stream` is that stream's path.
+    The subclasses describe a producer's state in one stream. There, `stream` is the stream's path.
     """
 
     stream: str | None

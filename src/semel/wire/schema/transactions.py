@@ -29,10 +29,10 @@ Offset = int | str
 
 
 class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "from"}):
-    """A move of a group's position to the offset `to`, with optional conditions.
+    """A move of a group's position to the offset `to`. The other fields are optional conditions.
 
-    They are: its offset (`start`, `from` in JSON), its `version` and the stream's `incarnation`.
-    A transaction or commit without `start` is refused if someone else moved the position last.
+    `start` (JSON: `from`) and `version` must match the position, `incarnation` the stream. Without
+    `start`, a transaction or commit is refused if another producer or sink moved the position last.
     """
 
     start: Offset | UnsetType = UNSET
@@ -60,9 +60,9 @@ class RangeRequest(StrictRequest, frozen=True, rename={"start": "from"}):
 
 
 class PinRequest(StrictRequest, frozen=True):
-    """The body of `POST /v1/groups/{group}/snapshot`: a step (one unit of work) to pin.
+    """The body of `POST /v1/groups/{group}/snapshot`: the step (one unit of work) to pin.
 
-    To pin means to store. The Python client sends a `PinnedStep`, which has the same members.
+    To pin a step is to store it. The Python client sends a `PinnedStep`, with the same members.
     """
 
     number: int
@@ -181,7 +181,7 @@ class PrepareRequest(TxnRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/transactions/{id}/prepare`.
 
     `chunks` is the number of chunks that the client staged. `messages` maps each path to the number
-    of staged messages. The prepare is refused if a number is wrong. None means: do not check.
+    of staged messages. A wrong number is refused. If a field is None, it is not checked.
     """
 
     chunks: int | None = None
