@@ -125,8 +125,8 @@ class Appender:
     def offer_spare(self, segment: int, capacity: int) -> None:
         """Store the size of the spare segment, or 0 if there is none.
 
-        `segment` is the segment that was open when the writer reported the spare segment. If a new
-        segment has begun since then, it has used up the spare segment, and 0 is stored.
+        `segment` is the segment that was open when the writer reported the spare segment. If a
+        different segment is open now, the spare segment was used for it, and 0 is stored.
         """
         self._spare_bytes = capacity if segment == self.segment else 0
 

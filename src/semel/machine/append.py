@@ -89,7 +89,7 @@ def _decide_keyed(state: State, stream: Stream, command: Append, key: str) -> De
 
 
 def _decide_plain(state: State, stream: Stream, command: Append) -> Decision:
-    """Decide an append for which duplicates are not detected.
+    """Decide an append that is not checked for duplicates.
 
     Such an append has no producer and no idempotency key, or its stream has no duplicate detection.
     """
@@ -168,7 +168,7 @@ def _accept(stream: Stream, command: Append, event: StreamAppended) -> Decision:
 
 
 def _appended(command: Append, first: int, next_offset: int, *, is_closed: bool) -> Appended:
-    """Return the outcome of an append for which duplicates are not detected."""
+    """Return the outcome of an append that is not checked for duplicates."""
     tag = command.producer
     if tag is not None:
         return Appended(first, next_offset, is_closed, tag.epoch, tag.last_seq, is_unguarded=True)

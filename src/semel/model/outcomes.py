@@ -199,7 +199,7 @@ class OffsetTrimmed(Refusal, frozen=True, gc=False):
 
 
 class SubOffsetInvalid(Refusal, frozen=True, gc=False):
-    """The fork's sub-offset is after the end of the append in which the fork begins."""
+    """The sub-offset goes beyond the end of the append at the fork's offset."""
 
     code = "sub_offset_invalid"
 

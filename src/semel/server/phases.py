@@ -1,8 +1,8 @@
 """Three small state machines for connections. A phase and an event determine the next phase.
 
-- `CONNECTION`: which part of a request is being read, or how far the connection is closed.
-- `INPUT`: whether the transport delivers more bytes (back-pressure). It changes independently of
-  `CONNECTION`, because reading can pause in several phases, but never inside a request body.
+- `CONNECTION`: which part of a request is being read, or which step of closing is reached.
+- `INPUT`: whether the transport delivers more bytes (back-pressure). Reading can pause in several
+  phases of `CONNECTION`, so this is a separate machine. Reading never pauses in a request body.
 - `EXCHANGE`: whether the response to one request has begun, and whether it is complete.
 
 If an event is not listed for the current phase, there is a bug, and `PhaseTable.next` raises

@@ -211,7 +211,9 @@ class ProxySession:
         await self._send(exchange)
         if later is not None:
             if later.response is None:
-                raise Broken("the server did not respond to the request that overtook another")
+                raise Broken(
+                    "the proxy sent a later request first, and the server did not respond to it"
+                )
             await self._expect(later)
 
     def _part_of(self, exchange: ProxiedExchange) -> bytes:

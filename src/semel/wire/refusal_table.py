@@ -263,7 +263,7 @@ REFUSALS: Final = (
         outcome="BatchOverlap",
         message="this range of sequences overlaps a stored range but is not equal to it",
         error="BatchOverlap",
-        advice="repeat each request with the same range of sequences as the first time",
+        advice="if you repeat a request, send the same range of sequences again",
     ),
     Entry(
         "producer_restart_ambiguous",

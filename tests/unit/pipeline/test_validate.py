@@ -58,7 +58,7 @@ def test_a_good_graph_has_no_complaints() -> None:
         (with_stream(in_="a\ud800", out="d"), "a name that UTF-8 cannot encode"),
         (
             with_stream(in_="a", out={"x": 5}),
-            "p: the processor has the stream 5; expected a string",
+            "p: the processor has the stream 5, which is not a string",
         ),
         (
             with_stream(in_="a", out="g/trace"),

@@ -329,7 +329,7 @@ def is_id(id: object) -> bool:
 def path_problems(what: str, path: object) -> Iterator[str]:
     """Yield a complaint if `path` is not a valid stream path. The complaint begins with `what`."""
     if not isinstance(path, str):
-        yield f"{what} has the stream {path!r}; expected a string"
+        yield f"{what} has the stream {path!r}, which is not a string"
         return
     try:
         checked = stream_path(stream_url("", path))

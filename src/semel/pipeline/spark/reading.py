@@ -59,7 +59,7 @@ def input_messages(binding: str, page: pa.RecordBatch, stream: str) -> list[Inpu
 
 
 def as_frame(page: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a copy of the page with the columns of the DataFrame that a function gets."""
+    """Return the page with the columns that a function sees in its input DataFrame."""
     columns = [
         page.column(name).cast(pa.string()) if name == "value" else page.column(name)
         for name in FRAME_NAMES
