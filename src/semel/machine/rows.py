@@ -63,9 +63,9 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     """A producer in one stream. An expired row is a tombstone, which keeps old instances fenced.
 
     `last_seq`, `receipts` and `first_receipt` do not include appends inside transactions.
-    `first_receipt` is set only for a dense producer. Before the first append of an instance
-    (`last_seq` is -1), `first_receipt` is the receipt of the previous instance's last append. After
-    that, `first_receipt` is the receipt of sequence 0.
+    `first_receipt` is set only for a dense producer. While an instance has no append outside
+    transactions (`last_seq` is -1), it is the receipt of the previous instance's last append. Then
+    it is the receipt of sequence 0, or empty if sequence 0 was inside a transaction.
     """
 
     mode: str

@@ -135,7 +135,7 @@ class Append(StreamCommand, frozen=True, gc=False):
 
 
 class StoredAppend(Struct, frozen=True, gc=False):
-    """The append that contains `offset`. It is looked up if a fork request has a sub-offset.
+    """The append that contains `offset`. Forks with an offset and a sub-offset need it.
 
     In a JSON stream, `units` is the number of messages from `offset` to the end of the append. In
     any other stream, `units` is the number of bytes of the message at `offset`.

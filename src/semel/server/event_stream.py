@@ -236,7 +236,7 @@ class FanoutGroup:
             member.take(outcome)
 
     def _encode(self, done: ReadDone) -> bytes | None:
-        """Return one event for all members of the group, or None if each needs its own event."""
+        """Return one event for all members, or None if each member must handle `done` itself."""
         is_at_tail = done.next_offset >= done.tail.tail
         is_same_stream = done.row.number == self.number
         if done.tail.is_closed or not done.slices or not is_at_tail or not is_same_stream:

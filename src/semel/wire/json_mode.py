@@ -49,8 +49,8 @@ def split_json(body: bytes, parsed: bytes | None = None) -> Batch | str | None:
     """Return the batch in a body. If the body is invalid, return the reason. For `[]`, return None.
 
     Callers pass only `body`. An escaped lone surrogate is valid JSON, but the parser refuses it. In
-    this case, the function calls itself with `parsed`, a copy of `body` in which each escaped
-    surrogate is replaced by a letter. Each message has the same position in `body` and `parsed`.
+    this case, the function calls itself with `parsed`, a copy of `body` in which an escaped letter
+    replaces each escaped surrogate. Each message has the same position in `body` and `parsed`.
     """
     if not body.isascii():
         try:

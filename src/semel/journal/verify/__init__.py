@@ -3,8 +3,8 @@
 Verification changes nothing in the directory. It continues after an error, so that the report lists
 all errors.
 
-Verification needs memory for one segment, for the rows of streams and transactions, and 16 bytes
-for each index row.
+Verification needs memory for one segment, for the rows of streams and transactions, for the
+versions of positions, and 16 bytes for each index row.
 """
 
 import struct

@@ -97,7 +97,7 @@ class CommitResult(Struct, frozen=True):
 
     streams: StreamResults | None = None  # the keys are paths
     offsets: GroupOffsets | None = None
-    deleted: list[str] | None = None  # streams deleted while the transaction was pending
+    deleted: list[str] | None = None  # streams deleted while their transaction was pending
     duplicate: bool = False
     # Set if the repeated request differs from the stored commit or could not be compared with it.
     warning: str | None = None
@@ -128,8 +128,8 @@ class SinkVersion(Struct, frozen=True):
 class SinkVersionResult(SinkVersion, frozen=True):
     """A committed version of a sink, with its group positions and deleted streams.
 
-    `offsets` maps each group to its new position in each stream. `deleted` lists the streams that
-    were deleted while a transaction of this version was pending.
+    `offsets` maps each group to its new position in each stream. `deleted` lists the version's
+    streams that were deleted while their transaction was pending.
     """
 
     offsets: GroupOffsets | None = None
