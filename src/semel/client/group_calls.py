@@ -106,8 +106,8 @@ def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Position
     """Set the group's position in all of these streams or in none. Return its positions.
 
     If a move has no condition, the flow reads the group's position, and adds the condition that the
-    group is still at this position. If the group is not, the flow tries again a few times. Without
-    this condition, a retry after a lost response could undo other clients' moves.
+    group was not moved since then. If it was moved, the flow tries again a few times. Without this
+    condition, a retry after a lost response could undo other clients' moves.
 
     Raises PositionConflict if the caller's condition does not hold, or if the condition that the
     flow added does not hold in the last try.

@@ -196,8 +196,8 @@ class ProducerHeaders(Struct, frozen=True):
 class TransactionHeaders(Struct, frozen=True):
     """The transaction that an append belongs to.
 
-    In a staged transaction, `seq` is the number of the transaction's appends before this one. In
-    other transactions, `seq` is None.
+    In a staged transaction, `seq` is the number of appends that the transaction has already staged.
+    In other transactions, `seq` is None.
     """
 
     transaction_id: str

@@ -1,7 +1,7 @@
 """The flow driver for threads. It runs flows with blocking sockets. Threads can share a driver.
 
-`Tail` iterates over a stream's messages. To start at `now`, its constructor asks the server for the
-current tail. So messages that arrive between the constructor and the first `next` are not missed.
+`Tail` iterates over a stream's messages. Its constructor asks the server for the tail (to start at
+`now`) or for the group's position. So no message that arrives before the first `next` is missed.
 While one thread waits for the next message, a different thread can end the wait with `close`.
 """
 
@@ -55,7 +55,7 @@ class Stop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """End the call. If a request is in progress, it fails and is not sent again."""
+        """End the call. A request in progress counts as lost or not sent, and is not retried."""
         self._event.set()
         with self._lock:
             if self._socket is not None:

@@ -99,7 +99,7 @@ class TransactionCalls:
         self._producer = Registration("", 0)
         # The next sequence for each path. A staged transaction uses only the path "".
         self._next: dict[str, int] = {}
-        self._is_indeterminate = False  # True while an append is not confirmed
+        self._is_indeterminate = False  # True while an append may or may not be stored
         self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted yet
         self._unresolved: Unresolved = {} if unresolved is None else unresolved
         self._moving = MovePlanner(positions or KnownPositions())

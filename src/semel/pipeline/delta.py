@@ -23,7 +23,7 @@ def write(
     table: str,
     storage_options: dict[str, str] | None = None,
 ) -> bool:
-    """Append a step's rows to a table and return True, or return False if they are already stored.
+    """Append a step's rows to a table. Return False if the step is already the table's last step.
 
     The table is created if it does not exist. Raises EngineFailed if the table has a later step, or
     a different step with the same number.

@@ -60,7 +60,7 @@ class ProducerLane:
 
     @property
     def dropped(self) -> int:
-        """The number of appends that were stored, but whose response was lost."""
+        """The number of lost responses to successful appends."""
         return self._proxy.dropped_after_commit
 
     @property
