@@ -265,7 +265,7 @@ class UnknownSink(Refusal, frozen=True, gc=False):
 
 
 class SnapshotConflict(Refusal, frozen=True, gc=False):
-    """The group has pinned step `number`, but the step in the request is not `number` + 1."""
+    """The group has pinned step `number`. The request names neither that step nor the next."""
 
     code = "snapshot_conflict"
     number: int
