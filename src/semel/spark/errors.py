@@ -14,7 +14,18 @@ _CONTINUE: Final = 'To continue without the lost messages, set .option("failOnDa
 
 
 class DataLossError(RuntimeError):
-    """Raised if messages were lost before the query read them, or if a stream's tail moved back."""
+    """Raised if messages were lost before the query read them, or if a stream's tail moved back.
+
+    `reason` says what happened. `advice` says how to continue the Spark query.
+    """
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(reason, advice)
+        self.reason = reason
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.reason}. {self.advice}"
 
 
 class StreamMissing(LookupError):
@@ -65,7 +76,8 @@ def stream_trimmed(stream: str, begin: int, head: int) -> DataLossError:
     """Return the error for messages that were trimmed before the query read them."""
     return DataLossError(
         f"{stream} now starts at offset {head}: offsets {begin} to {head - 1} were trimmed before"
-        f" the query read them. {_CONTINUE}"
+        " the query read them",
+        _CONTINUE,
     )
 
 
@@ -73,16 +85,18 @@ def stream_recreated(stream: str) -> DataLossError:
     """Return the error for a stream that was deleted and created again."""
     return DataLossError(
         f"{stream} was deleted and created again: the messages of the old stream that the query"
-        " had not read are lost. To make the query read all its streams again, start with a new"
-        f" checkpointLocation. {_CONTINUE}"
+        " had not read are lost",
+        "To make the query read all its streams again, start with a new checkpointLocation."
+        f" {_CONTINUE}",
     )
 
 
 def stream_deleted(stream: str) -> DataLossError:
     """Return the error for a stream that was deleted."""
     return DataLossError(
-        f"{stream} was deleted while the query read it. Create the stream again and start with a"
-        f" new checkpointLocation, or remove the stream from the query. {_CONTINUE}"
+        f"{stream} was deleted while the query read it",
+        "Create the stream again and start with a new checkpointLocation, or remove the stream from"
+        f" the query. {_CONTINUE}",
     )
 
 
@@ -90,8 +104,8 @@ def stream_truncated(stream: str, position: int, tail: int) -> DataLossError:
     """Return the error for a stream whose tail is before the offset that the query has reached."""
     return DataLossError(
         f"{stream} ends at offset {tail}, but the query has read up to {position}: the server lost"
-        " data, or an older backup was restored. Start with a new checkpointLocation."
-        f" {_CONTINUE}"
+        " data, or an older backup was restored",
+        f"Start with a new checkpointLocation. {_CONTINUE}",
     )
 
 

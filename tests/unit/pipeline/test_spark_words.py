@@ -1,11 +1,19 @@
 """Spark's long error messages, reduced to one line."""
 
+import pickle
+
 import pytest
 
 pytest.importorskip("pyspark")
 
 from semel.pipeline.spark.tasks import data_lost, error_text, job_failed
-from semel.spark.errors import stream_trimmed
+from semel.spark.errors import (
+    DataLossError,
+    stream_deleted,
+    stream_recreated,
+    stream_trimmed,
+    stream_truncated,
+)
 
 WORKER = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -48,6 +56,26 @@ def test_a_worker_that_died_is_told_as_such() -> None:
     assert "a Spark worker process ended" in str(job_failed(RuntimeError(DIED)))
 
 
-def test_lost_messages_are_told_without_the_advice_for_the_spark_source() -> None:
-    text = str(data_lost(str(stream_trimmed("in", 5, 10))))
+def test_trimmed_messages_are_reported_with_the_command_that_continues() -> None:
+    text = str(data_lost(stream_trimmed("in", 5, 10).reason))
     assert "were trimmed before the query read them; set the group's position" in text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        stream_trimmed("in", 5, 10),
+        stream_recreated("in"),
+        stream_deleted("in"),
+        stream_truncated("in", 9, 4),
+    ],
+)
+def test_lost_messages_are_reported_without_the_advice_for_the_spark_source(
+    error: DataLossError,
+) -> None:
+    text = str(data_lost(error.reason))
+    assert text.startswith("in ")
+    assert "; set the group's position to a valid offset with `semel groups set`" in text
+    assert not any(word in text for word in ("failOnDataLoss", "checkpointLocation"))
+    assert "failOnDataLoss" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # Spark's workers pickle errors

@@ -174,7 +174,7 @@ class SparkEngine:
             try:
                 calls = self._calls(work)
             except DataLossError as error:
-                raise data_lost(str(error)) from error
+                raise data_lost(error.reason) from error
             deliver(work, calls)
             return StepOutput(read=sum(map(len, calls)))
         frames = input_frames(self._session(), work, self._parts(work))

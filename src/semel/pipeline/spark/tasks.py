@@ -154,7 +154,7 @@ class TaskOutcome(Struct, frozen=True):
 
     - Success: `token` identifies the staged transaction, or is None if there were no rows.
     - A call failed, and the processor has no error stream: `failed` describes the call.
-    - Messages of the input do not exist any more: `lost` is the text of the error.
+    - Messages of the input do not exist any more: `lost` says what happened to them.
 
     The two errors are not raised, because Spark would retry the task, and each retry would fail.
     """
@@ -289,7 +289,7 @@ def staged(
         kind = type(error.__cause__).__name__
         return TaskOutcome(number, failed=FailedMessage(inputs, kind, str(error.__cause__)))
     except DataLossError as error:
-        return TaskOutcome(number, lost=str(error))
+        return TaskOutcome(number, lost=error.reason)
     except ClientError as error:
         raise error.with_traceback(None) from None
     return TaskOutcome(number, token, sum(read.values()), dict(written))
@@ -364,11 +364,10 @@ def run_jobs(call: Callable[[], T]) -> T:
         raise job_failed(error) from error
 
 
-def data_lost(message: str) -> EngineFailed:
+def data_lost(reason: str) -> EngineFailed:
     """Return the error to raise if some messages of a step do not exist any more."""
     return EngineFailed(
-        f"{message.partition('. ')[0]}; set the group's position to a valid offset"
-        " with `semel groups set`"
+        f"{reason}; set the group's position to a valid offset with `semel groups set`"
     )
 
 
