@@ -286,7 +286,7 @@ def unsendable(function: Callable[..., Any]) -> str | None:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Return False if cloudpickle has to be told to send the module's code to workers.
+    """Return False if cloudpickle sends the module's code to workers only when asked to.
 
     Return True for Python's own modules, semel and installed packages, because workers can import
     them. Also return True for `__main__` and for modules that are not in `sys.modules`, because
