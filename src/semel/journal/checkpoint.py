@@ -21,6 +21,7 @@ from semel.journal.index import IndexBlock, block_key, decode_block, encode_bloc
 from semel.journal.store import (
     DIGEST_MODULUS,
     DIGESTED,
+    LOOKED_UP,
     BadSeal,
     Store,
     StoreFull,
@@ -280,7 +281,8 @@ def _load_rows(view: StoreReader, state: State) -> None:
     for name, table in STATE_TABLES.items():
         for key, row in _rows(view, name, table.row):
             table.load(state, table.key.decode(key), row)
-    _check_digest(view, "segments", list(view.scan("segments")))
+    for name in ("segments", *LOOKED_UP):
+        _check_table(view, name)
 
 
 def _rows(view: StoreReader, table: str, row: Any) -> list[tuple[bytes, Any]]:
@@ -288,6 +290,17 @@ def _rows(view: StoreReader, table: str, row: Any) -> list[tuple[bytes, Any]]:
     _check_digest(view, table, sealed)
     decode = msgspec.msgpack.Decoder(row).decode
     return [(key, decode(unseal(table, key, value))) for key, value in sealed]
+
+
+def _check_table(view: StoreReader, table: str) -> None:
+    """Check the rows of a table that is not loaded."""
+    count = total = 0
+    for key, sealed in view.scan(table):
+        unseal(table, key, sealed)
+        count += 1
+        total += seal_of(sealed)
+    if (count, total % DIGEST_MODULUS) != read_digest(view, table):
+        raise CorruptData(f"table {table!r} lost, gained or changed a row", file=FILE_NAME)
 
 
 def _check_digest(view: StoreReader, table: str, sealed: list[tuple[bytes, bytes]]) -> None:

@@ -8,6 +8,7 @@ from typing import Final, cast
 import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
+from semel.journal.lmdb_pages import BadPage, check_pages
 from semel.journal.store import TABLES, StoreFull
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.limits import CHECKPOINT_BYTES_MAX, KIB
@@ -143,6 +144,11 @@ class LmdbStore:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        try:
+            if os.path.exists(path) and os.path.getsize(path):
+                check_pages(path)
+        except BadPage as error:
+            raise CorruptData(str(error), file=FILE_NAME) from error
         try:
             self._env = lmdb.open(
                 path,

@@ -1,0 +1,292 @@
+"""Verification of the pages of an LMDB file, without LMDB.
+
+LMDB has no checksums. It follows a damaged page number or key, and then it misses a row, returns a
+wrong row, overwrites a page in use, or crashes the process. Therefore the whole file is checked
+before LMDB opens it: both meta pages, every page tree, the order of all keys, and the list of free
+pages. The rows have checksums of their own, which the caller checks.
+"""
+
+import struct
+from collections.abc import Iterator
+from mmap import ACCESS_READ, mmap
+from typing import Final, NamedTuple
+
+_PAGE: Final = struct.Struct("<QHHHH")  # page number, padding, flags, lower, upper
+_NODE: Final = struct.Struct("<HHHH")  # size or page number (two numbers), flags, key size
+_META: Final = struct.Struct("<IIQQ")  # magic, version, address, map size
+_TREE: Final = struct.Struct("<IHHQQQQQ")
+_META_END: Final = struct.Struct("<QQ")  # last page, transaction
+_NUMBER: Final = struct.Struct("<Q")
+
+_MAGIC: Final = 0xBEEFC0DE
+_VERSION: Final = 1
+_IS_BRANCH, _IS_LEAF, _IS_OVERFLOW, _IS_META = 1, 2, 4, 8
+_IS_BIG, _IS_TREE = 1, 2
+_INTEGER_KEYS: Final = 8
+_ONE_FILE: Final = 0x4000
+_NO_ROOT: Final = (1 << 64) - 1
+_META_PAGES: Final = 2
+PAGE_BYTES_MIN: Final = 512
+PAGE_BYTES_MAX: Final = 65_536
+
+Rows = list[tuple[bytes, bytes]]
+
+
+class BadPage(Exception):
+    """Raised if a page is damaged."""
+
+    def __init__(self, page: int, reason: str) -> None:
+        super().__init__(f"page {page} {reason}")
+        self.page = page
+
+
+class Tree(NamedTuple):
+    """The root of a page tree, and the numbers of its pages and entries."""
+
+    padding: int
+    flags: int
+    depth: int
+    branch_pages: int
+    leaf_pages: int
+    overflow_pages: int
+    entries: int
+    root: int
+
+
+class Meta(NamedTuple):
+    """A meta page. It describes one of the two snapshots that the file contains."""
+
+    free: Tree
+    main: Tree
+    last_page: int
+    transaction: int
+
+    @property
+    def page_bytes(self) -> int:
+        return self.free.padding
+
+
+def read_metas(data: bytes | mmap) -> tuple[Meta, Meta]:
+    """Return both meta pages. Raises BadPage."""
+    first = _read_meta(data, 0, 0)
+    return first, _read_meta(data, 1, first.page_bytes)
+
+
+def _read_meta(data: bytes | mmap, page: int, at: int) -> Meta:
+    end = at + _PAGE.size + _META.size + 2 * _TREE.size + _META_END.size
+    if len(data) < end:
+        raise BadPage(page, "is missing")
+    number, _, flags, _, _ = _PAGE.unpack_from(data, at)
+    magic, version, address, _ = _META.unpack_from(data, at + _PAGE.size)
+    at += _PAGE.size + _META.size
+    free = Tree._make(_TREE.unpack_from(data, at))
+    main = Tree._make(_TREE.unpack_from(data, at + _TREE.size))
+    last_page, transaction = _META_END.unpack_from(data, at + 2 * _TREE.size)
+    is_page_size = (
+        PAGE_BYTES_MIN <= free.padding <= PAGE_BYTES_MAX and free.padding.bit_count() == 1
+    )
+    is_sound = (
+        (number, flags, magic, version, address) == (page, _IS_META, _MAGIC, _VERSION, 0)
+        and is_page_size
+        and (free.flags, main.flags, main.padding) == (_INTEGER_KEYS | _ONE_FILE, 0, 0)
+        and last_page >= 1
+    )
+    if not is_sound:
+        raise BadPage(page, "is not a meta page")
+    return Meta(free, main, last_page, transaction)
+
+
+def newest(metas: tuple[Meta, Meta]) -> Meta:
+    """Return the meta page that LMDB uses: the one with the later transaction."""
+    return metas[metas[0].transaction < metas[1].transaction]
+
+
+class Snapshot:
+    """The page trees of one snapshot. Every page is visited at most once."""
+
+    def __init__(self, data: bytes | mmap, meta: Meta) -> None:
+        self._data = data
+        self._meta = meta
+        self._page_bytes = meta.page_bytes
+        self._page_count = min(meta.last_page + 1, len(data) // meta.page_bytes)
+        self._is_used = bytearray(self._page_count)
+        self._is_used[:_META_PAGES] = b"\1" * _META_PAGES
+        self._free: set[int] = set()
+        self._counts = [0, 0, 0, 0]
+        self.tables = self._read_catalogue()
+        self._read_free()
+
+    def leaves(self, table: bytes) -> Iterator[Rows]:
+        """Yield the rows of a table, one list for each leaf page. Raises BadPage."""
+        tree = self.tables.get(table)
+        if tree is not None:
+            yield from self._leaves(tree)
+
+    def _read_catalogue(self) -> dict[bytes, Tree]:
+        tables = {}
+        for rows in self._leaves(self._meta.main, node_flags=_IS_TREE):
+            for name, value in rows:
+                if len(value) != _TREE.size:
+                    raise BadPage(self._meta.main.root, "has a damaged table record")
+                tree = Tree._make(_TREE.unpack(value))
+                if (tree.padding, tree.flags) != (0, 0):
+                    raise BadPage(self._meta.main.root, f"has a damaged record of table {name!r}")
+                tables[name] = tree
+        return tables
+
+    def _read_free(self) -> None:
+        """Read the list of free pages. No page may be free and in use."""
+        for rows in self._leaves(self._meta.free):
+            for key, value in rows:
+                if len(key) != _NUMBER.size or len(value) < _NUMBER.size:
+                    raise BadPage(self._meta.free.root, "has a damaged list of free pages")
+                count = _NUMBER.unpack_from(value)[0]
+                if len(value) < _NUMBER.size * (count + 1):
+                    raise BadPage(self._meta.free.root, "has a damaged list of free pages")
+                pages = struct.unpack_from(f"<{count}Q", value, _NUMBER.size)
+                for page in pages:
+                    if not _META_PAGES <= page <= self._meta.last_page or page in self._free:
+                        raise BadPage(page, "is in the list of free pages, but cannot be free")
+                    self._free.add(page)
+
+    def check_free(self) -> None:
+        """Check that no page is both free and in use. Call it after all tables were read."""
+        for page in self._free:
+            if page < self._page_count and self._is_used[page]:
+                raise BadPage(page, "is in use and in the list of free pages")
+
+    # ---- one tree --------------------------------------------------------------------------------
+
+    def _leaves(self, tree: Tree, node_flags: int = 0) -> Iterator[Rows]:
+        counts = self._counts = [0, 0, 0, 0]
+        if tree.root != _NO_ROOT:
+            yield from self._walk(tree.root, tree, tree.depth, None, None, node_flags)
+        elif tree.depth:
+            raise BadPage(tree.root, "is not a page")
+        expected = [tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries]
+        if counts != expected:
+            raise BadPage(tree.root, f"is the root of a tree with {counts}, not {expected}")
+
+    def _walk(
+        self,
+        page: int,
+        tree: Tree,
+        depth: int,
+        low: bytes | None,
+        high: bytes | None,
+        node_flags: int,
+    ) -> Iterator[Rows]:
+        nodes = self._nodes(page, is_leaf=depth == 1)
+        if depth == 1:
+            self._counts[1] += 1
+            self._counts[3] += len(nodes)
+            rows = self._rows(page, nodes, node_flags)
+            keys = [key for key, _ in rows]
+            self._check_order(page, tree, keys, low, high)
+            yield rows
+            return
+        self._counts[0] += 1
+        keys = [self._key(at, size) for at, _, _, size in nodes[1:]]
+        self._check_order(page, tree, keys, low, high)
+        bounds = [low, *keys, high]
+        for index, (_, child, _, _) in enumerate(nodes):
+            yield from self._walk(
+                child, tree, depth - 1, bounds[index], bounds[index + 1], node_flags
+            )
+
+    def _check_order(
+        self, page: int, tree: Tree, keys: list[bytes], low: bytes | None, high: bytes | None
+    ) -> None:
+        order = keys
+        if tree.flags & _INTEGER_KEYS:
+            order = [key[::-1] for key in keys]
+            low, high = low and low[::-1], high and high[::-1]
+        is_ordered = all(a < b for a, b in zip(order, order[1:], strict=False))
+        if not is_ordered or (
+            keys and ((low and order[0] < low) or (high is not None and order[-1] >= high))
+        ):
+            raise BadPage(page, "has keys that are out of order")
+
+    def _nodes(self, page: int, *, is_leaf: bool) -> list[tuple[int, int, int, int]]:
+        """Return position, size or page number, flags and key size of each node of a page."""
+        self._use(page, 1)
+        start = page * self._page_bytes
+        number, _, flags, lower, upper = _PAGE.unpack_from(self._data, start)
+        is_sound = (
+            number == page
+            and flags == (_IS_LEAF if is_leaf else _IS_BRANCH)
+            and _PAGE.size < lower <= upper <= self._page_bytes
+            and lower % 2 == 0
+        )
+        if not is_sound:
+            raise BadPage(page, "has a damaged header")
+        count = (lower - _PAGE.size) // 2
+        used = 0
+        nodes = []
+        for position in struct.unpack_from(f"<{count}H", self._data, start + _PAGE.size):
+            if position < upper or position + _NODE.size > self._page_bytes:
+                raise BadPage(page, "has a damaged node")
+            at = start + position
+            a, b, node_flags, key_size = _NODE.unpack_from(self._data, at)
+            size = a | b << 16
+            length = _NODE.size + key_size
+            if not is_leaf:
+                size |= node_flags << 32
+            else:
+                length += _NUMBER.size if node_flags & _IS_BIG else size
+            used += length + length % 2
+            if position + length > self._page_bytes:
+                raise BadPage(page, "has a damaged node")
+            nodes.append((at, size, node_flags, key_size))
+        if used != self._page_bytes - upper:
+            raise BadPage(page, "has nodes that overlap")
+        return nodes
+
+    def _rows(
+        self, page: int, nodes: list[tuple[int, int, int, int]], node_flags: int
+    ) -> Rows:
+        rows = []
+        data = self._data
+        for at, size, flags, key_size in nodes:
+            key_at = at + _NODE.size
+            value_at = key_at + key_size
+            if flags == node_flags:
+                value = data[value_at : value_at + size]
+            elif flags == _IS_BIG and not node_flags:
+                value = self._big(_NUMBER.unpack_from(data, value_at)[0], size)
+            else:
+                raise BadPage(page, "has a node with wrong flags")
+            rows.append((data[key_at:value_at], value))
+        return rows
+
+    def _key(self, at: int, size: int) -> bytes:
+        return self._data[at + _NODE.size : at + _NODE.size + size]
+
+    def _big(self, page: int, size: int) -> bytes:
+        """Return a value that has pages of its own."""
+        count = -(-(_PAGE.size + size) // self._page_bytes)
+        self._use(page, count)
+        self._counts[2] += count
+        start = page * self._page_bytes
+        number, _, flags, low, high = _PAGE.unpack_from(self._data, start)
+        if (number, flags, low | high << 16) != (page, _IS_OVERFLOW, count):
+            raise BadPage(page, "has a damaged header")
+        return self._data[start + _PAGE.size : start + _PAGE.size + size]
+
+    def _use(self, page: int, count: int) -> None:
+        """Mark pages as used. Raises BadPage if a page does not exist or is used already."""
+        if not _META_PAGES <= page <= self._page_count - count:
+            raise BadPage(page, "does not exist, but is referred to")
+        if any(self._is_used[page : page + count]):
+            raise BadPage(page, "is referred to twice")
+        self._is_used[page : page + count] = b"\1" * count
+
+
+def check_pages(path: str) -> None:
+    """Check the newest snapshot in a file. Raises BadPage or OSError."""
+    with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        snapshot = Snapshot(data, newest(read_metas(data)))
+        for table in snapshot.tables:
+            for _ in snapshot.leaves(table):
+                pass
+        snapshot.check_free()
