@@ -28,7 +28,7 @@ from semel.cli.output import (
     printable,
     size_text,
 )
-from semel.cli.read_only import DamagedStore, ReadOnlyDisk, check_readable, is_in_use, open_store
+from semel.cli.read_only import DamagedStore, ReadOnlyDisk, is_in_use, open_store
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import FORMAT_VERSION, IDENTITY_NAME, read_identity
 from semel.journal.segments import segment_lsn
@@ -336,7 +336,6 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
     is_shared = overview.is_in_use
     with ProgressLine(is_quiet=is_quiet) as steps:
         try:
-            check_readable(path, is_shared=is_shared)
             store = open_store(path, is_shared=is_shared)
         except CorruptData as error:
             # Report the error as a finding, and verify the journal without the checkpoint.

@@ -2,10 +2,6 @@
 
 import fcntl
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -13,7 +9,8 @@ import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import LOCK_NAME, RealFile
-from semel.journal.lmdb_store import LmdbReader, counted_bytes, fill_to_length
+from semel.journal.lmdb_pages import check_pages
+from semel.journal.lmdb_store import LmdbReader
 from semel.journal.store import TABLES
 from semel.model.errors import CorruptData
 
@@ -68,19 +65,6 @@ def _open(file: str, *, is_shared: bool) -> lmdb.Environment:
     )
 
 
-def _open_filled_copy(file: str) -> lmdb.Environment:
-    """Open a copy of a file that is shorter than LMDB expects. The copy is extended.
-
-    Without the extension, a read of a page beyond the end of the file would kill the process.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        copy = os.path.join(folder, FILE_NAME)
-        shutil.copyfile(file, copy)
-        env = _open(copy, is_shared=False)
-        fill_to_length(env, copy)
-        return env
-
-
 class ReadOnlyStore:
     """The checkpoint of a directory, opened for reading only.
 
@@ -92,10 +76,8 @@ class ReadOnlyStore:
     def __init__(self, path: str, *, is_shared: bool) -> None:
         file = os.path.join(path, FILE_NAME)
         with _as_corruption():
+            check_pages(file)
             self._env = _open(file, is_shared=is_shared)
-            if not is_shared and os.path.getsize(file) < counted_bytes(self._env):
-                self._env.close()
-                self._env = _open_filled_copy(file)
             self._tables = dict(self._open_tables())
 
     def _open_tables(self) -> Iterator[tuple[str, lmdb._Database]]:
@@ -151,33 +133,3 @@ def open_store(path: str, *, is_shared: bool) -> ReadOnlyStore | NoStore:
     if not os.path.exists(os.path.join(path, FILE_NAME)):
         return NoStore()
     return ReadOnlyStore(path, is_shared=is_shared)
-
-
-def check_readable(path: str, *, is_shared: bool) -> None:
-    """Read the whole checkpoint in a child process. Raises CorruptData if the child crashes.
-
-    A child process is used because LMDB can crash the process that reads a damaged page.
-    """
-    arguments = [sys.executable, "-m", "semel.cli.read_only", path, str(int(is_shared))]
-    probe = subprocess.run(  # noqa: S603 - our own interpreter and module
-        arguments, check=False, capture_output=True, timeout=3_600
-    )
-    if probe.returncode < 0:
-        raise CorruptData(
-            f"the process that read this file was killed by signal {-probe.returncode}",
-            file=FILE_NAME,
-        )
-
-
-def _read_everything(path: str, is_shared: str) -> None:
-    with open_store(path, is_shared=bool(int(is_shared))).read() as view:
-        for table in TABLES:
-            for _ in view.scan(table):
-                pass
-
-
-if __name__ == "__main__":
-    try:
-        _read_everything(*sys.argv[1:])
-    except CorruptData:
-        sys.exit(1)  # the verification reports the error in detail

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from semel.journal.segments import Segments
-from semel.journal.store import BadSeal, Store, seal, unseal
+from semel.journal.store import BadSeal, Store, reading, seal, unseal
 from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
 from semel.machine.rows import PlacedChunkRow
 from semel.model.errors import CorruptRead
@@ -193,11 +193,8 @@ class Index:
                 if offset >= block.first:
                     return block
                 block = block.older
-        with self._store.read() as view:
+        with reading(self._store) as view:
             row = view.last_before(_TABLE, block_key(stream, offset))
-        try:
             if row is None or split_key(row[0])[0] != stream:
                 return None
             return decode_block(*row)
-        except BadSeal as error:
-            raise CorruptRead(str(error), file="checkpoint", position=offset) from error

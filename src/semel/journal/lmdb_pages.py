@@ -6,10 +6,14 @@ before LMDB opens it: both meta pages, every page tree, the order of all keys, a
 pages. The rows have checksums of their own, which the caller checks.
 """
 
+import os
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
+
+from semel.model.errors import CorruptData
 
 _PAGE: Final = struct.Struct("<QHHHH")  # page number, padding, flags, lower, upper
 _NODE: Final = struct.Struct("<HHHH")  # size or page number (two numbers), flags, key size
@@ -201,7 +205,7 @@ class Snapshot:
         if tree.flags & _INTEGER_KEYS:
             order = [key[::-1] for key in keys]
             low, high = low and low[::-1], high and high[::-1]
-        is_ordered = all(a < b for a, b in zip(order, order[1:], strict=False))
+        is_ordered = all(a < b for a, b in pairwise(order))
         if not is_ordered or (
             keys and ((low and order[0] < low) or (high is not None and order[-1] >= high))
         ):
@@ -242,9 +246,7 @@ class Snapshot:
             raise BadPage(page, "has nodes that overlap")
         return nodes
 
-    def _rows(
-        self, page: int, nodes: list[tuple[int, int, int, int]], node_flags: int
-    ) -> Rows:
+    def _rows(self, page: int, nodes: list[tuple[int, int, int, int]], node_flags: int) -> Rows:
         rows = []
         data = self._data
         for at, size, flags, key_size in nodes:
@@ -283,10 +285,27 @@ class Snapshot:
 
 
 def check_pages(path: str) -> None:
-    """Check the newest snapshot in a file. Raises BadPage or OSError."""
-    with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        snapshot = Snapshot(data, newest(read_metas(data)))
-        for table in snapshot.tables:
-            for _ in snapshot.leaves(table):
-                pass
-        snapshot.check_free()
+    """Check every page of the newest snapshot. Raises CorruptData or OSError.
+
+    A server can be running on the file. It changes the pages of a snapshot only after it has
+    committed a newer one, so damage counts only if the newest snapshot is still the same.
+    """
+    with open(path, "rb") as file:
+        while True:
+            with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+                meta = None
+                try:
+                    meta = newest(read_metas(data))
+                    _check_snapshot(Snapshot(data, meta))
+                except BadPage as error:
+                    if meta is None or newest(read_metas(data)) == meta:
+                        raise CorruptData(str(error), file=os.path.basename(path)) from error
+                else:
+                    return
+
+
+def _check_snapshot(snapshot: Snapshot) -> None:
+    for table in snapshot.tables:
+        for _ in snapshot.leaves(table):
+            pass
+    snapshot.check_free()

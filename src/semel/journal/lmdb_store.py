@@ -8,7 +8,7 @@ from typing import Final, cast
 import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.lmdb_pages import BadPage, check_pages
+from semel.journal.lmdb_pages import check_pages
 from semel.journal.store import TABLES, StoreFull
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.limits import CHECKPOINT_BYTES_MAX, KIB
@@ -122,34 +122,15 @@ def as_store_errors(error: lmdb.Error) -> Exception:
     return DiskFailed(f"{FILE_NAME}: {error.args[0] if error.args else error}")
 
 
-def fill_to_length(env: lmdb.Environment, path: str) -> None:
-    """Extend the file with zeros to the length that LMDB expects.
-
-    Even an intact file can be shorter, because unused pages at its end can be missing. LMDB uses a
-    memory map, so a read of a missing page would crash the process. If a missing page had content,
-    LMDB reports the zeros as damage.
-    """
-    needed = counted_bytes(env)
-    if os.path.getsize(path) < needed <= CHECKPOINT_BYTES_MAX:
-        os.truncate(path, needed)
-
-
-def counted_bytes(env: lmdb.Environment) -> int:
-    """Return the length that the file should have according to LMDB's page count."""
-    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
-
-
 class LmdbStore:
     """The checkpoint's tables, stored in one LMDB file."""
 
     def __init__(self, path: str) -> None:
+        """Check the file and open it, or create it. Raises CorruptData or DiskFailed."""
         self._path = path
         try:
-            if os.path.exists(path) and os.path.getsize(path):
+            if os.path.exists(path):
                 check_pages(path)
-        except BadPage as error:
-            raise CorruptData(str(error), file=FILE_NAME) from error
-        try:
             self._env = lmdb.open(
                 path,
                 map_size=CHECKPOINT_BYTES_MAX,
@@ -158,12 +139,10 @@ class LmdbStore:
                 readahead=False,
                 meminit=True,
             )
-            fill_to_length(self._env, path)
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
-        except (lmdb.DiskError, OSError) as error:
+        except (lmdb.Error, OSError) as error:
+            # The pages are sound, so the operating system has refused something.
             raise DiskFailed(f"{FILE_NAME}: the file cannot be opened: {error}") from error
-        except lmdb.Error as error:
-            raise CorruptData(f"the file cannot be opened: {error}", file=FILE_NAME) from error
 
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:

@@ -6,13 +6,16 @@ LMDB (`lmdb_store.py`). `semel.testing` has a store for the simulator.
 
 import struct
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import takewhile
 from typing import Final, Protocol
 
+import msgspec
+
 from semel.machine.state import STATE_TABLES
 from semel.model.checksum import crc32c
+from semel.model.errors import CorruptData, CorruptRead
 
 # The tables that are loaded and checked completely at every start.
 LOADED: Final = (*STATE_TABLES, "segments")
@@ -118,6 +121,19 @@ def unseal(table: str, key: bytes, sealed: bytes) -> bytes:
     if _checksum(table, key, value) != seal_of(sealed):
         raise BadSeal(table, key)
     return value
+
+
+@contextmanager
+def reading(store: TableReader) -> Iterator[StoreReader]:
+    """Open a view for one read of a running engine.
+
+    If the read meets damage, it raises CorruptRead, and the engine continues.
+    """
+    try:
+        with store.read() as view:
+            yield view
+    except (BadSeal, CorruptData, struct.error, msgspec.DecodeError) as error:
+        raise CorruptRead(str(error), file="checkpoint", position=0) from error
 
 
 def read_row(reader: StoreReader, table: str, key: bytes) -> bytes | None:

@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Struct
 
 from semel.journal.store import (
-    BadSeal,
     Store,
     StoreReader,
     TableWriter,
     read_row,
+    reading,
     table_keys,
     unseal,
 )
@@ -27,7 +27,6 @@ from semel.machine.rows import NUMBER_KEY, PAIR_KEY, OutcomeRow
 from semel.machine.state import Dirty, Effects
 from semel.machine.streams import OFFSET_MAX
 from semel.model.commands import Owner, ProducerOwner, SinkOwner
-from semel.model.errors import CorruptRead
 from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
 
 _LENGTH: Final = struct.Struct(">H")
@@ -129,9 +128,9 @@ class TxnHistory:
             if row is not None:
                 return row
         key = outcome_key(txn_id, epoch)
-        with self._store.read() as view:
+        with reading(self._store) as view:
             sealed = view.get("outcomes", key)
-        return None if sealed is None else _checked(key, sealed)
+            return None if sealed is None else _decode_outcome(key, sealed)
 
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
         """Return the newest outcome with this transaction id that `is_kept` accepts, or None.
@@ -146,7 +145,7 @@ class TxnHistory:
         # In the store, the newest retained row has the highest epoch: a new transaction always gets
         # a higher epoch than all retained outcomes with its id.
         epoch = _EPOCH_MAX
-        with self._store.read() as view:
+        with reading(self._store) as view:
             while (stored := _stored_before(view, txn_id, epoch)) is not None:
                 if is_kept(stored):
                     return stored
@@ -164,7 +163,7 @@ class TxnHistory:
             if ranges:
                 at = bisect_right(ranges, offset, key=itemgetter(1))
                 candidates += ranges[at : at + 1]
-        with self._store.read() as view:
+        with reading(self._store) as view:
             candidates += _stored_range(view, stream, offset)
         return min(candidates, default=None)
 
@@ -193,14 +192,11 @@ def _stored_before(view: StoreReader, txn_id: str, epoch: int) -> OutcomeRow | N
     stored = view.last_before("outcomes", key)
     if stored is None or stored[0][:-_EPOCH_BYTES] != key[:-_EPOCH_BYTES]:
         return None
-    return _checked(*stored)
+    return _decode_outcome(*stored)
 
 
-def _checked(key: bytes, sealed: bytes) -> OutcomeRow:
-    try:
-        return _DECODE(unseal("outcomes", key, sealed))
-    except (BadSeal, msgspec.DecodeError) as error:
-        raise CorruptRead(str(error), file="checkpoint", position=0) from error
+def _decode_outcome(key: bytes, sealed: bytes) -> OutcomeRow:
+    return _DECODE(unseal("outcomes", key, sealed))
 
 
 def _stored_range(view: StoreReader, stream: int, offset: int) -> list[Range]:
@@ -215,13 +211,10 @@ def _stored_range(view: StoreReader, stream: int, offset: int) -> list[Range]:
 
 
 def _range_of(key: bytes, sealed: bytes, stream: int) -> Range | None:
-    try:
-        owner, first = PAIR_KEY.decode(key)
-        if owner != stream:
-            return None
-        return first, NUMBER_KEY.decode(unseal("aborted", key, sealed))
-    except (BadSeal, struct.error) as error:
-        raise CorruptRead(str(error), file="checkpoint", position=0) from error
+    owner, first = PAIR_KEY.decode(key)
+    if owner != stream:
+        return None
+    return first, NUMBER_KEY.decode(unseal("aborted", key, sealed))
 
 
 # ---- rows of the checkpoint ----------------------------------------------------------------------
