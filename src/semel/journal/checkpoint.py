@@ -274,6 +274,8 @@ def _check_empty(view: StoreReader) -> None:
 
 
 def _load_rows(view: StoreReader, state: State) -> None:
+    for key, sealed in view.scan("meta"):
+        unseal("meta", key, sealed)
     meta = read_meta(view, COUNTERS_KEY, MetaRow)
     if meta is None:
         raise BadSeal("meta", COUNTERS_KEY)
