@@ -20,6 +20,8 @@ NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # The error numbers that report too many open files.
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _IOV_MAX: Final = 1024
+# The error numbers with which file systems refuse to lock a directory.
+_CANNOT_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOTSUP})
 
 
 class File(Protocol):
@@ -60,7 +62,7 @@ class Disk(Files, Protocol):
         """
 
     def is_there(self) -> bool:
-        """Return True if the lock file still exists. If not, the directory was deleted."""
+        """Return True if the directory still contains the lock file that this process locked."""
 
     def create(self, name: str, size: int) -> File:
         """Create a file of `size` zero bytes. Its space is allocated, and its length is durable."""
@@ -133,24 +135,41 @@ class RealDisk:
         self._lock_fd = -1
 
     def lock(self) -> None:
+        """Lock the directory itself, and then the lock file.
+
+        The lock of the directory still holds if a user removes or replaces the lock file. Some
+        network file systems cannot lock a directory. There only the lock file is locked.
+        """
+        self._flock(self._dir_fd, ignored=_CANNOT_LOCK)
         try:
             fd = os.open(
                 LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._dir_fd
             )
         except OSError as error:
             raise DiskFailed(f"{self.path}: cannot open the lock file: {error.strerror}") from error
+        self._lock_fd = fd
+        self._flock(fd)
+
+    def _flock(self, fd: int, ignored: frozenset[int] = frozenset()) -> None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(fd)
-            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+            if error.errno in {errno.EAGAIN, errno.EACCES}:
+                message = f"{self.path}: another process owns this directory"
+                raise DirectoryLocked(message) from error
+            if error.errno not in ignored:
                 raise DiskFailed(f"{self.path}: cannot lock: {error.strerror}") from error
-            raise DirectoryLocked(f"{self.path}: another process owns this directory") from error
-        self._lock_fd = fd
 
     def is_there(self) -> bool:
-        """Return True if the lock file that this process opened still exists."""
-        return os.fstat(self._lock_fd).st_nlink > 0
+        """Return True if the lock file in the directory is the file that this process has locked.
+
+        The number of links is not enough: a copy made of hard links keeps the file alive.
+        """
+        try:
+            found = os.stat(LOCK_NAME, dir_fd=self._dir_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(self._lock_fd))
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self._dir_fd))
