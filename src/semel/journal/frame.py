@@ -36,7 +36,8 @@ ALIGN: Final = 8
 _START: Final = Layout("<4sI")
 _REST: Final = Layout("<BBHIIIQQQ")
 _SECTION: Final = Layout("<QQIIII")
-_CRC_FROM: Final = _START.size
+CHECKSUM_FROM: Final = _START.size
+_CRC_FROM: Final = CHECKSUM_FROM
 HEADER_BYTES: Final = _START.size + _REST.size
 SECTION_BYTES: Final = _SECTION.size
 _IS_JOINED: Final = 1
@@ -211,6 +212,24 @@ def peek_length(data: bytes, at: int) -> int | None:
         return None
     length: int = _REST.unpack_from(data, at + _CRC_FROM)[3]
     return length if length >= HEADER_BYTES and length % ALIGN == 0 else None
+
+
+def peek_claim(data: bytes, at: int, lsn: int) -> int | None:
+    """Return the frame length that the header at index `at` states.
+
+    Return None if the header is not valid, does not have the LSN `lsn`, or states a frame that is
+    longer than `data`. The checksum is not computed.
+    """
+    length = peek_length(data, at)
+    if length is None or length > len(data) - at:
+        return None
+    return length if _REST.unpack_from(data, at + _CRC_FROM)[6] == lsn else None
+
+
+def stored_checksum(data: bytes, at: int) -> int:
+    """Return the checksum in the header at index `at`. It covers the bytes after itself."""
+    checksum: int = _START.unpack_from(data, at)[1]
+    return checksum
 
 
 def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
