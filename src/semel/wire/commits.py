@@ -142,7 +142,7 @@ def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
 def _read_texts(raw: bytes) -> Batch | str:
     try:
         messages = [_to_bytes(message) for message in _messages.decode(raw)]
-    except (msgspec.DecodeError, binascii.Error, ValueError):
+    except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError):
         return _NO_TEXT
     count = len(messages)
     if not count:

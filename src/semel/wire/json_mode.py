@@ -28,6 +28,7 @@ JSON_DEPTH_MAX: Final = 64
 EMPTY_ARRAY: Final = "the array of messages is empty"
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON must not be nested deeper than {JSON_DEPTH_MAX} levels"
+_DOCUMENT_TOO_DEEP: Final = "the JSON is nested too deeply"
 # The length of the shortest JSON that is nested too deep. For arrays, it is one opening and one
 # closing bracket more than the allowed depth. For objects, it is longer, because every object
 # except the innermost also contains a name and a colon: `{"":`.
@@ -165,22 +166,26 @@ def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except RecursionError:
-        reason = "the JSON is nested too deeply"
+        reason = _DOCUMENT_TOO_DEEP
     except (msgspec.ValidationError, UnicodeDecodeError) as error:
         reason = str(error)
     except msgspec.DecodeError as error:
-        reason = str(error)
-        if _is_json_without_surrogates(body):
-            reason = "a string contains an escaped lone surrogate"
+        reason = _fault_without_surrogates(body) or str(error)
     raise bad_request("bad_body", f"the body is not valid for this request: {reason}")
 
 
-def _is_json_without_surrogates(body: bytes) -> bool:
+def _fault_without_surrogates(body: bytes) -> str | None:
+    """Return what is wrong with a body that the parser refused, if surrogates may be the cause.
+
+    Return None if the body is not JSON, even without its escaped surrogates.
+    """
     try:
-        msgspec.json.decode(_without_surrogates(body), type=Raw)
+        _value.decode(_without_surrogates(body))
+    except RecursionError:
+        return _DOCUMENT_TOO_DEEP
     except msgspec.DecodeError:
-        return False
-    return True
+        return None
+    return "a string contains an escaped lone surrogate"
 
 
 def read_offset(value: Offset, field: str) -> int:

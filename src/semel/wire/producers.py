@@ -1,8 +1,7 @@
 """Requests and responses of `/v1/producers`: register, claim, show, explain and forget."""
 
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from semel.model.commands import (
@@ -22,8 +21,8 @@ from semel.wire.headers import (
     read_number,
     read_range,
     read_text,
-    refuse_encoding,
 )
+from semel.wire.json_mode import read_document
 from semel.wire.paths import parse_query, read_choice, read_limit
 from semel.wire.problems import bad_request, parser
 from semel.wire.rendering import STATUS, Response, problem_of
@@ -36,8 +35,6 @@ from semel.wire.schema.producers import (
     RegisterRequest,
     Registration,
 )
-
-T = TypeVar("T")
 
 # The first epoch of a producer in the older dialect. In `/v1/producers` the first epoch is 0.
 FIRST_EPOCH_X: Final = 1
@@ -70,8 +67,7 @@ class ExplainQuery(Struct, frozen=True):
 @parser
 def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register:
     """Parse a request to register a producer. If the body is empty, the server chooses the id."""
-    expected = '{} or {"producer_id": "..."}'
-    producer_id = _read_body(headers, body or b"{}", RegisterRequest, expected).producer_id
+    producer_id = read_document(headers, body, RegisterRequest).producer_id
     if producer_id is not None:
         check_text(producer_id, "producer-id", PRODUCER_ID_BYTES_MAX)
     return Register(now_ms, producer_id)
@@ -80,20 +76,12 @@ def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register:
 @parser
 def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer:
     """Parse a claim: the stream, the producer, and the session that takes over the producer."""
-    claim = _read_body(headers, body, ClaimRequest, '{"stream", "producer_id", "session"}')
+    claim = read_document(headers, body, ClaimRequest)
     if claim.mode not in _MODES:
         raise bad_request("bad_body", "'mode' must be 'dense' or 'sparse'", field="mode")
     name = check_text(claim.producer_id, "producer-id", PRODUCER_ID_BYTES_MAX)
     session = check_text(claim.session, "producer-session", SESSION_BYTES_MAX)
     return ClaimProducer(claim.stream, now_ms, name, session, claim.mode)
-
-
-def _read_body(headers: Headers, body: bytes, kind: type[T], expected: str) -> T:
-    refuse_encoding(headers)
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise bad_request("bad_body", f"the body must have the form {expected}: {error}") from None
 
 
 @parser
