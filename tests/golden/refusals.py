@@ -232,6 +232,14 @@ def sequence_hole(ask: Sender) -> None:
 
 
 @script
+def sequence_expired(ask: Sender) -> None:
+    sparse: dict[str, Any] = {"producer_id": "gaps", "producer_mode": "sparse"}
+    for seq in (10, *range(100, 101 + 64)):
+        append(ask, "texts", b".", **sparse, producer_seq=seq)
+    append(ask, "texts", b".", **sparse, producer_seq=99)
+
+
+@script
 def batch_overlap(ask: Sender) -> None:
     sparse: dict[str, Any] = {"producer_id": "lines", "producer_mode": "sparse"}
     append(ask, "texts", b"8-10", **sparse, producer_seq="8-10")

@@ -465,6 +465,23 @@ def test_a_late_request_of_an_earlier_sparse_instance_makes_no_copy(orders: Stre
     assert values(orders) == ["one", "two", "three"]
 
 
+def test_a_sequence_below_the_window_fails_and_says_that_it_may_be_stored(orders: Stream) -> None:
+    """An epoch of its own: the producer does not know what another one stores after its start."""
+    late = orders.producer("p", mode="sparse", epoch=1)
+    with orders.producer("p", mode="sparse", epoch=1, max_batch_messages=1) as other:
+        for seq in (10, *range(100, 101 + RECEIPTS_DEFAULT)):
+            other.append(seq, seq=seq)
+    late.append("never stored", seq=99)
+    with pytest.raises(errors.SequenceExpired, match="not known whether") as caught:
+        late.flush()
+    error = caught.value
+    assert (error.applied, error.last_seq, error.expired_seq) == ("unknown", 164, 100)
+    assert "look for the messages in the stream" in error.advice
+    assert "never stored" not in values(orders)
+    with pytest.raises(errors.SequenceExpired):
+        late.append("more", seq=200)
+
+
 # rows: P09, X02
 @pytest.mark.parametrize("options", [{}, {"auto_claim": True}], ids=["session", "auto_claim"])
 def test_a_request_that_was_under_way_while_a_cursor_was_read_makes_no_copy(

@@ -70,6 +70,8 @@ FLOORS = {
     "SessionConflict": 20,
     "BatchOverlap": 300,
     "SequenceHole": 20,
+    "SequenceExpired": 100,
+    "confirmed repeats of sparse producers": 1_000,
     "RestartAmbiguous": 100,
     "PayloadMismatch": 100,
     "EpochMustStartAtZero": 50,

@@ -4,7 +4,8 @@ A test that cannot fail proves nothing. Every mutant returns a patch of the engi
 """
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -18,13 +19,13 @@ from semel.journal import checkpoint, frame, recovery
 from semel.journal.appender import Appender, SegmentPart
 from semel.journal.index import Index
 from semel.journal.writer import JournalWriter
-from semel.machine import checks
+from semel.machine import checks, producers
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
 from semel.machine.rows import ProducerRow
 from semel.machine.state import Effects, State, Stream
 from semel.machine.streams import OFFSET_MAX
 from semel.model import messages
-from tests.sim import world
+from tests.sim import reference_producers, world
 from tests.sim.mutants_txn import TXN_MUTANTS
 
 Mutant = Callable[[], Any]
@@ -83,6 +84,29 @@ def forget_receipts() -> Any:
     """Only the newest receipt is kept."""
     module = importlib.import_module("semel.machine.apply")
     return patch.object(module, "push_receipt", lambda ring, packed, limit: packed)
+
+
+@contextmanager
+def confirm_what_was_skipped() -> Iterator[None]:
+    """All that is below the receipts of a sparse producer is confirmed, also by the model."""
+    with (
+        patch.object(producers, "is_proven", lambda row, first_seq: True),
+        patch.object(reference_producers, "is_proven", lambda known, tag: True),
+    ):
+        yield
+
+
+def forget_a_run_in_the_checkpoint() -> Any:
+    """The checkpoint omits which sequences of a sparse producer were stored without a gap."""
+    real = checkpoint._put_rows
+
+    def put(tables: Any, dirty: Any) -> None:
+        for key, row in dirty.producers.items():
+            if row is not None:
+                dirty.producers[key] = replace(row, stored_from=-1)
+        real(tables, dirty)
+
+    return patch.object(checkpoint, "_put_rows", put)
 
 
 def answer_refusals_at_once() -> Any:
@@ -275,6 +299,8 @@ MUTANTS: tuple[Mutant, ...] = (
     read_past_the_watermark,
     forget_an_epoch,
     forget_receipts,
+    confirm_what_was_skipped,
+    forget_a_run_in_the_checkpoint,
     answer_refusals_at_once,
     cut_a_corrupt_middle,
     data_without_its_producer,

@@ -101,6 +101,7 @@ def _producer_view(state: State, row: ProducerRow) -> dict[str, object]:
         view["plain"] = row.last_seq
     else:
         view["forgotten"] = row.forgotten_seq
+        view["stored_from"] = row.stored_from
     return view
 
 

@@ -592,7 +592,9 @@ class Model:
 
     def _producer_view(self, producer: Producer) -> dict[str, object]:
         plain = producer._asdict()
-        del plain["forgotten" if producer.mode == DENSE else "plain"]  # a field of the other mode
+        other_mode = ("forgotten", "stored_from") if producer.mode == DENSE else ("plain",)
+        for name in (*other_mode, "accepted"):
+            del plain[name]
         is_open = any(txn.number == producer.txn for txn in self.txns.open.values())
         held = rules.held_of_txn(producer.txn_receipts, self.receipts)
         return plain | {"txn": producer.txn * is_open, "txn_receipts": held if is_open else ()}

@@ -24,11 +24,15 @@ class Producer(NamedTuple):
     """What a stream stores about a producer.
 
     A tombstone has no receipts; a dense one keeps that of sequence 0. `forgotten` is F in the
-    sparse rows: the last sequence of the newest dropped receipt. `past` is the last append before a
+    sparse rows: the last sequence of the newest dropped receipt. `stored_from` is S: all sequences
+    from it to F are stored (-1: there is no such run). `past` is the last append before a
     dense claim (its sequence and, if known, its next offset), until an append follows the claim.
 
     `last` is the last accepted sequence, `plain` the last one outside transactions at this epoch (P
     in the rules). `txn` is the latest inline transaction, `txn_receipts` all of its receipts.
+
+    `accepted` has the sequences and the number of messages of every sparse append. No rule uses it:
+    it is for `was_stored`, by which every confirmation is checked.
     """
 
     mode: str
@@ -45,6 +49,8 @@ class Producer(NamedTuple):
     plain: int = -1
     txn: int = 0
     txn_receipts: tuple[Receipt, ...] = ()
+    stored_from: int = -1
+    accepted: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def highest(self) -> int:
@@ -162,9 +168,16 @@ def repeat(
             return out.RestartAmbiguous(known.epoch, known.highest)  # dense 7, 8
     elif receipt is None and tag.last_seq > known.forgotten:
         return None
+    elif receipt is None and not is_proven(known, tag):
+        return out.SequenceExpired(known.last, known.forgotten)  # sparse 6
     if receipt is None:
         return out.Duplicate(None, None, is_closed, known.epoch, known.highest)  # dense 8, sparse 5
     return _repeated(known, tag, receipt, is_equal, is_closed)
+
+
+def is_proven(known: Producer, tag: ProducerTag) -> bool:
+    """Return whether a sparse append below F is within the run that ends at F."""
+    return known.stored_from != -1 and tag.first_seq >= known.stored_from
 
 
 def held_of_txn(receipts: tuple[Receipt, ...], receipts_max: int) -> tuple[Receipt, ...]:
@@ -260,7 +273,7 @@ def _sparse_sequence(known: Producer, a: int, b: int) -> Outcome | None:
     is_met = any(a <= r.last_seq and r.first_seq <= b for r in known.receipts)
     if is_met or a <= known.forgotten < b:
         return out.BatchOverlap(known.last)  # 4
-    return out.SequenceHole(known.last)  # 6
+    return out.SequenceHole(known.last)  # 7
 
 
 # ---- accepted ------------------------------------------------------------------------------------
@@ -285,20 +298,56 @@ def after(
         if known.session is not None and known.session != session:
             older = (*older, known.session)
         older = tuple(s for s in older if s != session)[-SESSIONS_REMEMBERED:]
-    kept, forgotten = known.receipts, known.forgotten
+    kept, accepted = known.receipts, known.accepted
+    forgotten, stored_from = known.forgotten, known.stored_from
     if is_raised and tag.mode == DENSE:
         kept = ()
     kept = (*kept, receipt)
     if tag.mode == DENSE:
         kept = _with_zero(kept, receipts_max)
-    elif len(kept) > receipts_max:
-        forgotten, kept = kept[-receipts_max - 1].last_seq, kept[-receipts_max:]
+    else:
+        accepted = (*accepted, (tag.first_seq, tag.last_seq, _count(receipt)))
+        forgotten, stored_from = _run_after(known, kept[:-receipts_max])
+        kept = kept[-receipts_max:]
     cursor = known.cursor if tag.cursor is None else tag.cursor
     last = tag.last_seq
     made = Producer(
         tag.mode, epoch, last, session, older, kept, cursor, now_ms, False, forgotten, plain=last
     )
+    made = made._replace(stored_from=stored_from, accepted=accepted)
     return made if is_raised else made._replace(txn=known.txn, txn_receipts=known.txn_receipts)
+
+
+def _count(receipt: Receipt) -> int:
+    return receipt.next_offset - receipt.first_offset
+
+
+def _run_after(known: Producer, dropped: tuple[Receipt, ...]) -> tuple[int, int]:
+    """Return F and S of a sparse producer after some receipts were dropped."""
+    forgotten, stored_from = known.forgotten, known.stored_from
+    for receipt in dropped:
+        width = receipt.last_seq - receipt.first_seq + 1
+        is_complete = width in (1, _count(receipt))
+        if not is_complete:
+            stored_from = -1
+        elif stored_from == -1 or receipt.first_seq > forgotten + 1:
+            stored_from = receipt.first_seq
+        forgotten = receipt.last_seq
+    return forgotten, stored_from
+
+
+def was_stored(known: Producer, tag: ProducerTag) -> bool:
+    """Return whether all sequences of a sparse append were stored before, in any appends.
+
+    An append of a range that has fewer messages than sequences only proves its own range.
+    """
+    missing = tag.first_seq
+    for first, last, count in known.accepted:
+        if (first, last) == (tag.first_seq, tag.last_seq):
+            return True
+        if first <= missing <= last and last - first + 1 in (1, count):
+            missing = last + 1
+    return missing > tag.last_seq
 
 
 def after_inline(
@@ -323,8 +372,10 @@ def _with_zero(kept: tuple[Receipt, ...], receipts_max: int) -> tuple[Receipt, .
 
 def tombstone(known: Producer) -> Producer:
     receipts = tuple(r for r in known.receipts if known.mode == DENSE and r.first_seq == 0)
-    forgotten = known.forgotten if known.mode == DENSE else known.last
+    dropped = () if known.mode == DENSE else known.receipts
+    forgotten, stored_from = _run_after(known, dropped)
     kept = known._replace(receipts=receipts, forgotten=forgotten, is_tombstone=True)
+    kept = kept._replace(stored_from=stored_from)
     last = known.plain if known.mode == DENSE else known.last
     return kept._replace(last=last, txn=0, txn_receipts=())
 

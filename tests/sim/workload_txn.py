@@ -387,7 +387,10 @@ class TxnWorkload:
     # ---- sequences that were skipped -------------------------------------------------------------
 
     def _fill_hole(self, model: Model, now_ms: int) -> EngineCommand:
-        """Send a sequence that a sparse producer has skipped; if there is none, skip some."""
+        """Send a sequence that a sparse producer has skipped; if there is none, skip some.
+
+        Sequences below the retained receipts are drawn too, whether they are stored or not.
+        """
         found = [
             (path, name, known)
             for path, stream in model.streams.items()
@@ -398,7 +401,7 @@ class TxnWorkload:
             return self._sparse(model, now_ms, self._path(model), "w0", 3, 0)
         path, name, known = self._rng.choice(found)
         stored = [seq for r in known.receipts for seq in range(r.first_seq, r.last_seq + 1)]
-        holes = set(range(known.forgotten + 1, known.last)) - set(stored)
+        holes = set(range(max(0, known.forgotten - 3), known.last)) - set(stored)
         seq = self._rng.choice(sorted(holes)) if holes else known.last + 3
         return self._sparse(model, now_ms, path, name, seq, known.epoch)
 

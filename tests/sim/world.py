@@ -22,15 +22,23 @@ from semel.journal.store import StoreFull
 from semel.journal.writer import JournalWriter
 from semel.machine import Decision, MachineLimits, State
 from semel.machine.events import StreamExpired
-from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED, EngineCommand, Expire
+from semel.model.commands import (
+    DENSE,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Append,
+    EngineCommand,
+    Expire,
+)
 from semel.model.errors import DiskFailed, SemelError
-from semel.model.outcomes import InvalidRequest, Outcome, Overloaded, Unreadable
+from semel.model.outcomes import Duplicate, InvalidRequest, Outcome, Overloaded, Unreadable
 from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualStore
 from tests.sim.demands import Violation, demand, demand_equal, is_same
 from tests.sim.faults import Injector, Swarm
 from tests.sim.oracle import demand_readable, demand_same_messages, read_all, state_view
 from tests.sim.oracle_txn import demand_outcomes, parts_view
 from tests.sim.reference import Model
+from tests.sim.reference_producers import was_stored
 from tests.sim.reference_txn import Bounds
 from tests.sim.tally import count
 from tests.sim.tap import Entry, TappedBroker
@@ -237,12 +245,23 @@ class World:
             is_same(decision.outcome, expected),
             f"{command}\n  engine: {decision.outcome}\n  model:  {expected}",
         )
+        if isinstance(decision.outcome, Duplicate) and isinstance(command, Append):
+            self._check_confirmed(command)
         if decision.event is not None:
             if isinstance(decision.event, StreamExpired):
                 self._check_expiry(command, decision.event)
             time_ms, lsn = self.broker.state.time_ms, self.broker.last_lsn
             event, sections = decision.event, decision.sections
             self.note(Entry(self.broker.end, command, event, sections, time_ms, lsn))
+
+    def _check_confirmed(self, command: Append) -> None:
+        """Check that a sparse append that is confirmed as a repeat was stored before."""
+        tag = command.producer
+        if tag is None or tag.mode == DENSE:
+            return
+        known = self.model.streams[command.path].producers[tag.id]
+        demand(was_stored(known, tag), f"confirmed, but never stored: {command}")
+        self.counts["confirmed repeats of sparse producers"] += 1
 
     def note(self, entry: Entry) -> None:
         """Record a frame that is not durable yet."""

@@ -179,6 +179,40 @@ def test_sparse_ranges_may_leave_holes_but_never_overlap(stream: Stream) -> None
     assert stream.text == "ab"
 
 
+# rows: X28, P12
+@pytest.mark.spec("machine: sparse 5 and 6")
+@pytest.mark.parametrize("seqs", ["5", "99", "11-98", "5-10"])
+def test_a_sequence_that_was_never_stored_is_never_confirmed(
+    server: Server, stream: Stream, seqs: str
+) -> None:
+    """Below the retained receipts the server cannot tell what was skipped: it says so."""
+    stream.create()
+    for seq in (10, *range(100, 106 + RECEIPTS_DEFAULT)):
+        assert sparse(stream, b".", f"{seq}").status == 200
+    answer = sparse(stream, b"x", seqs)
+    assert (answer.status, answer.code) == (409, "sequence_expired")
+    assert answer.json["applied"] == "unknown"
+    assert (answer.json["last_seq"], answer.json["expired_seq"]) == (169, 105)
+    query = f"stream={stream.path}&id=p&seq={seqs}&mode=sparse"
+    explained = server.ask("GET", f"/v1/producers/explain?{query}").json
+    assert (explained["outcome"], explained["status"]) == ("sequence_expired", 409)
+    assert "not known" in explained["reason"]
+    assert stream.text == "." * 71
+
+
+@pytest.mark.spec("machine: sparse 5")
+@pytest.mark.parametrize("seqs", ["0", "7", "3-5", "36"])
+def test_a_repeat_within_a_run_of_stored_sequences_is_confirmed(stream: Stream, seqs: str) -> None:
+    """Sequences 0 to 36 were stored without a gap, so the server knows about each of them."""
+    stream.create(b"", "application/json")
+    spans = ["0", "1-3", "4", *map(str, range(5, 37 + RECEIPTS_DEFAULT))]
+    for span in spans:
+        body = b"[1,2,3]" if "-" in span else b"1"
+        assert sparse(stream, body, span, content_type="application/json").status == 200
+    answer = sparse(stream, b"1", seqs, content_type="application/json")
+    assert (answer.status, answer.headers["producer-receipt"]) == (204, "expired")
+
+
 @pytest.mark.spec("machine: identity b")
 def test_a_producer_keeps_its_mode(stream: Stream) -> None:
     stream.create()

@@ -9,6 +9,7 @@ from semel.model.commands import DENSE, SPARSE, Append, Batch, Create, ForkReque
 from semel.model.limits import FORK_DEPTH_MAX, NUMBER_MAX
 from semel.model.outcomes import Outcome
 from tests.sim.reference import Model
+from tests.sim.reference_producers import was_stored
 from tests.unit.machine.builders import (
     DAY_MS,
     JSON,
@@ -690,11 +691,24 @@ def test_sparse_4_a_range_half_of_which_is_forgotten_overlaps(late: ProducerTag)
     assert unchanged(model, append(by=late)) == out.BatchOverlap(39)
 
 
-def test_sparse_5_what_is_forgotten_is_a_duplicate_without_offsets() -> None:
-    model = model_of(create(), *[append(by=sparse(n)) for n in (10, 20, 30)], receipts=2)
+def test_sparse_5_a_forgotten_run_is_a_duplicate_without_offsets() -> None:
+    model = model_of(create(), *[append(by=sparse(n)) for n in (9, 10, 20, 30)], receipts=2)
     assert unchanged(model, append(by=sparse(10))) == out.Duplicate(None, None, False, 1, 30)
-    assert unchanged(model, append(by=sparse(7, 9))) == out.Duplicate(None, None, False, 1, 30)
+    assert unchanged(model, append(by=sparse(9, 10))) == out.Duplicate(None, None, False, 1, 30)
+    assert unchanged(model, append(by=sparse(7, 9))) == out.SequenceExpired(30, 10)
     assert unchanged(model, append(by=sparse(11))) == out.SequenceHole(30)
+
+
+def test_sparse_6_before_a_gap_nothing_is_confirmed() -> None:
+    spans = [(1, 1), (4, 4), (5, 7), (8, 8), (20, 20), (30, 30)]
+    model = model_of(create(), *[append(by=sparse(a, b)) for a, b in spans], receipts=2)
+    known = model.streams["s"].producers["p"]
+    assert (known.forgotten, known.stored_from) == (8, 8)
+    for tag, is_stored in ((sparse(1), True), (sparse(2), False), (sparse(5, 7), True)):
+        assert unchanged(model, append(by=tag)) == out.SequenceExpired(30, 8)
+        assert was_stored(known, tag) == is_stored
+    assert not was_stored(known, sparse(6))
+    assert not was_stored(known, sparse(30, 31))
 
 
 def test_sparse_5_nothing_is_forgotten_while_every_receipt_is_held() -> None:
@@ -710,7 +724,7 @@ def test_sparse_5_what_is_forgotten_stays_so_across_epochs() -> None:
     assert unchanged(model, append(by=sparse(2))) == out.Duplicate(None, None, False, 4, 4)
 
 
-def test_sparse_6_a_skipped_sequence_is_never_confirmed() -> None:
+def test_sparse_7_a_skipped_sequence_is_never_confirmed() -> None:
     model = model_of(create(), append(by=sparse(10)), append(by=sparse(20)))
     assert unchanged(model, append(by=sparse(5))) == out.SequenceHole(20)
     assert unchanged(model, append(by=sparse(15))) == out.SequenceHole(20)
@@ -733,7 +747,8 @@ def test_a_sparse_tombstone_confirms_what_it_stored_without_offsets() -> None:
     model = model_of(create(), append(b"a", by=sparse(5)), ask.ExpireProducer("s", 0, "p", 0))
     confirmed = out.Duplicate(None, None, False, 1, 5)
     assert unchanged(model, append(b"a", by=sparse(5))) == confirmed
-    assert unchanged(model, append(b"a", by=sparse(4, epoch=9))) == confirmed
+    skipped = unchanged(model, append(b"a", by=sparse(4, epoch=9)))
+    assert skipped == out.SequenceExpired(5, 5)
     assert unchanged(model, append(b"a", by=sparse(5, 6))) == out.BatchOverlap(5)
     assert model.execute(append(b"b", by=sparse(8))) == out.Appended(1, 2, False, 2, 8)
     assert unchanged(model, append(b"a", by=sparse(5))) == out.Duplicate(None, None, False, 2, 8)

@@ -13,6 +13,7 @@
     │   ├── ProducerRefused      the sequence or epoch does not match the producer's state
     │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
     │   │   ├── SequenceGap      sequence `expected` must be stored before `received`
+    │   │   ├── SequenceExpired  it is not known whether the sequence was stored before
     │   │   ├── BatchOverlap     the batch overlaps stored sequences, which end at `last_seq`
     │   │   ├── ProducerExpired  the producer was idle too long; use an epoch above `current_epoch`
     │   │   ├── RestartAmbiguous
@@ -240,6 +241,16 @@ class SequenceGap(ProducerRefused):
 
     expected = Fact(int, "expected_seq")  # the first missing sequence
     received = Fact(int, "received_seq")  # the sequence that was sent
+
+
+class SequenceExpired(ProducerRefused):
+    """It is not known whether messages with this sequence were stored before.
+
+    The producer is in sparse mode and has skipped sequences. The server no longer knows which of
+    the sequences up to `expired_seq` are stored. It has stored nothing for this request.
+    """
+
+    expired_seq = Fact(int, "expired_seq")
 
 
 class BatchOverlap(ProducerRefused):

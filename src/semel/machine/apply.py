@@ -47,11 +47,11 @@ from semel.machine.positions import (
     apply_sink_forgotten,
 )
 from semel.machine.producers import (
+    drop_receipts,
     pack_receipt,
     push_receipt,
     receipts_of,
     retained_sessions,
-    unpack_receipt,
 )
 from semel.machine.rows import KeyRow, ProducerRow, TailRow
 from semel.machine.state import (
@@ -301,10 +301,8 @@ def _continue_producer(
             old.forgotten_seq,
         )
     ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
-    forgotten_seq = old.forgotten_seq
-    surplus = receipts_of(ring) + 1 - receipts_max
-    if stamp.mode != DENSE and surplus > 0:
-        forgotten_seq = unpack_receipt(ring, surplus - 1).last_seq
+    surplus = 0 if stamp.mode == DENSE else receipts_of(ring) + 1 - receipts_max
+    forgotten_seq, stored_from = drop_receipts(old, surplus)
     session = stamp.session
     if session is None and not is_raised:
         session = old.session
@@ -319,6 +317,7 @@ def _continue_producer(
         old.cursor if stamp.cursor is None else stamp.cursor,
         time_ms,
         forgotten_seq,
+        stored_from=stored_from,
     )
 
 
@@ -361,14 +360,17 @@ def _apply_expired(
     assert stream.producers is not None
     old = stream.producers[event.id]
     state.live_producers -= 1
+    dropped = 0 if old.mode == DENSE else receipts_of(old.receipts)
+    forgotten_seq, stored_from = drop_receipts(old, dropped)
     stream.producers[event.id] = state.dirty.producers[event.stream, event.id] = replace(
         old,
         receipts=b"",
-        forgotten_seq=-1 if old.mode == DENSE else old.last_seq,
+        forgotten_seq=forgotten_seq,
         is_expired=True,
         txn=0,
         txn_receipts=b"",
         latest_seq=-1,
+        stored_from=stored_from,
     )
 
 

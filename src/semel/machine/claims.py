@@ -156,6 +156,7 @@ def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -
         cursor=old.cursor,
         updated_ms=time_ms,
         forgotten_seq=old.forgotten_seq,
+        stored_from=old.stored_from,
     )
 
 

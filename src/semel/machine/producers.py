@@ -23,6 +23,7 @@ from semel.model.outcomes import (
     PayloadMismatch,
     ProducerStateExpired,
     RestartAmbiguous,
+    SequenceExpired,
     SequenceGap,
     SequenceHole,
     SessionConflict,
@@ -111,6 +112,23 @@ def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None
         if receipt.last_seq < first_seq:
             break
     return None
+
+
+def drop_receipts(row: ProducerRow, count: int) -> tuple[int, int]:
+    """Return `forgotten_seq` and `stored_from` without the oldest `count` receipts of a ring.
+
+    `row` is the row of a sparse producer. Its receipts are dropped by the caller.
+    """
+    forgotten_seq, stored_from = row.forgotten_seq, row.stored_from
+    for index in range(count):
+        receipt = unpack_receipt(row.receipts, index)
+        span = receipt.last_seq - receipt.first_seq
+        if span and receipt.next_offset - receipt.first_offset != span + 1:
+            stored_from = -1  # the append had a range, and left out some of its sequences
+        elif stored_from < 0 or receipt.first_seq != forgotten_seq + 1:
+            stored_from = receipt.first_seq
+        forgotten_seq = receipt.last_seq
+    return forgotten_seq, stored_from
 
 
 def push_after_first(ring: bytes, packed: bytes, limit: int) -> bytes:
@@ -401,6 +419,14 @@ def _sparse(
         return SequenceCheck(at_once=repeat_of(stream, tag, row, receipt, is_equal=is_equal))  # 2
     if receipt is not None or first <= forgotten < last:
         return SequenceCheck(later=BatchOverlap(row.last_seq))  # 4
-    if last <= forgotten:
+    if last > forgotten:
+        return SequenceCheck(later=SequenceHole(row.last_seq))  # 7
+    if is_proven(row, first):
         return SequenceCheck(at_once=repeat_of(stream, tag, row, None, is_equal=False))  # 5
-    return SequenceCheck(later=SequenceHole(row.last_seq))  # 6
+    # The append may be stored. So this outcome precedes those that say that it is not.
+    return SequenceCheck(at_once=SequenceExpired(row.last_seq, forgotten))  # 6
+
+
+def is_proven(row: ProducerRow, first_seq: int) -> bool:
+    """Return True if every sequence from `first_seq` to `row.forgotten_seq` is stored."""
+    return 0 <= row.stored_from <= first_seq

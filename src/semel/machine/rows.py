@@ -82,6 +82,9 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     txn: int = 0  # the latest inline transaction in which the producer wrote to this stream
     txn_receipts: bytes = b""  # the first receipt and the newest receipts of that transaction
     latest_seq: int = -1  # the last sequence inside or outside transactions; -1 if it is `last_seq`
+    # Sparse producers: every sequence from this one to `forgotten_seq` is stored. -1 if that is not
+    # known of any sequence, also in a row from a version without this field.
+    stored_from: int = -1
 
 
 class KeyRow(Row, frozen=True, gc=False, array_like=True):

@@ -327,6 +327,18 @@ class SequenceHole(Refusal, frozen=True, gc=False):
     last_seq: int
 
 
+class SequenceExpired(Refusal, frozen=True, gc=False):
+    """It is not known whether an append with this sequence was stored before. It is not stored now.
+
+    The producer is sparse. Its receipts up to the sequence `expired_seq` are no longer retained,
+    and it skipped sequences there, so stored and skipped sequences cannot be distinguished.
+    """
+
+    code = "sequence_expired"
+    last_seq: int
+    expired_seq: int
+
+
 class BatchOverlap(Refusal, frozen=True, gc=False):
     """The append's range of sequences overlaps a stored range but is not equal to it."""
 

@@ -78,7 +78,8 @@ class Entry(NamedTuple):
 
     `error` is the name of the error class that the client raises. If it is empty, the client
     chooses the class by the status. `advice`, `cli` and `spark` are advice for users of the client,
-    the command line and Spark. At most one entry for each error class has `advice`.
+    the command line and Spark. At most one entry for each error class has `advice`. `applied` is
+    that of the problem document.
     """
 
     code: str
@@ -90,3 +91,4 @@ class Entry(NamedTuple):
     advice: str = ""
     cli: str = ""
     spark: str = ""
+    applied: str = "no"

@@ -258,6 +258,26 @@ REFUSALS: Final = (
         error="ProducerRefused",
     ),
     Entry(
+        "sequence_expired",
+        409,
+        outcome="SequenceExpired",
+        message=(
+            "it is not known whether this sequence was stored before: the producer has skipped"
+            " sequences, and the receipts up to sequence {0.expired_seq} are no longer retained."
+            " Nothing was stored by this request"
+        ),
+        error="SequenceExpired",
+        advice=(
+            "look for the messages in the stream; if they are missing, send them with a sequence"
+            " above last_seq"
+        ),
+        cli=(
+            "look for the messages in the stream; if they are missing, send them with a sequence"
+            " above the last one"
+        ),
+        applied="unknown",
+    ),
+    Entry(
         "batch_overlap",
         409,
         outcome="BatchOverlap",

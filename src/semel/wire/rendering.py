@@ -191,7 +191,7 @@ def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
         headers.append(("Transaction-Epoch", str(outcome.current_epoch)))
     text = entry.message
     message = text.format(outcome) if isinstance(text, str) else text(outcome)
-    return Problem(entry.status, outcome.code, message, facts, headers)
+    return Problem(entry.status, outcome.code, message, facts, headers, entry.applied)
 
 
 def _facts_of(outcome: out.Outcome, entry: Entry) -> dict[str, object]:

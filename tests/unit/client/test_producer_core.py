@@ -13,12 +13,13 @@ from semel.client.errors import (
     ProducerFenced,
     ProducerRefused,
     ProtocolError,
+    SequenceExpired,
     SequenceGap,
     StreamClosed,
     StreamNotFound,
     Unavailable,
 )
-from semel.client.producer.batches import BatchAck, ProducerSettings
+from semel.client.producer.batches import BatchAck, FailedBatch, ProducerSettings
 from semel.client.producer.core import ProducerCore
 from semel.client.values import Extra
 from semel.model.limits import SEQUENCE_SPAN_MAX
@@ -687,6 +688,22 @@ def test_a_range_that_is_partly_stored_is_cut() -> None:
     whole.drain()
     assert server.log == [b"10", b"20", b"30"]
     assert [(ack.count, ack.duplicate) for ack in whole.acked] == [(2, True)]
+
+
+def test_a_sequence_that_may_be_stored_is_not_sent_again() -> None:
+    network = make(mode="sparse")
+    sparse(network, 5)
+    batch = network.core.next_to_send(0.0)
+    assert batch is not None
+    said = refusal(409, "sequence_expired", last_seq=169, expired_seq=105, applied="unknown")
+    network.core.on_response(batch, said.status, said.headers, said.body, 0.0)
+    error = network.core.failure
+    assert isinstance(error, SequenceExpired)
+    assert (error.applied, error.last_seq, error.expired_seq) == ("unknown", 169, 105)
+    assert network.core.next_to_send(1e9) is None
+    (failed,) = network.core.acks.take_events()
+    assert isinstance(failed, FailedBatch)
+    assert failed.applied == "unknown"
 
 
 def test_what_messages_carry_stays_with_them_when_a_range_is_cut() -> None:

@@ -1,10 +1,14 @@
 """Producers: the sparse table, row by row."""
 
+import struct
+
+import msgspec
 import pytest
 
 from semel.machine import MachineLimits
+from semel.machine.rows import ProducerRow
 from semel.model import outcomes as out
-from semel.model.commands import ProducerTag
+from semel.model.commands import Batch, ProducerTag
 from tests.unit.machine.builders import (
     Machine,
     append,
@@ -63,11 +67,58 @@ def test_4_a_range_half_of_which_is_forgotten_overlaps(late: ProducerTag) -> Non
 
 
 # rows: P12, P23, X10
-def test_5_what_is_forgotten_is_a_duplicate_without_offsets() -> None:
-    """The repeat is still acknowledged, but without offsets."""
-    sends = [append(by=sparse(n)) for n in (10, 20, 30)]
+@pytest.mark.parametrize("late", [sparse(10), sparse(12), sparse(10, 13), sparse(11, 12)])
+def test_5_a_forgotten_run_is_a_duplicate_without_offsets(late: ProducerTag) -> None:
+    """The repeat is still acknowledged, but without offsets, however it is divided."""
+    sends = [
+        append(by=sparse(10)),
+        append(Batch(b"123", 3, struct.pack("<3I", 1, 1, 1)), by=sparse(11, 13)),
+    ]
+    sends += [append(by=sparse(n)) for n in (20, 30)]
     machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
-    assert unchanged(machine, sends[0]) == out.Duplicate(None, None, False, 1, 30)
+    assert unchanged(machine, append(by=late)) == out.Duplicate(None, None, False, 1, 30)
+
+
+# rows: X28
+@pytest.mark.parametrize("late", [sparse(0), sparse(5), sparse(6), sparse(6, 8), sparse(5, 10)])
+def test_6_before_the_run_nothing_is_confirmed(late: ProducerTag) -> None:
+    """5 is stored and 6 is not, but that is no longer known."""
+    sends = [append(by=sparse(n)) for n in (5, 9, 10, 20, 30)]
+    machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
+    assert unchanged(machine, append(by=sparse(9, 10))) == out.Duplicate(None, None, False, 1, 30)
+    assert unchanged(machine, append(by=late)) == out.SequenceExpired(30, 10)
+
+
+@pytest.mark.parametrize("late", [sparse(10), sparse(12), sparse(10, 13)])
+def test_6_a_range_that_left_out_sequences_proves_none_of_them(late: ProducerTag) -> None:
+    sends = [append(by=sparse(9)), append(by=sparse(10, 13)), append(by=sparse(20))]
+    machine = machine_of(create(), *sends, append(by=sparse(30)), limits=TWO_RECEIPTS)
+    assert unchanged(machine, append(by=late)) == out.SequenceExpired(30, 13)
+    for n in (14, 40, 50):
+        machine.execute(append(by=sparse(n)))
+    assert unchanged(machine, append(by=late)) == out.SequenceExpired(50, 30)
+
+
+def test_6_an_unknown_repeat_is_not_refused_as_one_that_is_not_stored() -> None:
+    """The stream is closed. But the append may be stored, so the outcome must not deny it."""
+    sends = [append(by=sparse(n)) for n in (5, 10, 20, 30)]
+    machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
+    machine.execute(append(None, close=True))
+    assert unchanged(machine, append(by=sparse(5))) == out.SequenceExpired(30, 10)
+
+
+def test_6_a_row_of_an_earlier_version_proves_nothing_until_it_drops_more() -> None:
+    machine = machine_of(
+        create(), *[append(by=sparse(n)) for n in (1, 2, 3, 4)], limits=TWO_RECEIPTS
+    )
+    producers = machine.state.by_path["s"].producers
+    assert producers is not None
+    encoded = msgspec.msgpack.decode(msgspec.msgpack.encode(producers["p"]))
+    producers["p"] = msgspec.msgpack.decode(msgspec.msgpack.encode(encoded[:14]), type=ProducerRow)
+    assert unchanged(machine, append(by=sparse(2))) == out.SequenceExpired(4, 2)
+    machine.execute(append(by=sparse(5)))
+    assert unchanged(machine, append(by=sparse(2))) == out.SequenceExpired(5, 3)
+    assert unchanged(machine, append(by=sparse(3))) == out.Duplicate(None, None, False, 1, 5)
 
 
 def test_5_what_is_forgotten_stays_so_across_epochs() -> None:
@@ -77,7 +128,7 @@ def test_5_what_is_forgotten_stays_so_across_epochs() -> None:
 
 
 def test_5_nothing_stored_becomes_a_hole_when_fewer_receipts_are_kept() -> None:
-    sends = [append(by=sparse(n)) for n in (10, 20, 30)]
+    sends = [append(by=sparse(n)) for n in (19, 20, 30)]
     wide = machine_of(create(), *sends)
     narrow = Machine(TWO_RECEIPTS)
     narrow.state = reloaded(wide.state, TWO_RECEIPTS)
@@ -86,7 +137,7 @@ def test_5_nothing_stored_becomes_a_hole_when_fewer_receipts_are_kept() -> None:
 
 
 # rows: X28
-def test_6_a_skipped_sequence_is_never_confirmed() -> None:
+def test_7_a_skipped_sequence_is_never_confirmed() -> None:
     """A skipped sequence was not stored, so it is not acknowledged."""
     machine = machine_of(create(), append(by=sparse(10)), append(by=sparse(20)))
     assert unchanged(machine, append(by=sparse(5))) == out.SequenceHole(20)
@@ -112,7 +163,8 @@ def test_a_tombstone_confirms_what_it_stored_without_offsets() -> None:
     machine = machine_of(create(), append(b"a", by=sparse(5)), bury())
     confirmed = out.Duplicate(None, None, False, 1, 5)
     assert unchanged(machine, append(b"a", by=sparse(5))) == confirmed
-    assert unchanged(machine, append(b"a", by=sparse(4, epoch=9))) == confirmed
+    skipped = unchanged(machine, append(b"a", by=sparse(4, epoch=9)))
+    assert skipped == out.SequenceExpired(5, 5)
     assert unchanged(machine, append(b"a", by=sparse(5, 6))) == out.BatchOverlap(5)
     assert machine.execute(append(b"b", by=sparse(8))) == out.Appended(1, 2, False, 2, 8)
     assert unchanged(machine, append(b"a", by=sparse(5))) == out.Duplicate(None, None, False, 2, 8)

@@ -31,7 +31,8 @@ EXPECTED = {
         out.StillAlive, out.StreamClosed, out.ConfigConflict, out.ContentTypeConflict,
         out.StreamSeqConflict, out.ForkSourceGone, out.SessionUnknown, out.ProducerStateExpired,
         out.DedupOff,
-        out.EpochExhausted, out.SequenceGap, out.SequenceHole, out.BatchOverlap,
+        out.EpochExhausted, out.SequenceGap, out.SequenceHole, out.SequenceExpired,
+        out.BatchOverlap,
         out.RestartAmbiguous, txn.InvalidTxnState, txn.TxnTimedOut, txn.AlreadyAborted,
         txn.AlreadyCommitted, txn.ConcurrentTransactions, txn.PartitionNotInTxn,
         txn.StreamInTransaction, txn.OffsetUnstable, txn.BranchIncomplete, txn.BranchMissing,
@@ -82,7 +83,7 @@ def test_every_refusal_can_be_told(refusal: type[out.Outcome]) -> None:
         problem = problem_of(sample(refusal), is_x=is_x)
         assert (problem.status, problem.code) == (STATUS[refusal], refusal.code)
         assert problem.message
-        assert problem.applied == "no"
+        assert problem.applied == ("unknown" if refusal is out.SequenceExpired else "no")
         is_state = refusal is txn.InvalidTxnState  # it also names the required state
         assert len(problem.facts) == len(refusal.__struct_fields__) + is_state
         json.dumps(problem.facts)
