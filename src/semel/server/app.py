@@ -21,7 +21,7 @@ from semel.model.outcomes import Appended, Outcome
 from semel.server.admission import AdmittedRead, ReadAdmission, UnreadBudget, send_response
 from semel.server.event_stream import EventStream, FanoutGroups
 from semel.server.http import Request, Responder
-from semel.server.live import Live, LongPoll, blocker_of, facts_of
+from semel.server.live import Live, LongPoll, blocker_of, facts_of, refuse_other
 from semel.server.metrics import OutcomeCounts, render_metrics
 from semel.server.producers import ASSIGN_SUFFIX, ProducersResource
 from semel.server.resources import (
@@ -252,6 +252,7 @@ class App:
             EventStream(self._live, self._groups, path, read, responder).start()
 
     def _send_messages(self, read: ReadRequest, responder: Responder, outcome: Outcome) -> None:
+        outcome = refuse_other(outcome, read)
         if not isinstance(outcome, ReadDone):
             send_response(responder, responses.outcome_response(outcome))
             return

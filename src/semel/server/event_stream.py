@@ -16,7 +16,7 @@ from semel.model.limits import KIB
 from semel.model.outcomes import Outcome
 from semel.server.admission import AdmittedRead, send_response
 from semel.server.http import Responder, ResponseStream, SharedBytes
-from semel.server.live import Live, LiveRead, blocker_of, facts_of
+from semel.server.live import Live, LiveRead, blocker_of, facts_of, refuse_other
 from semel.wire import responses, sse
 from semel.wire.requests import ReadRequest
 from semel.wire.responses import Blocker
@@ -52,6 +52,7 @@ class EventStream(LiveRead):
         """Write the result of a read as an event. Then read again, wait at the tail, or end."""
         if self._is_over:
             return
+        outcome = refuse_other(outcome, self._request)
         if not isinstance(outcome, ReadDone):
             if self._begun is None:
                 self._end()

@@ -8,6 +8,7 @@ from semel.broker.engine import Engine, Waiting
 from semel.model.commands import READ_COMMITTED
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import NotFound, Outcome
+from semel.model.outcomes_txn import IncarnationConflict
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response
 from semel.server.http import Responder
 from semel.wire import requests, responses
@@ -82,6 +83,16 @@ def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
     )
 
 
+def refuse_other(outcome: Outcome, request: ReadRequest) -> Outcome:
+    """Return the outcome of a read, or a refusal if the request names another incarnation."""
+    if not isinstance(outcome, ReadDone) or request.incarnation is None:
+        return outcome
+    row = outcome.row
+    if request.incarnation == row.incarnation:
+        return outcome
+    return IncarnationConflict(row.path, row.incarnation)
+
+
 class LiveRead(ABC):
     """A long-poll or an event stream. It reads and waits for messages until the response ends."""
 
@@ -152,6 +163,7 @@ class LongPoll(LiveRead):
         """On messages, an error, or the end of a closed stream, respond. Otherwise wait."""
         if self._is_over:
             return
+        outcome = refuse_other(outcome, self._request)
         if not isinstance(outcome, ReadDone):
             self._send(responses.outcome_response(outcome))
         elif self._last is not None and outcome.row.number != self._last.row.number:

@@ -325,7 +325,8 @@ _ISOLATIONS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 class ReadRequest(Struct, frozen=True, gc=False):
     """A read that starts at `offset`, or at the tail if `is_now` is True.
 
-    If `offset` is None and `is_now` is False, the read starts at the head.
+    If `offset` is None and `is_now` is False, the read starts at the head. If `incarnation` is not
+    None, the read is refused unless the stream has this incarnation.
     """
 
     offset: int | None = None
@@ -336,12 +337,16 @@ class ReadRequest(Struct, frozen=True, gc=False):
     is_frames: bool = False
     accepts_gzip: bool = False
     if_none_match: str | None = None
+    incarnation: str | None = None
+
+
+_READ_PARAMETERS: Final = ("offset", "live", "cursor", "isolation", "incarnation")
 
 
 @parser
 def parse_get(query: str, headers: Headers) -> ReadRequest:
     """Parse a read request. Repeated headers are allowed, because all headers used are lists."""
-    parameters = parse_query(query, ("offset", "live", "cursor", "isolation")) if query else {}
+    parameters = parse_query(query, _READ_PARAMETERS) if query else {}
     offset, is_now = _read_offset(parameters.get("offset"))
     live = parameters.get("live", CATCH_UP)
     live = live if live in (LONG_POLL, SSE) else CATCH_UP
@@ -356,6 +361,7 @@ def parse_get(query: str, headers: Headers) -> ReadRequest:
         is_frames=accepts_type(headers, FRAMES),
         accepts_gzip=accepts_gzip(headers),
         if_none_match=headers.get("if-none-match"),
+        incarnation=parameters.get("incarnation"),
     )
 
 

@@ -37,7 +37,7 @@ Respond = Callable[Concatenate[K, P], Response]
 
 _NO_STORE: Final = ("Cache-Control", "no-store")
 _REVALIDATE: Final = ("Cache-Control", "no-cache")
-# A response can be cached, because messages before the tail do not change while the stream exists.
+# The messages before the tail do not change while the stream exists.
 _CACHE: Final = ("Cache-Control", "public, max-age=60, stale-while-revalidate=300")
 _VARY: Final = ("Vary", "Accept, Accept-Encoding")
 _CLOSED: Final = ("Stream-Closed", "true")
@@ -363,15 +363,17 @@ def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:
     """Return the Cache-Control header of a response to a read.
 
     - The read starts at the tail (`request.is_now`): a cache must not store the response.
-    - A long-poll: a cache can store the response. The reader's next request has a new offset, so
-      the cache does not answer that request with this response.
+    - The address does not name the incarnation: a cache must revalidate the response, because the
+      stream may have been deleted and created again. The ETag contains the incarnation.
+    - A long-poll: a cache can use the response. The reader's next request has a new offset, so the
+      cache does not answer that request with this response.
     - Otherwise, with `is_at_end`: the response ends at the last offset that can be read now. A
       cache must revalidate the response, because later messages will extend it.
-    - Otherwise, without `is_at_end`: a cache can store the response.
+    - Otherwise, without `is_at_end`: a cache can use the response.
     """
     if request.is_now:
         return _NO_STORE
-    if is_at_end and request.live != LONG_POLL:
+    if request.incarnation is None or (is_at_end and request.live != LONG_POLL):
         return _REVALIDATE
     return _CACHE
 

@@ -21,7 +21,7 @@ from semel.wire.rendering import (
     Response,
     compress,
 )
-from semel.wire.requests import LONG_POLL, ReadRequest
+from semel.wire.requests import CATCH_UP, LONG_POLL, ReadRequest
 from semel.wire.responses import (
     Blocker,
     StreamFacts,
@@ -261,9 +261,9 @@ def read(
     )
 
 
-def test_a_read_short_of_the_tail_may_be_cached() -> None:
+def test_a_read_short_of_the_tail_that_names_the_incarnation_may_be_cached() -> None:
     """Protocol 1.6, 1.10."""
-    response = read()
+    response = read(ReadRequest(incarnation="inc"))
     assert (response.status, response.body) == (200, b"abc")
     headers = headers_of(response)
     assert headers["Cache-Control"].startswith("public, max-age=60")
@@ -274,8 +274,16 @@ def test_a_read_short_of_the_tail_may_be_cached() -> None:
     assert not {"Stream-Up-To-Date", "Stream-Closed", "Stream-Cursor"} & set(headers)
 
 
+@pytest.mark.parametrize("live", [CATCH_UP, LONG_POLL])
+def test_a_read_that_names_no_incarnation_is_revalidated(live: str) -> None:
+    """The ETag has the incarnation, so a cache notices that the stream was created again."""
+    headers = headers_of(read(ReadRequest(0, live=live)))
+    assert headers["Cache-Control"] == "no-cache"
+    assert headers["ETag"].startswith('"inc:')
+
+
 def test_a_read_up_to_the_tail_says_so_and_is_not_kept() -> None:
-    headers = headers_of(read(next_offset=3))
+    headers = headers_of(read(ReadRequest(incarnation="inc"), next_offset=3))
     assert headers["Stream-Up-To-Date"] == "true"
     assert headers["Cache-Control"] == "no-cache"
 
@@ -305,7 +313,8 @@ def test_now_is_never_stored_and_has_no_etag() -> None:
 
 def test_a_long_poll_has_a_cursor_and_may_be_cached() -> None:
     """Protocol 1.7."""
-    headers = headers_of(read(ReadRequest(0, live=LONG_POLL), next_offset=3, cursor=99))
+    want = ReadRequest(0, live=LONG_POLL, incarnation="inc")
+    headers = headers_of(read(want, next_offset=3, cursor=99))
     assert headers["Stream-Cursor"] == "99"
     assert headers["Cache-Control"].startswith("public")
 
@@ -481,7 +490,8 @@ def test_a_reader_of_decided_messages_is_told_whom_it_waits_for() -> None:
 def test_whoever_reads_everything_or_is_on_its_way_is_not_blocked() -> None:
     anyhow = headers_of(read(ReadRequest(), BLOCKED))
     later = StreamFacts("inc", "text/plain", 9, stable=5, blocker=Blocker("t", 5))
-    on_its_way = headers_of(read(ReadRequest(isolation=READ_COMMITTED), later))
+    want = ReadRequest(isolation=READ_COMMITTED, incarnation="inc")
+    on_its_way = headers_of(read(want, later))
     unnamed = StreamFacts("inc", "text/plain", 3, stable=2)
     unknown = headers_of(read(ReadRequest(isolation=READ_COMMITTED), unnamed))
     for headers in (anyhow, on_its_way, unknown):
