@@ -9,7 +9,7 @@ import asyncio
 import select
 import socket
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, cast
@@ -129,7 +129,7 @@ async def _probe(process: Process, seconds: float) -> Latencies:
     return latencies
 
 
-async def _at_rate(seconds: float, per_second: int, send: "partial[Awaitable[None]]") -> None:
+async def _at_rate(seconds: float, per_second: int, send: Callable[[float], Awaitable[None]]) -> None:
     began = time.perf_counter()
     tasks = []
     for number in range(max(2, int(seconds * per_second))):
@@ -154,7 +154,9 @@ async def _events(reader: EventReader, sent: Sequence[float]) -> list[float]:
     """Return the time from each append until its event arrived. Waits for the last event."""
     until = time.perf_counter() + _WAIT_SECONDS
     arrived = reader.arrived or []
-    while _count(arrived) < len(sent) and time.perf_counter() < until and not reader.is_lost:
+    while _count(arrived) < len(sent) and not reader.is_lost:
+        if time.perf_counter() > until:
+            break
         await asyncio.sleep(0.01)
     times = [at for at, data in arrived for _ in range(data.count(_EVENT_BODY))]
     return [at - due for at, due in zip(times, sent, strict=False)]

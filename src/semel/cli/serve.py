@@ -27,10 +27,10 @@ from semel.model.limits import (
     RESERVE_BYTES_DEFAULT,
     SEGMENT_BYTES_DEFAULT,
 )
-from semel.server.admission import UnreadBudget
 from semel.server.app import App
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
+from semel.server.unread import UnreadBudget
 
 # ---- config file ---------------------------------------------------------------------------------
 # Settings can be in a TOML file. The command line and the environment override the file.
