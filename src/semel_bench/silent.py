@@ -129,7 +129,9 @@ async def _probe(process: Process, seconds: float) -> Latencies:
     return latencies
 
 
-async def _at_rate(seconds: float, per_second: int, send: Callable[[float], Awaitable[None]]) -> None:
+async def _at_rate(
+    seconds: float, per_second: int, send: Callable[[float], Awaitable[None]]
+) -> None:
     began = time.perf_counter()
     tasks = []
     for number in range(max(2, int(seconds * per_second))):

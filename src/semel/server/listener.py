@@ -161,7 +161,7 @@ class Listener:
         self._sweep_every(limits.sweep_seconds, registry)
 
     def replace_tls(self, ssl: SSLContext) -> None:
-        """Use `ssl` for later connections. The listener must have been started with TLS."""
+        """Use `ssl` for later connections, instead of the context that `start` gets."""
         self._acceptor.tls = ssl
 
     def _sweep_every(self, seconds: float, registry: ConnectionSet) -> None:
@@ -260,7 +260,7 @@ class Acceptor:
         self._registry = registry
         if tls is not None:
             # The TLS handshake has its own timeout. The other deadlines begin after the handshake.
-            self.tls, self._handshake_seconds = tls, handshake_seconds
+            self.tls, self._handshake_seconds = self.tls or tls, handshake_seconds
         for listening in self._sockets:
             listening.listen(_BACKLOG)
             self._watch(listening)
