@@ -246,7 +246,7 @@ async def measure_idle(harness: Harness) -> list[Figure]:
     target = harness.options.scaled(10_000)
     # The server uses at most 80 % of its allowed open files for connections. This process has the
     # same limit, and it needs some files for other purposes.
-    count = min(target, int(_raise_file_limit() * 0.8) - 200)
+    count = min(target, int(raise_file_limit() * 0.8) - 200)
     if count < target:
         harness.skipped.append(f"idle: limit on open files allows {count} readers, not {target}")
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -267,7 +267,7 @@ async def measure_idle(harness: Harness) -> list[Figure]:
     ]
 
 
-def _raise_file_limit() -> int:
+def raise_file_limit() -> int:
     """Increase the limit on open files as far as possible, and return the new limit.
 
     The limit applies to this process and to its child processes.

@@ -16,10 +16,10 @@ import pytest
 import uvloop
 
 from semel.broker.settings import Clock
-from semel.server.admission import UnreadBudget
 from semel.server.http import Handler, Request, Responder, Response, ResponseStream
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
+from semel.server.unread import UnreadBudget
 from semel.wire.rendering import CONSTANT_HEADERS, EXPOSED_HEADER
 
 ANSWER_SECONDS: Final = 20.0
@@ -84,8 +84,8 @@ class Server:
         self._thread.join()
         self.loop.close()
 
-    def connect(self, **options: int) -> "Client":
-        return Client(self.port, **options)
+    def connect(self, receive_buffer: int = 0, source: str = "") -> "Client":
+        return Client(self.port, receive_buffer, source)
 
     def still_serves(self) -> bool:
         with self.connect() as client:
@@ -148,8 +148,10 @@ class Answer(msgspec.Struct):
 class Client:
     """A connection to the server."""
 
-    def __init__(self, port: int, receive_buffer: int = 0) -> None:
+    def __init__(self, port: int, receive_buffer: int = 0, source: str = "") -> None:
         self.socket = socket.socket()
+        if source:
+            self.socket.bind((source, 0))
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(ANSWER_SECONDS)

@@ -7,6 +7,8 @@ import socket
 import ssl
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from semel.server.connection import ServerConnection
 from semel.server.http import Request, Responder, Response
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
-from tests.http.harness import ANSWER_SECONDS, Client, each_loop, echo, get, serving
+from semel.server.unread import UnreadBudget
+from tests.http.harness import ANSWER_SECONDS, Client, each_loop, echo, eventually, get, serving
 
 
 @each_loop
@@ -119,14 +122,20 @@ def tls(tmp_path: Path) -> ssl.SSLContext:
     return context
 
 
-def is_served_over_tls(port: int) -> bool:
+@contextmanager
+def over_tls(port: int) -> Iterator[ssl.SSLSocket]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with (
-        socket.create_connection(("127.0.0.1", port)) as plain,
+        socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as plain,
         context.wrap_socket(plain) as line,
     ):
+        yield line
+
+
+def is_served_over_tls(port: int) -> bool:
+    with over_tls(port) as line:
         line.sendall(get("/alive"))
         return line.recv(12) == b"HTTP/1.1 200"
 
@@ -139,6 +148,43 @@ def test_a_handshake_has_a_deadline(tls: ssl.SSLContext, loop: str, sent: bytes)
             client.send(sent)
             assert client.is_closed()
         assert is_served_over_tls(server.port)
+
+
+@each_loop
+def test_handshakes_count_as_connections_and_the_oldest_is_dropped_first(
+    tls: ssl.SSLContext, loop: str
+) -> None:
+    limits = HttpLimits(connections_max=40, header_seconds=1_000)  # of them 10 handshakes
+    unread = UnreadBudget(limits)
+    counts = unread.counts
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(limits=limits, tls=tls, loop=loop, unread=unread))
+        silent = [stack.enter_context(server.connect()) for _ in range(30)]
+        assert eventually(lambda: counts.handshakes_dropped == 20)
+        assert counts.handshakes == 10
+        for client in silent[:20]:
+            assert client.is_closed()
+        assert is_served_over_tls(server.port)
+        assert counts.handshakes_dropped == 21
+        assert eventually(lambda: counts.handshakes == 9)
+        assert is_served_over_tls(server.port)
+        assert counts.handshakes_dropped == 21
+    assert counts.handshakes == counts.connections == 0
+
+
+@each_loop
+def test_a_handshake_is_not_begun_if_connections_use_every_file(
+    tls: ssl.SSLContext, loop: str
+) -> None:
+    limits = HttpLimits(connections_max=1, header_seconds=1_000)
+    unread = UnreadBudget(limits)
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(limits=limits, tls=tls, loop=loop, unread=unread))
+        stack.enter_context(over_tls(server.port))
+        refused = stack.enter_context(over_tls(server.port))
+        assert refused.recv(12) == b"HTTP/1.1 503"
+        with pytest.raises(OSError, match=r"EOF|reset"):
+            is_served_over_tls(server.port)
 
 
 @each_loop

@@ -12,7 +12,6 @@ import pytest
 
 from semel.broker.settings import SystemClock
 from semel.model.errors import InvariantBroken
-from semel.server.admission import UnreadBudget
 from semel.server.connection import ServerConnection
 from semel.server.exchange import Exchange
 from semel.server.http import Request, Responder, Response
@@ -30,6 +29,7 @@ from semel.server.phases import (
     InputPhase,
     PhaseTable,
 )
+from semel.server.unread import UnreadBudget
 from tests.http.harness import get, post, put
 
 Phase = ConnectionPhase

@@ -11,11 +11,12 @@ import pytest
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.model.limits import KIB, MIB
-from semel.server.admission import UnreadBudget
+from semel.server.admission import AdmittedRead
 from semel.server.app import App
 from semel.server.event_stream import FanoutGroup
 from semel.server.http import Request, Responder
 from semel.server.limits_http import HttpLimits
+from semel.server.unread import UnreadBudget, address_of
 from tests.http.harness import Client, Server, eventually, get, post, serving
 
 APPEND_BYTES: Final = 64 * KIB
@@ -24,6 +25,7 @@ TEXT: Final = b"".join(b"%08d" % n for n in range(APPEND_BYTES // 8)) * APPENDS
 TYPED: Final = "Content-Type: text/plain"
 EVENTS: Final = get("/v1/stream/s?offset=-1&live=sse")
 PAGE: Final = get("/v1/stream/s?offset=-1")
+LONG: Final = b"long" * 4 * KIB  # an append that a short read does not read
 
 
 class Bed:
@@ -32,7 +34,7 @@ class Bed:
     def __init__(self, server: Server, unread: UnreadBudget) -> None:
         self.server = server
         self.unread = unread
-        self.reads = 0
+        self.reads = 0  # long reads
         self.app: App
 
     def connect(self) -> Client:
@@ -59,7 +61,7 @@ def a_bed(data: Path, limits: HttpLimits) -> Iterator[Bed]:
             read = engine.read
 
             def count(*arguments: object, **more: object) -> None:
-                bed.reads += 1
+                bed.reads += not more.get("is_short")
                 read(*arguments, **more)  # type: ignore[arg-type]
 
             engine.read = count  # type: ignore[method-assign]
@@ -89,7 +91,7 @@ def test_stuck_readers_hold_no_more_than_the_limit(tmp_path: Path) -> None:
     with a_bed(tmp_path, limits()) as bed, ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(bed.connect()).send(EVENTS)
-        assert eventually(lambda: bed.unread.waiting_bytes > 0 and bed.unread.is_full)
+        assert eventually(lambda: bed.unread.counts.reads_waiting > 0 and bed.unread.is_full)
         most = 0
         for _ in range(50):
             most = max(most, bed.server.call(lambda: bed.unread.bytes))
@@ -101,7 +103,7 @@ def test_others_are_served_while_readers_are_stuck(tmp_path: Path) -> None:
     with a_bed(tmp_path, limits(crowded_stall_seconds=0.2)) as bed, ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(bed.connect()).send(EVENTS)
-        assert eventually(lambda: bed.unread.waiting_bytes > 0 and bed.unread.is_full)
+        assert eventually(lambda: bed.unread.counts.reads_waiting > 0 and bed.unread.is_full)
         with bed.server.connect() as client:
             assert client.ask(get("/health")).status == 200
             assert client.ask(post(b"x", TYPED, path="/v1/stream/s")).status == 204
@@ -143,17 +145,18 @@ def test_slow_readers_get_everything_in_order(tmp_path: Path) -> None:
 
 def test_a_read_whose_client_has_gone_is_not_begun(tmp_path: Path) -> None:
     with a_bed(tmp_path, limits(crowded_stall_seconds=0.2)) as bed, ExitStack() as stack:
-        bed.unread.add(2 * MIB)
+        bed.unread.reserve(2 * MIB)
         before = bed.reads
-        for _ in range(5):
-            with bed.connect() as client:
-                client.send(PAGE)
-                assert eventually(lambda: bed.unread.waiting_bytes > 0)
+        gone = [bed.connect() for _ in range(5)]
         waiting = stack.enter_context(bed.server.connect())
-        waiting.send(PAGE)
-        assert eventually(lambda: bed.unread.waiting_bytes == 6 * MIB)
+        for client in (*gone, waiting):
+            client.send(PAGE)
+        assert eventually(lambda: bed.unread.counts.reads_waiting == 6)
+        for client in gone:
+            client.close()
         assert eventually(lambda: bed.count() == 1)
-        bed.server.call(lambda: bed.unread.remove(2 * MIB))
+        assert eventually(lambda: bed.unread.counts.reads_waiting == 1)  # the others are dropped
+        bed.server.call(lambda: bed.unread.release(2 * MIB))
         assert waiting.answer().body == TEXT[:MIB]
         assert bed.reads == before + 1
 
@@ -165,7 +168,7 @@ def test_what_was_read_counts_no_longer(tmp_path: Path, coding: str) -> None:
             asked = get("/v1/stream/s?offset=-1", f"Accept-Encoding: {coding}")
             assert client.ask(asked).headers.get("content-encoding", "identity") == coding
         assert eventually(lambda: bed.unread.bytes == bed.unread.reserved_bytes == 0)
-    assert bed.unread.waiting_bytes == 0
+    assert bed.unread.counts.reads_waiting == 0
 
 
 def test_a_cut_connection_counts_no_longer(tmp_path: Path) -> None:
@@ -218,17 +221,17 @@ def test_stuck_members_of_a_group_hold_one_event_each(tmp_path: Path) -> None:
 def test_a_group_reads_only_when_it_is_admitted(tmp_path: Path) -> None:
     with a_bed(tmp_path, limits()) as bed, bed.server.connect() as client:
         reader = at_tail(bed, client)
-        bed.server.call(lambda: bed.unread.add(2 * MIB))
+        bed.server.call(lambda: bed.unread.reserve(2 * MIB))
         before = bed.reads
         with bed.server.connect() as other:
-            for text in (b"one", b"two"):
+            for text in (LONG, b"two"):
                 assert other.ask(post(text, TYPED, path="/v1/stream/s")).status == 204
-        assert eventually(lambda: bed.unread.waiting_bytes == MIB)
+        assert eventually(lambda: bed.unread.counts.reads_waiting == 1)
         assert bed.reads == before
-        bed.server.call(lambda: bed.unread.remove(2 * MIB))
-        assert b"data:onetwo" in reader.chunk()
+        bed.server.call(lambda: bed.unread.release(2 * MIB))
+        assert b"data:" + LONG + b"two" in reader.chunk()
         assert bed.reads == before + 1
-        assert bed.unread.waiting_bytes == 0
+        assert bed.unread.counts.reads_waiting == 0
 
 
 def test_who_joins_a_group_while_it_waits_for_admission_gets_each_message_once(
@@ -238,19 +241,19 @@ def test_who_joins_a_group_while_it_waits_for_admission_gets_each_message_once(
         clients = [stack.enter_context(bed.server.connect()) for _ in range(2)]
         first = at_tail(bed, clients[0])
         group: FanoutGroup = next(iter(bed.app._groups.values()))
-        bed.server.call(lambda: bed.unread.add(2 * MIB))
+        bed.server.call(lambda: bed.unread.reserve(2 * MIB))
         with bed.server.connect() as other:
-            assert other.ask(post(b"one", TYPED, path="/v1/stream/s")).status == 204
-        assert eventually(lambda: bed.unread.waiting_bytes == MIB)
+            assert other.ask(post(LONG, TYPED, path="/v1/stream/s")).status == 204
+        assert eventually(lambda: bed.unread.counts.reads_waiting == 1)
         member = next(iter(group._members))
         bed.server.call(lambda: group.join(member))  # as a member that is at the old tail
-        bed.server.call(lambda: bed.unread.remove(2 * MIB))
-        assert b"data:one" in first.chunk()
+        bed.server.call(lambda: bed.unread.release(2 * MIB))
+        assert b"data:" + LONG in first.chunk()
         with bed.server.connect() as other:
             assert other.ask(post(b"two", TYPED, path="/v1/stream/s")).status == 204
         event = first.chunk()
         assert b"data:two" in event
-        assert b"one" not in event
+        assert LONG not in event
 
 
 # ---- which connections are cut -------------------------------------------------------------------
@@ -259,28 +262,93 @@ def test_who_joins_a_group_while_it_waits_for_admission_gets_each_message_once(
 class Stuck:
     """A connection that holds a part of the unread bytes."""
 
-    def __init__(self, size: int, since: float) -> None:
-        self.unread_bytes = size
-        self.unread_since = since
+    def __init__(self, unread: UnreadBudget, address: str, size: int, *, is_short: bool) -> None:
+        self.account = unread.open(address)
+        self.account.is_short = is_short
+        self.account.add(size)
         self.is_cut = False
 
-    def abort(self) -> None:
+    def is_stuck(self, now: float) -> bool:
+        return now > self.account.bytes  # the larger ones began later
+
+    def reset(self) -> None:
         self.is_cut = True
+        self.account.clear()
+
+
+def a_budget() -> UnreadBudget:
+    return UnreadBudget(HttpLimits(unread_bytes_max=800, unread_bytes_per_address_max=300))
+
+
+def test_all_that_are_stuck_are_closed_while_reads_wait_for_memory() -> None:
+    unread = a_budget()
+    stuck = [Stuck(unread, f"10.0.0.{n}", 100, is_short=False) for n in range(6)]
+    reading = Stuck(unread, "10.0.0.9", 200, is_short=False)
+    short = Stuck(unread, "10.0.0.0", 90, is_short=True)
+    assert unread.is_full
+    unread.close_stuck([*stuck, reading, short], now=150.0)
+    assert not any(holder.is_cut for holder in stuck)  # nobody waits for the memory
+    unread.counts.reads_waiting = 1
+    unread.close_stuck([*stuck, reading, short], now=150.0)
+    assert all(holder.is_cut for holder in stuck)
+    assert not reading.is_cut
+    assert not short.is_cut  # it uses other memory
+    assert unread.counts.stalled_closed == len(stuck)
+
+
+def test_for_an_address_that_is_full_only_its_own_connections_are_closed() -> None:
+    unread = a_budget()
+    stuck = [Stuck(unread, "10.0.0.1", 100, is_short=False) for _ in range(3)]
+    other = Stuck(unread, "10.0.0.2", 100, is_short=False)
+    assert stuck[0].account.use.is_full
+    assert not unread.is_full
+    assert not other.account.use.is_full
+    unread.counts.reads_waiting = 1
+    unread.close_stuck([*stuck, other], now=150.0)
+    assert not any(holder.is_cut for holder in stuck)  # the read that waits is of another address
+    stuck[0].account.use.waiting.append(
+        AdmittedRead("s", None, lambda _: None, FanoutGroup.__new__(FanoutGroup))
+    )
+    unread.close_stuck([*stuck, other], now=150.0)
+    assert [holder.is_cut for holder in stuck] == [True] * 3
+    assert not other.is_cut
+
+
+def test_stuck_short_responses_are_closed_if_they_use_up_their_part() -> None:
+    unread = a_budget()
+    short = Stuck(unread, "10.0.0.1", 100, is_short=True)
+    assert unread.is_full_for_short
+    assert not unread.is_full
+    assert not short.account.use.is_full
+    unread.counts.reads_waiting = 1
+    unread.close_stuck([short], now=150.0)
+    assert short.is_cut
+    assert unread.short_bytes == unread.bytes == 0
+
+
+def test_a_long_response_after_a_short_one_makes_all_of_it_long() -> None:
+    unread = a_budget()
+    account = unread.open("10.0.0.1")
+    account.is_short = True
+    account.add(10)
+    account.is_short = False
+    account.add(20)
+    assert (unread.short_bytes, unread.bytes, account.use.bytes) == (0, 30, 30)
+    unread.close(account)
+    assert (unread.bytes, account.use.bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "cut"),
+    ("peer", "address"),
     [
-        (0, [False, False, False]),
-        (1, [False, False, True]),
-        (301, [True, False, True]),
-        (10_000, [True, False, True]),
+        (("192.0.2.1", 4711), "192.0.2.1"),
+        (("2001:db8:1:2:3:4:5:6", 4711, 0, 0), "2001:0db8:0001:0002::/64"),
+        (("fe80::1%eth0", 4711, 0, 2), "fe80:0000:0000:0000::/64"),
+        (("::1", 4711, 0, 0), "0000:0000:0000:0000::/64"),
+        (None, ""),
+        ((), ""),
+        ("/run/socket", ""),
     ],
 )
-def test_the_longest_stuck_goes_first_and_no_more_than_needed(wanted: int, cut: list[bool]) -> None:
-    unread = UnreadBudget(HttpLimits(unread_bytes_max=1_000, crowded_stall_seconds=2))
-    holders = [Stuck(300, 5.0), Stuck(400, 9.0), Stuck(300, 1.0)]
-    unread.add(1_000)
-    unread.waiting_bytes = wanted
-    unread.close_stalled(holders, 10.0)
-    assert [holder.is_cut for holder in holders] == cut
+def test_an_ipv6_network_counts_as_one_address(peer: object, address: str) -> None:
+    assert address_of(peer) == address

@@ -215,6 +215,24 @@ def test_sigint_exits_0_too(runs: Runs) -> None:
     assert server.wait() == 0
 
 
+@pytest.mark.spec("design 7.1")
+def test_sighup_does_not_end_the_server_and_sigterm_still_makes_a_checkpoint(runs: Runs) -> None:
+    server = runs.start()
+    stream = server.stream("a")
+    stream.create(b"a")
+    for _ in range(3):
+        server.signal(signal.SIGHUP)
+        assert stream.post(b"b").status == 204
+    assert stream.text == "abbb"
+    assert server.process.poll() is None
+    assert "SIGHUP is ignored; send SIGTERM to stop the server" in server.stderr
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    after = runs.start()
+    assert after.stream("a").text == "abbb"
+    assert "semel_replayed_bytes 0\n" in after.ask("GET", "/metrics").body.decode()
+
+
 # ---- start ---------------------------------------------------------------------------------------
 
 

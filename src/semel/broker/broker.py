@@ -425,16 +425,18 @@ class Broker:
         reply: Reply,
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
+        is_short: bool = False,
     ) -> None:
         """Reply with a stream's durable messages, starting at `offset`, or with a refusal.
 
-        The offset None means the head, and TAIL means the tail. If the stream has a TTL, a read at
-        a valid offset restarts the TTL.
+        The offset None means the head, and TAIL means the tail. A read at a valid offset restarts
+        the stream's TTL, if it has one. For `is_short`, see `BrokerReader.read`.
         """
         view = self._find_view(path, now_ms, reply)
         if view is not None:
-            is_committed = isolation == READ_COMMITTED
-            outcome = self.reader.read(view, offset, bytes_max, is_committed=is_committed)
+            outcome = self.reader.read(
+                view, offset, bytes_max, is_committed=isolation == READ_COMMITTED, is_short=is_short
+            )
             if can_expire(view.row) and not isinstance(outcome, OffsetBeyondTail | OffsetTrimmed):
                 self._expiry.touch(view.row.number, now_ms)
             reply(outcome)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from semel.journal.frame import Record
 from semel.journal.index import Index
-from semel.journal.segments import Segments
+from semel.journal.segments import FrameTooLong, Segments
 from semel.journal.txn_history import TxnHistory
 from semel.machine.events import (
     SECTION_CONTROL,
@@ -242,6 +242,10 @@ class ReadDone(Outcome, frozen=True):
     slices: list[Slice]
 
 
+class ReadTooLong(Outcome, frozen=True):
+    """The result of a short read if the first append is not short. Nothing was read."""
+
+
 class BrokerReader:
     """Reads the messages of durable streams from the journal."""
 
@@ -254,11 +258,19 @@ class BrokerReader:
         self._segments = segments
 
     def read(
-        self, view: StreamView, offset: int | None, bytes_max: int, *, is_committed: bool
+        self,
+        view: StreamView,
+        offset: int | None,
+        bytes_max: int,
+        *,
+        is_committed: bool,
+        is_short: bool = False,
     ) -> Outcome:
         """Read a stream, starting at `offset`. Return a ReadDone or a refusal.
 
-        The offset None means the head of the stream, and the offset TAIL means its tail.
+        The offset None means the head of the stream, and the offset TAIL means its tail. If
+        `is_short`, no frame with more than `bytes_max` bytes is read: the read ends before it, or
+        returns ReadTooLong if it is the first frame.
         """
         tail = view.durable_tail
         if offset is None:
@@ -273,31 +285,51 @@ class BrokerReader:
         end = max(offset, tail_of_view(tail, is_committed))
         try:
             slices, next_offset = self.read_on(
-                view, offset, end, bytes_max, is_committed=is_committed
+                view, offset, end, bytes_max, is_committed=is_committed, is_short=is_short
             )
         except ReadFailed as error:
             return unreadable(error)
+        except FrameTooLong:
+            return ReadTooLong()
         return ReadDone(view.row, tail, next_offset, slices)
 
     def read_on(
-        self, view: StreamView, offset: int, end: int, bytes_max: int, *, is_committed: bool = False
+        self,
+        view: StreamView,
+        offset: int,
+        end: int,
+        bytes_max: int,
+        *,
+        is_committed: bool = False,
+        is_short: bool = False,
     ) -> tuple[list[Slice], int]:
         """Return the messages from `offset` up to `end`, and the offset at which to continue.
 
         The read stops once it has `bytes_max` bytes or more, or READ_FRAMES_MAX frames. It skips
-        control records and, if `is_committed`, aborted messages. Raises ReadFailed.
+        control records and, if `is_committed`, aborted messages. If `is_short`, it stops before a
+        frame with more than `bytes_max` bytes. Raises ReadFailed, and FrameTooLong if `is_short`
+        and the first frame is too long.
         """
         slices: list[Slice] = []
         size = frames = 0
-        for number, start, stop in self._pieces(view, offset, end):
-            for first, last in self._visible(number, start, stop, is_committed=is_committed):
-                for piece in self._read_own(number, first, last):
-                    frames += 1
-                    if isinstance(piece, Slice):
-                        slices.append(piece)
-                        size += len(piece.payload) + len(piece.extras)
-                    if size >= bytes_max or frames >= READ_FRAMES_MAX:
-                        return slices, piece if isinstance(piece, int) else piece.next_offset
+        reached = offset
+        frame_bytes_max = bytes_max if is_short else None
+        try:
+            for number, start, stop in self._pieces(view, offset, end):
+                for first, last in self._visible(number, start, stop, is_committed=is_committed):
+                    reached = first
+                    for piece in self._read_own(number, first, last, frame_bytes_max):
+                        frames += 1
+                        if isinstance(piece, Slice):
+                            slices.append(piece)
+                            size += len(piece.payload) + len(piece.extras)
+                        reached = piece if isinstance(piece, int) else piece.next_offset
+                        if size >= bytes_max or frames >= READ_FRAMES_MAX:
+                            return slices, reached
+        except FrameTooLong:
+            if reached == offset:
+                raise
+            return slices, reached
         return slices, end
 
     def _visible(
@@ -336,13 +368,16 @@ class BrokerReader:
                 row = self._view.by_number[row.fork.source].row
         return pieces[::-1]
 
-    def _read_own(self, number: int, offset: int, end: int) -> Iterator[Slice | int]:
+    def _read_own(
+        self, number: int, offset: int, end: int, frame_bytes_max: int | None
+    ) -> Iterator[Slice | int]:
         """Yield the slices that are stored in the stream `number` itself, not in its fork source.
 
-        For a control record, yield the offset after it instead of a slice. Raises ReadFailed.
+        For a control record, yield the offset after it instead of a slice. Raises ReadFailed, and
+        FrameTooLong if a frame has more than `frame_bytes_max` bytes.
         """
         for lsn, base in self._index.frames(number, offset, end):
-            frame = self._segments.read_frame(lsn)
+            frame = self._segments.read_frame(lsn, frame_bytes_max)
             for section in frame.sections:
                 if offset >= end:
                     return

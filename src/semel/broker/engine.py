@@ -187,27 +187,27 @@ class Engine:
         *,
         bytes_max: int = READ_BYTES_DEFAULT,
         isolation: str = READ_UNCOMMITTED,
+        is_short: bool = False,
     ) -> None:
-        """Read a stream's durable messages, starting at `offset`. Raises EngineStopped.
+        """Read a stream's durable messages. See `Broker.read`. Raises EngineStopped.
 
-        The offset None means the head, and TAIL means the tail. The reply is a ReadDone or a
-        refusal, and comes immediately or on a later turn of the loop (see `ReadTurns`).
+        The reply is a ReadDone, a ReadTooLong or a refusal. It comes immediately or on a later turn
+        of the loop (see `ReadTurns`).
         """
         self._check_running()
 
         def read() -> None:
-            broker_read = partial(
-                self.broker.read,
+            self.broker.read(
                 path,
                 offset,
                 now_ms=self.clock.now_ms(),
                 reply=reply,
                 bytes_max=bytes_max,
                 isolation=isolation,
+                is_short=is_short,
             )
-            self._do(broker_read)
 
-        self._read_turns.begin(read)
+        self._read_turns.begin(partial(self._do, read), is_short=is_short)
 
     def outcome(self, txn_id: str, epoch: int | None, reply: OutcomeReply) -> None:
         """Reply with the outcome of a transaction. See `Broker.outcome`."""

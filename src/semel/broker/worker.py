@@ -59,34 +59,41 @@ _READING_SECONDS_MAX: Final = 0.005
 
 
 class ReadTurns:
-    """A queue that runs reads in order, for a limited time per turn of the loop.
+    """Two queues that run reads in order, for a limited time per turn of the loop.
 
-    When this time is used up, the remaining reads wait for a later turn. Each turn runs at least
-    one waiting read.
+    When this time is used up, the remaining reads wait for a later turn. Short reads run before
+    the other reads. Each turn runs at least one waiting read of each queue.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._short: deque[Callable[[], None]] = deque()
+        self._other: deque[Callable[[], None]] = deque()
         self._seconds = 0.0  # the time that reads have used in this turn of the loop
         self._is_due = False
 
-    def begin(self, read: Callable[[], None]) -> None:
-        """Run `read` now, or queue it if reads are waiting or this turn's time is used up."""
-        if self._waiting or self._seconds > _READING_SECONDS_MAX:
-            self._waiting.append(read)
-        else:
+    def begin(self, read: Callable[[], None], *, is_short: bool = False) -> None:
+        """Run `read` now, or queue it if reads are waiting or this turn's time is used up.
+
+        A short read does not wait for reads that are not short.
+        """
+        is_next = not self._short and (is_short or not self._other)
+        if is_next and self._seconds <= _READING_SECONDS_MAX:
             self._run(read)
+        else:
+            (self._short if is_short else self._other).append(read)
         self._call_soon()
 
     def finish(self) -> None:
         """Run all queued reads."""
-        while self._waiting:
-            self._run(self._waiting.popleft())
+        for waiting in (self._short, self._other):
+            while waiting:
+                self._run(waiting.popleft())
 
     def drop(self) -> None:
         """Drop all queued reads without running them."""
-        self._waiting.clear()
+        self._short.clear()
+        self._other.clear()
 
     def _run(self, read: Callable[[], None]) -> None:
         started = monotonic()
@@ -101,7 +108,10 @@ class ReadTurns:
     def _begin_turn(self) -> None:
         self._is_due = False
         self._seconds = 0.0
-        while self._waiting and self._seconds <= _READING_SECONDS_MAX:
-            self._run(self._waiting.popleft())
-        if self._waiting:
+        for waiting in (self._short, self._other):
+            is_first = True
+            while waiting and (is_first or self._seconds <= _READING_SECONDS_MAX):
+                is_first = False
+                self._run(waiting.popleft())
+        if self._short or self._other:
             self._call_soon()

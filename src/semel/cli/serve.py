@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import ssl
 import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from math import ceil
 from ssl import SSLContext
 from typing import Any, Final, NoReturn, TypeVar
@@ -27,16 +29,18 @@ from semel.model.limits import (
     RESERVE_BYTES_DEFAULT,
     SEGMENT_BYTES_DEFAULT,
 )
-from semel.server.admission import UnreadBudget
 from semel.server.app import App
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
+from semel.server.unread import UnreadBudget
 
 # ---- config file ---------------------------------------------------------------------------------
 # Settings can be in a TOML file. The command line and the environment override the file.
 
 
 CONFIG: Final = "config"
+
+_log: Final = logging.getLogger("semel.server")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -127,6 +131,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     strict_payloads: bool
     producer_idle_seconds: float | None
     gap_hold_ms: int
+    unread_bytes_per_address: int
     tls_cert: str | None
     tls_key: str | None
 
@@ -193,10 +198,19 @@ def _setting(
     default=0,
     help="Maximum time that an append waits for a missing earlier append before it is refused.",
 )
+@_setting(
+    "unread-bytes-per-address",
+    type=click.IntRange(min=1),
+    default=HttpLimits().unread_bytes_per_address_max,
+    help="Size of the responses that clients at one address have not read, above which their long"
+    " reads wait. Behind a proxy, all clients have the same address.",
+)
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
 @_setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")
 def serve_command(**values: Any) -> None:
     """Serve a data directory over HTTP until SIGTERM or Ctrl-C.
+
+    SIGHUP does not end the server. With --tls-cert, the server then loads the certificate again.
 
     Prints one line, `listening on http://HOST:PORT`, when the server is ready. Options override
     environment variables, and environment variables override the file that --config names.
@@ -217,6 +231,7 @@ def serve_command(**values: Any) -> None:
 
 async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | None) -> None:
     listener = Listener()
+    _on_hangup(partial(_reload, listener, serving))
     try:  # bind first, because creating a data directory takes time and much disk space
         port = await listener.bind(serving.host, serving.port)
     except OSError as error:
@@ -229,7 +244,10 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
     stop = _stop_requested()
     host = f"[{serving.host}]" if ":" in serving.host else serving.host
     origin = f"{'http' if tls is None else 'https'}://{host}:{port}"
-    limits = HttpLimits(body_bytes_max=serving.body_bytes_max)
+    limits = HttpLimits(
+        body_bytes_max=serving.body_bytes_max,
+        unread_bytes_per_address_max=serving.unread_bytes_per_address,
+    )
     unread = UnreadBudget(limits)
     app = App(
         engine,
@@ -272,6 +290,27 @@ def _stop_requested() -> asyncio.Event:
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
     return stop
+
+
+def _on_hangup(action: Callable[[], None]) -> None:
+    # A terminal that closes and programs that rotate logs send SIGHUP. Neither must end a server.
+    with contextlib.suppress(NotImplementedError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, action)
+
+
+def _reload(listener: Listener, serving: ServeOptions) -> None:
+    """Load the certificate again, for new connections. If this fails, keep the present one."""
+    if serving.tls_cert is None:
+        _log.warning("SIGHUP is ignored; send SIGTERM to stop the server")
+        return
+    try:
+        context = server_context(serving.tls_cert, serving.tls_key)
+    except CommandRefused as refusal:
+        _log.error("SIGHUP: %s; the server keeps its present certificate", refusal.message)
+        return
+    assert context is not None
+    listener.replace_tls(context)
+    _log.warning("SIGHUP: the certificate is loaded again from %s", serving.tls_cert)
 
 
 def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:

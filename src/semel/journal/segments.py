@@ -23,6 +23,10 @@ _FIRST_READ_BYTES: Final = 8 * KIB
 _WINDOW_BYTES: Final = 256 * KIB
 
 
+class FrameTooLong(Exception):
+    """Raised if a frame is longer than the caller wants to read."""
+
+
 def segment_name(first_lsn: int) -> str:
     """Return the file name of the segment that begins at `first_lsn`."""
     return f"{first_lsn:0{_DIGITS}d}{_SUFFIX}"
@@ -47,6 +51,11 @@ def unlink_segments(disk: Disk, firsts: list[int]) -> None:
             disk.sync_names()
     except OSError as error:
         raise DiskFailed(f"cannot remove old segments: {error.strerror or error}") from error
+
+
+def _check_length(length: int | None, bytes_max: int | None) -> None:
+    if bytes_max is not None and length is not None and length > bytes_max:
+        raise FrameTooLong
 
 
 class Segments:
@@ -116,14 +125,17 @@ class Segments:
             self.firsts.remove(first_lsn)
             del self.ends[first_lsn]
 
-    def read_frame(self, lsn: int) -> Frame:
+    def read_frame(self, lsn: int, bytes_max: int | None = None) -> Frame:
         """Return the durable frame at an LSN.
 
         If the caller reads frames in order, one read of the file gets several frames. Raises
-        CorruptRead if the frame is missing or damaged, and ReadFailed if the file cannot be read.
+        CorruptRead if the frame is missing or damaged, ReadFailed if the file cannot be read, and
+        FrameTooLong if the frame has more than `bytes_max` bytes. In that case only its first
+        bytes are read.
         """
         window, start = self._window
         if start <= lsn < start + len(window):
+            _check_length(peek_length(window, lsn - start), bytes_max)
             try:
                 return decode(window, lsn - start, lsn=lsn, seed=self._seed)
             except (BadFrame, UnknownVersion):
@@ -135,6 +147,7 @@ class Segments:
             file = self.file(first_lsn)
             data = file.read(at, _WINDOW_BYTES if is_next else _FIRST_READ_BYTES)
             length = peek_length(data, 0)
+            _check_length(length, bytes_max)
             if length is not None and length > len(data):
                 data += file.read(at + len(data), length - len(data))
             # Keep only the durable bytes. After the durable bytes, the file can still contain

@@ -18,7 +18,7 @@ from semel.broker.gap_hold import GapHold
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
-from semel.server.admission import AdmittedRead, ReadAdmission, UnreadBudget, send_response
+from semel.server.admission import AdmittedRead, ReadAdmission, send_response
 from semel.server.event_stream import EventStream, FanoutGroups
 from semel.server.http import Request, Responder
 from semel.server.live import Live, LongPoll, blocker_of, facts_of, refuse_other
@@ -35,6 +35,7 @@ from semel.server.resources import (
     reads,
     valid,
 )
+from semel.server.unread import UnreadBudget
 from semel.wire import paths, requests, responses
 from semel.wire.paths import (
     COMMITS,
@@ -279,6 +280,7 @@ class App:
             now_ms=self._engine.clock.now_ms(),
             live_readers=len(self._live.readers),
             gaps_held=0 if self._gaps is None else self._gaps.count,
+            unread=self._reads.unread,
         )
         headers = [("Content-Type", "text/plain; version=0.0.4"), ("Cache-Control", "no-store")]
         send_response(responder, Response(200, headers, text.encode()))

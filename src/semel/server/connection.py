@@ -11,6 +11,8 @@ deadlines. Code that begins a new wait must set `_clock` to `_UNSET`. The next `
 
 import asyncio
 import logging
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
@@ -29,6 +31,7 @@ from semel.server.phases import (
 )
 from semel.server.request_body import PartialBody
 from semel.server.request_head import check_partial_head, head_too_large
+from semel.server.unread import UnreadAccount, address_of
 
 if TYPE_CHECKING:
     from semel.server.listener import ConnectionSet
@@ -37,6 +40,7 @@ _log: Final = logging.getLogger("semel.server")
 
 _READS: Final = (b"GET ", b"HEAD ")
 _UNSET: Final = -1.0
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: a close drops unsent bytes and resets
 
 # Looking up a global name is faster than looking up a member of an enum. Every request uses these.
 _IDLE: Final = ConnectionPhase.IDLE
@@ -93,12 +97,8 @@ class ServerConnection(asyncio.Protocol):
         self._input = INPUT.next(self._input, event)
 
     @property
-    def unread_bytes(self) -> int:
-        return self.output.unread_bytes
-
-    @property
-    def unread_since(self) -> float:
-        return self.output.unread_since
+    def account(self) -> UnreadAccount:
+        return self.output.account
 
     # ---- called by the transport ---------------------------------------------------------------
 
@@ -106,7 +106,9 @@ class ServerConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # Resume writing only when the buffer is empty, because its memory is freed only as a whole.
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
-        self.output = ConnectionOutput(self._transport, self._limits, self._registry.unread)
+        address = address_of(transport.get_extra_info("peername"))
+        account = self._registry.unread.open(address)
+        self.output = ConnectionOutput(self._transport, self._limits, account)
         self._registry.enter(self)
 
     def data_received(self, data: bytes) -> None:
@@ -139,7 +141,7 @@ class ServerConnection(asyncio.Protocol):
         self._closed()
         self._registry.held_bytes -= self._held_bytes
         self._held_bytes = 0
-        self.output.uncount()
+        self._registry.unread.close(self.account)
         self._registry.leave(self)
 
     def pause_writing(self) -> None:
@@ -251,6 +253,7 @@ class ServerConnection(asyncio.Protocol):
         closes = head.closes or self._registry.is_draining
         if closes:
             self._end_reading(ConnectionEvent.READING_ENDED)
+        self.output.account.is_short = False
         prefixes = self._registry.prefixes
         lines = prefixes.exposed if head.is_exposed else prefixes.plain
         exchange = Exchange(self, lines, head.is_head, head.is_modern, closes, len(request.body))
@@ -411,6 +414,20 @@ class ServerConnection(asyncio.Protocol):
         self._closed()
         self._transport.abort()
 
+    def is_stuck(self, now: float) -> bool:
+        """Return True if the client reads too slowly while others wait for memory."""
+        return self.output.is_stuck(now)
+
+    def reset(self) -> None:
+        """Close the connection immediately, and drop what the kernel has not sent yet.
+
+        Otherwise the kernel would keep it for a client that does not read.
+        """
+        line = self._transport.get_extra_info("socket")
+        if line is not None and not self._transport.is_closing():
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.abort()
+
     def drain(self) -> None:
         """Close the connection after all owed responses are sent.
 
@@ -434,7 +451,8 @@ class ServerConnection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """If a deadline has passed, refuse the current request or close the connection."""
         if self.output.is_stalled(now):
-            self.abort()
+            self._registry.unread.counts.stalled_closed += 1
+            self.reset()
         elif (
             self._clock == _UNSET
             or self._input is not _RUNNING

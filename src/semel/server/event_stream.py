@@ -123,6 +123,7 @@ class EventStream(LiveRead):
         head = responses.sse_response(facts_of(done))
         start = done.slices[0].offset if done.slices else done.next_offset
         self._number = done.row.number
+        self._has_begun = True
         self._begun = begun = (
             self._responder.start(head.status, head.headers),
             sse.SseEncoder(done.row.content_type, start),
@@ -186,6 +187,10 @@ class FanoutGroup:
         """True if the group has no members. A group without members is never used again."""
         return not self._members
 
+    @property
+    def account(self) -> None:
+        """None, because the result of a read is for all members."""
+
     def join(self, member: EventStream) -> None:
         """Add a member. If it is the first member, start to wait for new messages."""
         self._members[member] = None
@@ -211,7 +216,15 @@ class FanoutGroup:
     def _read(self) -> None:
         self._waiting = None
         self._is_reading = True
-        read = AdmittedRead(self._path, self.offset, self._deliver, self, isolation=self._isolation)
+        read = AdmittedRead(
+            self._path,
+            self.offset,
+            self._deliver,
+            self,
+            isolation=self._isolation,
+            is_refusable=False,
+            is_divisible=False,  # a part would not reach the tail, and every member would leave
+        )
         self._live.reads.begin(read)
 
     def _deliver(self, outcome: Outcome) -> None:

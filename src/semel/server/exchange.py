@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from semel.broker.settings import Clock
-from semel.server.admission import UnreadBudget
 from semel.server.http import (
     Headers,
     Response,
@@ -21,6 +20,7 @@ from semel.server.http import (
 )
 from semel.server.limits_http import HttpLimits
 from semel.server.phases import EXCHANGE, ExchangeEvent, ExchangePhase
+from semel.server.unread import UnreadAccount
 from semel.wire.rendering import CONSTANT_LINES, EXPOSED_LINE
 
 if TYPE_CHECKING:
@@ -98,26 +98,26 @@ class ConnectionOutput:
     """
 
     __slots__ = (
-        "_budget",
         "_delivered_bytes",
         "_held_bytes",
         "_limits",
         "_loop",
+        "_mark_at",
+        "_mark_bytes",
         "_progress_at",
         "_sent_bytes",
         "_transport",
+        "account",
         "held",
         "is_blocked",
-        "unread_bytes",
-        "unread_since",
     )
 
     def __init__(
-        self, transport: asyncio.Transport, limits: HttpLimits, budget: UnreadBudget
+        self, transport: asyncio.Transport, limits: HttpLimits, account: UnreadAccount
     ) -> None:
         self._transport = transport
         self._limits = limits
-        self._budget = budget
+        self.account: Final = account
         self._loop = asyncio.get_running_loop()
         self.held: list[bytes] | None = None  # set while input is parsed; collects responses
         self._held_bytes = 0
@@ -125,8 +125,10 @@ class ConnectionOutput:
         self._delivered_bytes = 0
         self._progress_at: float | None = None  # when the client last read something
         self.is_blocked = False  # the client reads too slowly
-        self.unread_bytes = 0
-        self.unread_since = 0.0
+        # The last time at which the client had read enough (see `is_stuck`), and how many bytes the
+        # kernel had accepted by then.
+        self._mark_at = 0.0
+        self._mark_bytes = 0
 
     def emit(self, data: bytes) -> None:
         """Send bytes. Only the exchange whose turn it is may call this method."""
@@ -162,7 +164,7 @@ class ConnectionOutput:
     def unblock(self) -> None:
         """Record that the transport's buffer is empty, so that no bytes count as unread."""
         self.is_blocked = False
-        self.uncount()
+        self.account.clear()
 
     def _count(self, size: int) -> None:
         """Count unread bytes: the size of the transport's buffer or `size`, whichever is larger.
@@ -170,18 +172,24 @@ class ConnectionOutput:
         If the buffer is empty, count nothing.
         """
         unread = self._transport.get_write_buffer_size()
-        more = max(unread, size) - self.unread_bytes
+        more = max(unread, size) - self.account.bytes
         if unread and more > 0:
-            if not self.unread_bytes:
-                self.unread_since = self._loop.time()
-            self.unread_bytes += more
-            self._budget.add(more)
+            if not self.account.bytes:
+                self._mark_at = self._loop.time()
+                self._mark_bytes = self._sent_bytes - unread
+            self.account.add(more)
 
-    def uncount(self) -> None:
-        """Remove this connection's unread bytes from the budget."""
-        count, self.unread_bytes = self.unread_bytes, 0
-        if count:
-            self._budget.remove(count)
+    def is_stuck(self, now: float) -> bool:
+        """Return True if the client reads too slowly while others wait for memory.
+
+        It has to read `crowded_bytes_per_second_min`, on average over `crowded_stall_seconds`.
+        """
+        limits = self._limits
+        sent = self._sent_bytes - self._transport.get_write_buffer_size()
+        enough = limits.crowded_bytes_per_second_min * limits.crowded_stall_seconds
+        if sent - self._mark_bytes >= enough:
+            self._mark_at, self._mark_bytes = now, sent
+        return now - self._mark_at > limits.crowded_stall_seconds
 
     @property
     def is_unread(self) -> bool:
@@ -199,7 +207,7 @@ class ConnectionOutput:
             self._progress_at = now
         if unread:
             return now - self._progress_at > self._limits.stall_seconds
-        self.uncount()
+        self.account.clear()
         self._progress_at = None
         return False
 
@@ -337,6 +345,7 @@ class Exchange(Struct, eq=False, gc=False):
         if not self._is_chunked or self._omits_body or not line.is_turn(self):
             self.write(piece.data)
             return self.is_blocked
+        line.output.account.is_short = False
         line.output.emit(piece.chunk)
         return line.output.is_blocked
 
@@ -379,6 +388,11 @@ class Exchange(Struct, eq=False, gc=False):
     def is_over(self) -> bool:
         """True if nothing more can be sent: the response is complete, or the client is gone."""
         return self.phase >= ExchangePhase.COMPLETE
+
+    @property
+    def account(self) -> UnreadAccount:
+        """The account of the connection, which counts the bytes that the client has not read."""
+        return self._line.output.account
 
     def client_gone(self) -> None:
         """Drop held bytes. If the response is incomplete, call the callbacks set with `on_gone`."""

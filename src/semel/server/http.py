@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from semel.server.unread import UnreadAccount
 from semel.wire.problems import Problem
 from semel.wire.rendering import Response
 from semel.wire.requests import AppendPlan
@@ -141,6 +142,10 @@ class Responder(Protocol):
     @property
     def is_over(self) -> bool:
         """True if nothing more can be sent: the response is complete, or the client is gone."""
+
+    @property
+    def account(self) -> UnreadAccount:
+        """The account of the connection, which counts the bytes that the client has not read."""
 
 
 Handler = Callable[[Request, Responder], None]

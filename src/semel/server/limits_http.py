@@ -35,7 +35,11 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     body_grace_seconds: float = 5.0  # the rate is not checked before this time
     keep_alive_seconds: float = 30.0
     stall_seconds: float = 30.0  # how long the client can read nothing of a response
-    crowded_stall_seconds: float = 2.0  # the same, while reads wait for admission
+    # While reads wait for memory, a client that has not finished reading a long response must read
+    # at this rate, on average over this time.
+    crowded_stall_seconds: float = 2.0
+    crowded_bytes_per_second_min: int = 64 * KIB
+    read_wait_seconds: float = 10.0  # how long a read waits for memory; then the response is 503
     half_closed_seconds: float = 5.0  # to send responses after the client has closed its side
     linger_seconds: float = 2.0  # after the last response, until the client closes its side
 
@@ -46,7 +50,9 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     pipelined_bytes_max: int = 8 * MIB
     held_bytes_max: int = 512 * MIB
     write_buffer_bytes: int = 16 * KIB  # of one connection; above it, nothing more is encoded
-    unread_bytes_max: int = 256 * MIB  # of all connections; above it, new reads wait
+    unread_bytes_max: int = 256 * MIB  # of all connections; above it, new long reads wait
+    unread_bytes_per_address_max: int = 128 * MIB  # the same, of the connections from one address
+    waiting_reads_per_address_max: int = 1_024
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -78,6 +84,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
             self.keep_alive_seconds,
             self.stall_seconds,
             self.crowded_stall_seconds,
+            self.read_wait_seconds,
             self.half_closed_seconds,
             self.linger_seconds,
         )

@@ -4,17 +4,20 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from ssl import SSLContext
 from typing import Final
 
 from semel.broker.settings import Clock, SystemClock
 from semel.model.limits import KIB
-from semel.server.admission import UnreadBudget
 from semel.server.connection import ServerConnection
 from semel.server.exchange import PrefixCache
 from semel.server.http import Handler, HttpRefused
 from semel.server.limits_http import HttpLimits, connections_allowed
 from semel.server.request_head import HeadCache
+from semel.server.unread import UnreadBudget
+
+_HANDSHAKE_SHARE: Final = 4  # a quarter of the connections can be TLS handshakes under way
 
 # ---- connections ---------------------------------------------------------------------------------
 
@@ -32,8 +35,12 @@ class ConnectionSet:
         self.held_bytes = 0
         self.is_draining = False
         self.members: Final[set[ServerConnection]] = set()
+        self.handshakes: Final[dict[asyncio.Task[None], None]] = {}  # of TLS; oldest first
         self.on_empty: Callable[[], None] | None = None
         self._count_max = connections_allowed(limits)
+        # Above `_count_max` connections are refused with a response; above this, without one.
+        self._refused_max = self._count_max + self._count_max // 8 + 1
+        self._handshakes_max = max(1, self._count_max // _HANDSHAKE_SHARE)
 
     def enter(self, connection: ServerConnection) -> None:
         """Add a connection.
@@ -42,7 +49,8 @@ class ConnectionSet:
         too many, or if the listener is draining, close the connection immediately.
         """
         self.members.add(connection)
-        if self.is_draining or len(self.members) > self._count_max + self._count_max // 8 + 1:
+        self.unread.counts.connections = len(self.members)
+        if self.is_draining or len(self.members) > self._refused_max:
             connection.abort()
         elif len(self.members) > self._count_max:
             connection.refuse(
@@ -54,15 +62,43 @@ class ConnectionSet:
     def leave(self, connection: ServerConnection) -> None:
         """Remove a connection. Call `on_empty` if it was the last connection."""
         self.members.discard(connection)
+        self.unread.counts.connections = len(self.members)
         if not self.members and self.on_empty is not None:
             self.on_empty()
+
+    def make_room_for_handshake(self) -> bool:
+        """Return True if a further TLS handshake can begin.
+
+        If too many are under way, drop the oldest one: a handshake takes milliseconds, so the
+        oldest one is that of a client which does not answer. Return False if no file descriptor is
+        left for it, because established connections use them.
+        """
+        while self.handshakes and (
+            len(self.handshakes) >= self._handshakes_max
+            or len(self.members) + len(self.handshakes) >= self._refused_max
+        ):
+            oldest = next(iter(self.handshakes))
+            self.end_handshake(oldest)
+            oldest.cancel()
+            self.unread.counts.handshakes_dropped += 1
+        return len(self.members) < self._refused_max
+
+    def begin_handshake(self, entry: asyncio.Task[None]) -> None:
+        """Count a TLS handshake until `end_handshake` is called."""
+        self.handshakes[entry] = None
+        self.unread.counts.handshakes = len(self.handshakes)
+
+    def end_handshake(self, entry: asyncio.Task[None]) -> None:
+        """Count a handshake no longer, because it succeeded, failed or was dropped."""
+        self.handshakes.pop(entry, None)
+        self.unread.counts.handshakes = len(self.handshakes)
 
     def sweep(self, now: float) -> None:
         """Update the Date header of responses, and check the deadlines of every connection."""
         self.prefixes.turn()
         for connection in tuple(self.members):
             connection.check(now)
-        self.unread.close_stalled(self.members, now)
+        self.unread.close_stuck(self.members, now)
 
     def drain(self) -> None:
         """Close each connection as soon as all its owed responses are sent."""
@@ -117,9 +153,16 @@ class Listener:
         registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits))
         self._registry = registry
         self._acceptor.open(
-            lambda: ServerConnection(handler, limits, registry), ssl, limits.header_seconds
+            lambda: ServerConnection(handler, limits, registry),
+            registry,
+            ssl,
+            limits.header_seconds,
         )
         self._sweep_every(limits.sweep_seconds, registry)
+
+    def replace_tls(self, ssl: SSLContext) -> None:
+        """Use `ssl` for later connections, instead of the context that `start` gets."""
+        self._acceptor.tls = ssl
 
     def _sweep_every(self, seconds: float, registry: ConnectionSet) -> None:
         loop = asyncio.get_running_loop()
@@ -176,7 +219,8 @@ class Acceptor:
         self._sockets: list[socket.socket] = []
         self._entries: set[asyncio.Task[None]] = set()
         self._factory: Factory
-        self._tls: SSLContext | None = None
+        self._registry: ConnectionSet
+        self.tls: SSLContext | None = None
         self._handshake_seconds: float | None = None
         self._is_open = False
 
@@ -203,13 +247,20 @@ class Acceptor:
             self.close()
             raise
 
-    def open(self, factory: Factory, tls: SSLContext | None, handshake_seconds: float) -> None:
+    def open(
+        self,
+        factory: Factory,
+        registry: ConnectionSet,
+        tls: SSLContext | None,
+        handshake_seconds: float,
+    ) -> None:
         """Start to accept connections. If `tls` is set, connections use TLS."""
         self._is_open = True
         self._factory = factory
+        self._registry = registry
         if tls is not None:
             # The TLS handshake has its own timeout. The other deadlines begin after the handshake.
-            self._tls, self._handshake_seconds = tls, handshake_seconds
+            self.tls, self._handshake_seconds = self.tls or tls, handshake_seconds
         for listening in self._sockets:
             listening.listen(_BACKLOG)
             self._watch(listening)
@@ -231,16 +282,32 @@ class Acceptor:
                 self._loop.call_later(_PAUSE_SECONDS, self._watch, listening)
                 return
             accepted.setblocking(False)
-            entry = self._loop.create_task(self._enter(accepted))
-            self._entries.add(entry)
-            entry.add_done_callback(self._entries.discard)
+            if self.tls is None:
+                self._begin(accepted)
+            elif self._registry.make_room_for_handshake():
+                entry = self._begin(accepted)
+                self._registry.begin_handshake(entry)
+                entry.add_done_callback(self._registry.end_handshake)
+            else:
+                accepted.close()
+
+    def _begin(self, accepted: socket.socket) -> asyncio.Task[None]:
+        entry = self._loop.create_task(self._enter(accepted))
+        self._entries.add(entry)
+        entry.add_done_callback(partial(self._entered, accepted))
+        return entry
+
+    def _entered(self, accepted: socket.socket, entry: asyncio.Task[None]) -> None:
+        self._entries.discard(entry)
+        if entry.cancelled():
+            accepted.close()
 
     async def _enter(self, accepted: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 self._factory,
                 accepted,
-                ssl=self._tls,
+                ssl=self.tls,
                 ssl_handshake_timeout=self._handshake_seconds,
             )
         except OSError as error:
@@ -255,7 +322,7 @@ class Acceptor:
         """
         self.close()
         # If a task without TLS were cancelled, uvloop would never call `connection_lost`.
-        if self._tls is not None:
+        if self.tls is not None:
             for entry in self._entries:
                 entry.cancel()
         await asyncio.gather(*self._entries, return_exceptions=True)

@@ -112,6 +112,7 @@ class LiveRead(ABC):
         self._offset: int | None = TAIL if request.is_now else request.offset
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
+        self._has_begun = False  # the response has begun, so that it is too late for a refusal
 
     def start(self) -> None:
         """Start the first read. Its result determines the response."""
@@ -130,6 +131,7 @@ class LiveRead(ABC):
                     self._responder,
                     self._bytes_max,
                     self._request.isolation,
+                    is_refusable=not self._has_begun,
                 )
             )
 

@@ -13,6 +13,7 @@ from semel.model.outcomes_txn import (
     CommitDone,
     ExtendDone,
 )
+from semel.server.unread import UnreadBudget
 
 # Outcomes whose label is not the name of their class. Labels must not change, because dashboards
 # use them.
@@ -51,10 +52,12 @@ def render_metrics(
     now_ms: int,
     live_readers: int,
     gaps_held: int,
+    unread: UnreadBudget,
 ) -> str:
     """Return the text of the metrics page: the help, the type and the value of every metric."""
     metrics = [
         *_engine_metrics(figures, live_readers),
+        *_connection_metrics(unread),
         *_producer_metrics(figures, tally, gaps_held),
         *_txn_metrics(figures, now_ms),
     ]
@@ -81,6 +84,35 @@ def _engine_metrics(figures: EngineFigures, live_readers: int) -> list[Metric]:
         ("disk_full", "gauge", "1 while the disk is full, otherwise 0.", int(figures.is_full)),
         ("live_readers", "gauge", "Open long-polls and event streams.", live_readers),
         ("replayed_bytes", "gauge", "Journal bytes replayed at start.", figures.replayed_bytes),
+    ]
+
+
+def _connection_metrics(unread: UnreadBudget) -> list[Metric]:
+    counts = unread.counts
+    unread_bytes = unread.bytes + unread.short_bytes
+    return [
+        ("connections", "gauge", "Open connections.", counts.connections),
+        ("tls_handshakes", "gauge", "TLS handshakes under way.", counts.handshakes),
+        (
+            "tls_handshakes_dropped_total",
+            "counter",
+            "TLS handshakes closed before their end, because too many were under way.",
+            counts.handshakes_dropped,
+        ),
+        ("unread_bytes", "gauge", "Long responses that clients have not read.", unread_bytes),
+        ("reads_waiting", "gauge", "Reads that wait for memory.", counts.reads_waiting),
+        (
+            "reads_refused_total",
+            "counter",
+            "Reads refused because too many waited for memory, or for too long.",
+            counts.reads_refused,
+        ),
+        (
+            "stalled_connections_closed_total",
+            "counter",
+            "Connections closed because the client did not read.",
+            counts.stalled_closed,
+        ),
     ]
 
 

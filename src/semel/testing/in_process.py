@@ -14,10 +14,10 @@ from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.model.errors import EngineStopped
 from semel.model.limits import MIB
-from semel.server.admission import UnreadBudget
 from semel.server.app import App
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
+from semel.server.unread import UnreadBudget
 
 _HOST: Final = "127.0.0.1"
 _DRAIN_SECONDS: Final = 5.0

@@ -55,6 +55,7 @@ def test_the_defaults_serve_this_machine_only(started: Started) -> None:
         strict_payloads=False,
         producer_idle_seconds=None,
         gap_hold_ms=0,
+        unread_bytes_per_address=128 * 1024 * 1024,
         tls_cert=None,
         tls_key=None,
     )
