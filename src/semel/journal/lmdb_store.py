@@ -299,10 +299,9 @@ def _create(path: str) -> None:
         os.unlink(temporary)
     try:
         env = _open_env(temporary, readonly=False, lock=False)
-        try:
-            dict(_open_tables(env, is_writable=True))
-        finally:
-            env.close()
+        with contextlib.closing(env), env.begin(write=True) as transaction:
+            for name in TABLES:
+                env.open_db(name.encode(), transaction)
         publish_file(temporary, path)
     except (lmdb.Error, OSError) as error:
         with contextlib.suppress(OSError):
