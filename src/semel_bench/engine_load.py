@@ -15,7 +15,7 @@ from msgspec import Struct
 from semel.broker.broker import Broker
 from semel.broker.engine import Engine
 from semel.broker.settings import Directory, SystemClock
-from semel.journal.disk import IDENTITY_BYTES
+from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.recovery import recover
 from semel.journal.writer import JournalWriter
 from semel.model.commands import Append, Batch, Create, ProducerTag

@@ -9,6 +9,7 @@ import gc
 import hashlib
 import os
 import pickle
+import resource
 import socket
 import sys
 from functools import partial
@@ -172,6 +173,12 @@ async def serve(job: Job, connection: socket.socket) -> None:
 
 def run(job: Job, connection: socket.socket) -> None:
     """Run a job; exit with the error's exit code if the engine raises an error."""
+    for kind, limit in job.resource_limits:
+        resource.setrlimit(kind, (limit, limit))
+    if job.user_id is not None:
+        os.setgroups([])
+        os.setresgid(job.user_id, job.user_id, job.user_id)
+        os.setresuid(job.user_id, job.user_id, job.user_id)
     try:
         asyncio.run({"serve": serve, "inspect": inspect}[job.name](job, connection))
     except EngineError as error:

@@ -46,6 +46,17 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in vital_files(directory)}
 
 
+def snapshot(directory: Path) -> dict[str, tuple[object, ...]]:
+    """Return everything about the directory and its files that a program can change."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in (directory, *sorted(directory.iterdir())):
+        facts = path.lstat()
+        data = path.read_bytes() if path.is_file() else b""
+        owner = (facts.st_uid, facts.st_gid, facts.st_mode)
+        found[path.name] = (facts.st_ino, *owner, facts.st_size, facts.st_mtime_ns, data)
+    return found
+
+
 def flip(path: Path, bit: int) -> None:
     with path.open("r+b", buffering=0) as file:
         file.seek(bit // 8)

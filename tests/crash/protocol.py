@@ -17,7 +17,10 @@ _CHUNK_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job of a process: `serve` a directory or `inspect` it."""
+    """The job of a process: `serve` a directory or `inspect` it.
+
+    The process sets these resource limits first, and then gives up root for the user with this id.
+    """
 
     name: str
     path: str
@@ -25,6 +28,8 @@ class Job:
     reserve_bytes: int = 0
     checkpoint_interval_ms: int = 3_600_000
     is_faulty: bool = False
+    resource_limits: tuple[tuple[int, int], ...] = ()
+    user_id: int | None = None
 
     @property
     def settings(self) -> Settings:

@@ -191,6 +191,7 @@ def test_a_sound_checkpoint_may_be_shorter_than_the_pages_it_counts(directory: P
     """LMDB never writes a page that one transaction allocated and freed."""
     path = directory / "short.mdb"
     store = LmdbStore(str(path))
+    store.make_writable()
     random = Random(1)
     for number in range(500):
         writer = store.write()

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from semel.cli.main import cli
-from semel.journal.disk import IDENTITY_NAME
+from semel.journal.identity import IDENTITY_NAME
 from semel.model.offsets import print_offset
 from tests.integration.listener import Listener
 

@@ -20,7 +20,7 @@ from semel.broker.settings import Clock, Directory, Settings, SystemClock
 from semel.broker.worker import ReadTurns, Worker
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_cut, drop_removed
-from semel.journal.disk import IDENTITY_BYTES
+from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import unlink_segments
 from semel.journal.store import Store, StoreFull

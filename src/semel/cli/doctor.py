@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import resource
+import shlex
 import shutil
 import sys
 from typing import Any, Final, Literal
@@ -28,9 +29,11 @@ from semel.cli.output import (
     printable,
     size_text,
 )
-from semel.cli.read_only import DamagedStore, ReadOnlyDisk, is_in_use, open_store
+from semel.cli.read_only import DamagedStore, ReadOnlyDisk, is_in_use, open_store, wide_rights
 from semel.journal.checkpoint import FILE_NAME, read_position
-from semel.journal.disk import FORMAT_VERSION, IDENTITY_NAME, read_identity
+from semel.journal.disk import disk_failed
+from semel.journal.identity import FORMAT_VERSION, IDENTITY_NAME, read_identity
+from semel.journal.lmdb_store import has_content
 from semel.journal.segments import segment_lsn
 from semel.journal.store import BadSeal
 from semel.journal.verify import Finding, Report, verify
@@ -201,9 +204,11 @@ class Overview(Struct):
     is_in_use: bool = False
     is_corrupt: bool = False
     format_version: int | None = None
+    generation: int | None = None
     segment_count: int = 0
     segment_bytes: int = 0
     checkpoint_lsn: int | None = None
+    wide_rights: list[str] = []
     checks: list[Check] = []
 
     def _corrupt(self, name: str, message: str) -> None:
@@ -221,14 +226,16 @@ class Overview(Struct):
 
     def add_identity(self, disk: ReadOnlyDisk) -> None:
         try:
-            read_identity(disk)
+            identity = read_identity(disk)
         except FileNotFoundError:
             self._corrupt("format", f"{IDENTITY_NAME} is missing")
         except CorruptData as error:
             self._corrupt("format", str(error))
         else:
             self.format_version = FORMAT_VERSION
-            self.checks.append(Check("format", "ok", f"version {FORMAT_VERSION}"))
+            self.generation = identity.generation
+            detail = f"version {FORMAT_VERSION}, generation {identity.generation}"
+            self.checks.append(Check("format", "ok", detail))
 
     def add_segments(self, disk: ReadOnlyDisk) -> None:
         for name in disk.names():
@@ -253,6 +260,17 @@ class Overview(Struct):
         detail = "none yet" if position is None else f"at position {position.lsn:,}"
         self.checks.append(Check("checkpoint", "ok", detail))
 
+    def add_rights(self, path: str) -> None:
+        self.wide_rights = wide_rights(path)
+        if not self.wide_rights:
+            self.checks.append(Check("rights", "ok", "only the owner can read the data"))
+            return
+        count = len(self.wide_rights)
+        what = "1 file gives" if count == 1 else f"{count:,} files give"
+        command = f"chmod -R go-rwx {shlex.quote(path)}"
+        detail = f"{what} rights to other users than the owner; to remove them, run: {command}"
+        self.checks.append(Check("rights", "warn", detail))
+
 
 def inspect_directory(path: str) -> Overview:
     """Run all quick checks on a directory. Return the results."""
@@ -262,6 +280,7 @@ def inspect_directory(path: str) -> Overview:
     overview.add_identity(disk)
     overview.add_segments(disk)
     overview.add_checkpoint(path)
+    overview.add_rights(path)
     return overview
 
 
@@ -282,8 +301,8 @@ def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
 
     Changes no data. A server can use the directory during the check.
 
-    The exit code is 65 if the data is corrupt, 66 if there is no such data directory, and 69 if
-    something that semel needs is missing.
+    The exit code is 65 if the data is corrupt, 66 if there is no such data directory, 69 if
+    something that semel needs is missing, and 74 if a file cannot be read.
     """
     if is_deep and data is None:
         raise CommandRefused("--verify requires --data; run `semel doctor --verify --data DIR`")
@@ -293,11 +312,14 @@ def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
         checks.extend(check_spark())
     else:
         _check_directory(data)
-        checks.append(check_space(data))
-        overview = inspect_directory(data)
-        checks.extend(overview.checks)
-        if is_deep:
-            report = _verify(data, overview, is_quiet=is_json)
+        try:
+            checks.append(check_space(data))
+            overview = inspect_directory(data)
+            checks.extend(overview.checks)
+            if is_deep:
+                report = _verify(data, overview, is_quiet=is_json)
+        except OSError as error:
+            raise disk_failed(f"{error.filename or data}: cannot be read", error.errno) from error
     code = _exit_code(checks, overview, report)
     if is_json:
         click.echo(_as_json(data, checks, overview, report, code))
@@ -342,7 +364,7 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
             return verify(ReadOnlyDisk(path), DamagedStore(error), steps.show)
         report = verify(ReadOnlyDisk(path), store, steps.show)
         store.close()
-    if not os.path.exists(os.path.join(path, FILE_NAME)):
+    if not has_content(os.path.join(path, FILE_NAME)):
         report.note(
             FILE_NAME, None, "the file is missing; the next start replays the whole journal"
         )

@@ -1,4 +1,4 @@
-"""The data directory in the file system, and its identity.
+"""The data directory in the file system.
 
 The journal uses files only through `Disk` and `File`. Only `RealDisk` and `RealFile` make system
 calls; `semel.testing` has an implementation that simulates a loss of power.
@@ -8,20 +8,54 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from semel.model.checksum import crc32c
-from semel.model.errors import CorruptData, DirectoryLocked, DiskFailed
+from semel.model.errors import DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
 # The error numbers that report a full disk or an exhausted quota. The disk itself is not broken.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # The error numbers that report too many open files.
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+# Only the owner may read the messages. A umask can only remove rights.
+DIRECTORY_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
 _IOV_MAX: Final = 1024
 # The error numbers with which file systems refuse to lock a directory.
 _CANNOT_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOTSUP})
+
+_OWNER_ADVICE: Final = "run semel as the owner of the files, or change the owner with chown"
+_ROOM_ADVICE: Final = "free space on the disk, and start again"
+_FILES_ADVICE: Final = "raise the limit on open files (ulimit -n)"
+_ADVICE: Final = {
+    errno.EACCES: _OWNER_ADVICE,
+    errno.EPERM: _OWNER_ADVICE,
+    errno.EROFS: "mount the file system with write access",
+    errno.EMFILE: _FILES_ADVICE,
+    errno.ENFILE: _FILES_ADVICE,
+    errno.ENOMEM: "raise the limit on address space (ulimit -v), or free memory; the checkpoint"
+    " needs 64 GiB of addresses, but only little memory",
+    errno.ENOSPC: _ROOM_ADVICE,
+    errno.EDQUOT: _ROOM_ADVICE,
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+}
+
+
+def disk_failed(what: str, code: int | None) -> DiskFailed:
+    """Return the error for a system call that failed with the error number `code`.
+
+    `what` names the file and what could not be done. The message adds the reason, and what a user
+    can do about it.
+    """
+    reason = os.strerror(code) if code else "the operating system refused it"
+    advice = _ADVICE.get(code or 0, "check the disk")
+    is_limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
+    if is_limited and code in (errno.EIO, errno.ENOSPC):
+        # LMDB reports a write that reaches the limit in this way.
+        advice = _ADVICE[errno.EFBIG]
+    return DiskFailed(f"{what}: {reason}; {advice}")
 
 
 class File(Protocol):
@@ -56,9 +90,16 @@ class Disk(Files, Protocol):
     """One directory whose files can be read and changed. Every method can raise OSError."""
 
     def lock(self) -> None:
-        """Lock the directory until `close` is called or the process ends.
+        """Lock the directory until `close` is called or the process ends. Change no file.
 
         Raises DirectoryLocked if a different process has the lock. Also raises DiskFailed.
+        """
+
+    def claim(self) -> None:
+        """Create the lock file if it is missing.
+
+        Call this before the first change of the directory, and after all checks of its content, so
+        that a refused start changes nothing. Raises DirectoryLocked or DiskFailed.
         """
 
     def is_there(self) -> bool:
@@ -128,29 +169,40 @@ class RealDisk:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            os.makedirs(path, exist_ok=True)
-            self._dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+            self._dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise DiskFailed(f"{path}: cannot open the data directory: {error.strerror}") from error
+            raise disk_failed(f"{path}: cannot open the data directory", error.errno) from error
         self._lock_fd = -1
 
     def lock(self) -> None:
-        """Lock the directory itself, and then the lock file.
+        """Lock the directory itself, and then the lock file, if it exists.
 
         The lock of the directory still holds if a user removes or replaces the lock file. Some
-        network file systems cannot lock a directory. There only the lock file is locked.
+        network file systems cannot lock a directory. There only the lock file is locked, and it is
+        created if it is missing.
         """
-        self._flock(self._dir_fd, ignored=_CANNOT_LOCK)
-        try:
-            fd = os.open(
-                LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._dir_fd
-            )
-        except OSError as error:
-            raise DiskFailed(f"{self.path}: cannot open the lock file: {error.strerror}") from error
-        self._lock_fd = fd
-        self._flock(fd)
+        is_locked = self._flock(self._dir_fd, ignored=_CANNOT_LOCK)
+        if not is_locked or self._has_lock_file():
+            self.claim()
 
-    def _flock(self, fd: int, ignored: frozenset[int] = frozenset()) -> None:
+    def _has_lock_file(self) -> bool:
+        return os.access(LOCK_NAME, os.F_OK, dir_fd=self._dir_fd)
+
+    def claim(self) -> None:
+        """Open the lock file and lock it, unless that is already done. Create it if necessary."""
+        if self._lock_fd >= 0:
+            return
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self._lock_fd = os.open(LOCK_NAME, flags, FILE_MODE, dir_fd=self._dir_fd)
+        except OSError as error:
+            file = os.path.join(self.path, LOCK_NAME)
+            raise disk_failed(f"{file}: cannot open the lock file", error.errno) from error
+        self._flock(self._lock_fd)
+
+    def _flock(self, fd: int, ignored: frozenset[int] = frozenset()) -> bool:
+        """Lock a file or directory. Return False if its file system cannot do that."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -158,7 +210,9 @@ class RealDisk:
                 message = f"{self.path}: another process owns this directory"
                 raise DirectoryLocked(message) from error
             if error.errno not in ignored:
-                raise DiskFailed(f"{self.path}: cannot lock: {error.strerror}") from error
+                raise disk_failed(f"{self.path}: cannot lock", error.errno) from error
+            return False
+        return True
 
     def is_there(self) -> bool:
         """Return True if the lock file in the directory is the file that this process has locked.
@@ -177,15 +231,16 @@ class RealDisk:
     def create(self, name: str, size: int) -> RealFile:
         """Create, allocate and sync a file. If that fails, remove the file again."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        fd = os.open(name, flags, 0o644, dir_fd=self._dir_fd)
+        fd = os.open(name, flags, FILE_MODE, dir_fd=self._dir_fd)
         try:
             if size:
                 os.posix_fallocate(fd, 0, size)
             os.fsync(fd)
-        except OSError:
+        except OSError as error:
             os.close(fd)
             with contextlib.suppress(OSError):
                 self.unlink(name)
+            error.filename = name
             raise
         return RealFile(fd)
 
@@ -221,44 +276,35 @@ def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) 
     disk.sync_names()
 
 
-# ---- identity ------------------------------------------------------------------------------------
-# The identity is 16 random bytes. They seed the checksum of every frame in the directory. When a
-# directory is created, the identity file is written last. Therefore a directory that has an
-# identity file is complete.
-
-IDENTITY_NAME: Final = "identity"
-IDENTITY_BYTES: Final = 16
-FORMAT_VERSION: Final = 1
-IDENTITY_TEMPORARY_NAME: Final = "identity.tmp"
-_MAGIC: Final = b"semel data\n"
-_FILE_BYTES: Final = len(_MAGIC) + 1 + IDENTITY_BYTES + 4
+def sync_file(path: str) -> None:
+    """Make the content of a file durable. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
-def write_identity(disk: Disk, identity: bytes) -> None:
-    """Write the identity file. This is the last step of creating a directory."""
-    assert len(identity) == IDENTITY_BYTES
-    body = _MAGIC + bytes([FORMAT_VERSION]) + identity
-    with contextlib.suppress(FileNotFoundError):
-        disk.unlink(IDENTITY_TEMPORARY_NAME)
-    file = disk.create(IDENTITY_TEMPORARY_NAME, _FILE_BYTES)
-    data = body + crc32c(body).to_bytes(4, "little")
-    finish_file(disk, file, IDENTITY_TEMPORARY_NAME, IDENTITY_NAME, data)
+def allocate_file(path: str, size: int) -> None:
+    """Create a file if it is missing, and allocate its first `size` bytes. Raises OSError.
 
-
-def read_identity(disk: Files) -> bytes:
-    """Return the identity of a directory.
-
-    Raises CorruptData if the identity file is damaged, or if the directory has an unknown format.
-    Also raises OSError.
+    A write to a mapped file without allocated space would kill the process on a full disk.
     """
-    with contextlib.closing(disk.open(IDENTITY_NAME)) as file:
-        data = file.read(0, _FILE_BYTES + 1)
-    body, checksum = data[:-4], data[-4:]
-    if len(data) != _FILE_BYTES or crc32c(body).to_bytes(4, "little") != checksum:
-        raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
-    if not body.startswith(_MAGIC) or body[len(_MAGIC)] != FORMAT_VERSION:
-        raise CorruptData(
-            f"the format of the directory is unknown; this semel reads format {FORMAT_VERSION}",
-            file=IDENTITY_NAME,
-        )
-    return body[-IDENTITY_BYTES:]
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(fd)
+
+
+def publish_file(temporary: str, path: str) -> None:
+    """Make a new file durable under a temporary name, and then rename it. Raises OSError.
+
+    So a file with the name `path` is complete, also after a loss of power.
+    """
+    sync_file(temporary)
+    os.replace(temporary, path)
+    sync_file(os.path.dirname(path) or ".")

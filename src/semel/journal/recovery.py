@@ -6,6 +6,7 @@ they are durable. A sync without a rewrite is not enough: if an earlier sync fai
 a later sync skips that page.
 """
 
+import errno
 from collections.abc import Callable
 from contextlib import closing
 
@@ -14,16 +15,9 @@ from msgspec.structs import replace
 
 from semel.journal.appender import chunks_max, streams_max
 from semel.journal.checkpoint import CheckpointPosition, load
-from semel.journal.disk import (
-    IDENTITY_NAME,
-    NO_ROOM,
-    Disk,
-    File,
-    finish_file,
-    read_identity,
-    write_identity,
-)
+from semel.journal.disk import NO_ROOM, Disk, File, disk_failed, finish_file
 from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, checksum_seed
+from semel.journal.identity import IDENTITY_NAME, Identity, read_identity, write_identity
 from semel.journal.index import Index
 from semel.journal.scan import (
     FIRST_BYTES_MAX,
@@ -42,7 +36,7 @@ from semel.journal.segments import (
     segment_name,
     unlink_segments,
 )
-from semel.journal.store import Store
+from semel.journal.store import TABLES, Store
 from semel.journal.txn_history import TxnHistory
 from semel.journal.writer import RESERVE_NAME
 from semel.machine import MachineLimits, State, apply
@@ -52,7 +46,10 @@ from semel.model.limits import SEGMENT_BYTES_DEFAULT
 
 
 class Recovered(Struct, frozen=True):
-    """A recovered journal: the state, and the position of the next frame."""
+    """A recovered journal: the state, and the position of the next frame.
+
+    `generation` is that of the directory (see `identity.py`).
+    """
 
     state: State
     index: Index
@@ -64,6 +61,7 @@ class Recovered(Struct, frozen=True):
     capacity: int
     replayed_frames: int
     replayed_bytes: int
+    generation: int
 
 
 class _Replay:
@@ -107,11 +105,14 @@ def recover(
 ) -> Recovered:
     """Recover a locked data directory. A new directory gets the identity `fresh_identity`.
 
-    `progress` is called with the number of segments replayed so far, and the total number of
-    segments to replay. Raises CorruptData or DiskFailed.
+    Nothing is changed before all checks have passed. `progress` is called with the number of
+    segments replayed so far, and the total number of segments to replay. Raises CorruptData or
+    DiskFailed.
     """
     try:
-        identity = _identity(disk, fresh_identity, segment_bytes)
+        if IDENTITY_NAME not in disk.names():
+            _create_directory(disk, store, fresh_identity, segment_bytes)
+        identity = read_identity(disk)
         limits = limits or MachineLimits()
         # The commit or abort of every transaction must fit in one frame.
         fitting = replace(
@@ -119,45 +120,65 @@ def recover(
             chunks=min(limits.chunks, chunks_max(segment_bytes)),
             txn_streams=min(limits.txn_streams, streams_max(segment_bytes)),
         )
-        return _recover(disk, store, checksum_seed(identity), fitting, segment_bytes, progress)
+        return _recover(disk, store, identity, fitting, segment_bytes, progress)
     except OSError as error:
-        raise DiskFailed(f"cannot recover the data directory: {error.strerror or error}") from error
+        name = error.filename or "the data directory"
+        raise disk_failed(f"{name}: cannot recover the data directory", error.errno) from error
+    except MemoryError as error:
+        raise disk_failed("cannot recover the data directory", errno.ENOMEM) from error
 
 
-def _identity(disk: Disk, fresh: bytes, segment_bytes: int) -> bytes:
-    names = disk.names()
-    if IDENTITY_NAME in names:
-        return read_identity(disk)
-    for name in names:
-        if segment_lsn(name) is not None:
-            _discard_unfinished(disk, name)
+def _create_directory(disk: Disk, store: Store, fresh: bytes, segment_bytes: int) -> None:
+    """Create the files of a new directory. The identity file is the last one.
+
+    Raises CorruptData, and changes nothing, if the directory is not new.
+    """
+    unfinished = [name for name in disk.names() if segment_lsn(name) is not None]
+    _check_new(disk, store, unfinished)
+    disk.claim()
+    for name in unfinished:
+        disk.unlink(name)
+    store.make_writable()
     _create_spare(disk, segment_bytes, is_new=True).close()
     disk.rename(SPARE_NAME, segment_name(0))
     disk.sync_names()
-    write_identity(disk, fresh)
-    return fresh
+    write_identity(disk, Identity(fresh))
 
 
-def _discard_unfinished(disk: Disk, name: str) -> None:
-    """Remove the empty first segment of a directory whose creation was interrupted.
+def _check_new(disk: Disk, store: Store, segments: list[str]) -> None:
+    """Check that nothing was ever stored in a directory without an identity file.
 
-    Raises CorruptData if the file is a later segment or is not empty.
+    If the creation of a directory is interrupted, an empty first segment and a checkpoint without
+    rows can remain. Raises CorruptData if there is anything else.
     """
+    with store.read() as view:
+        has_rows = any(True for name in TABLES for _ in view.scan(name))
+    if has_rows or not all(_is_unfinished(disk, name) for name in segments):
+        what = "the checkpoint has data" if has_rows else "segments exist"
+        raise CorruptData(
+            f"the file is missing, but {what}. Probably a volume is not mounted, or only a part of"
+            " the directory was copied. Mount the volume, or copy the whole directory again",
+            file=IDENTITY_NAME,
+        )
+
+
+def _is_unfinished(disk: Disk, name: str) -> bool:
+    """Return True if the file is the empty first segment of an interrupted creation."""
+    if segment_lsn(name) != 0:
+        return False
     with closing(disk.open(name)) as file:
-        data = file.read(0, file.size())
-    if segment_lsn(name) != 0 or data.strip(b"\0"):
-        raise CorruptData("the identity file is missing, but segments exist", file=IDENTITY_NAME)
-    disk.unlink(name)
+        return not file.read(0, file.size()).strip(b"\0")
 
 
 def _recover(
     disk: Disk,
     store: Store,
-    seed: int,
+    identity: Identity,
     limits: MachineLimits,
     segment_bytes: int,
     progress: Callable[[int, int], None] | None,
 ) -> Recovered:
+    seed = checksum_seed(identity.id)
     state, position = load(store, limits)
     firsts = [lsn for name in disk.names() if (lsn := segment_lsn(name)) is not None]
     ends, dead = _classify_files(sorted(firsts), position)
@@ -166,6 +187,9 @@ def _recover(
     replay = _Replay(state, store, segments, position)
     tail = [first for first in segments.firsts if first >= segments.first_of(position.lsn)]
     data = _replay_tail(segments, tail, replay, seed, progress)
+    # All checks have passed. From here on, the directory is changed.
+    disk.claim()
+    store.make_writable()
     _make_durable(disk, segments, tail, replay, data)
     capacity = len(data)
     if replay.lsn == tail[-1] and capacity != segment_bytes:
@@ -186,6 +210,7 @@ def _recover(
         capacity=capacity,
         replayed_frames=replay.frames,
         replayed_bytes=replay.lsn - position.lsn,
+        generation=identity.generation,
     )
 
 

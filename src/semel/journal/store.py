@@ -75,6 +75,12 @@ class TableReader(Protocol):
 class Store(TableReader, Protocol):
     """Read and write access to the tables of one data directory."""
 
+    def make_writable(self) -> None:
+        """Prepare the store for writing, and create it if it does not exist.
+
+        Before this call, the store changes nothing on disk. Raises DiskFailed.
+        """
+
     def write(self) -> StoreWriter:
         """Begin a transaction. Only one transaction can exist at a time."""
 

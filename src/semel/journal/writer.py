@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from semel.journal.appender import SegmentPart, WriteGroup
-from semel.journal.disk import NO_FILES, NO_ROOM, Disk, File
+from semel.journal.disk import NO_FILES, NO_ROOM, Disk, File, disk_failed
 from semel.journal.segments import SPARE_NAME, segment_name
 from semel.model.errors import DiskFailed, invariant
 
@@ -32,7 +32,7 @@ class JournalWriter:
     def __init__(self, disk: Disk, *, segment: int, segment_bytes: int, reserve_bytes: int) -> None:
         self._disk = disk
         self._segment = segment
-        self._file: File = disk.open(segment_name(segment))
+        self._file: File = _open(disk, segment_name(segment))
         self._segment_bytes = segment_bytes
         self._reserve_bytes = reserve_bytes
         self._spare: File | None = None
@@ -56,10 +56,12 @@ class JournalWriter:
 
     def _keep_reserve(self, names: list[str]) -> bool:
         if RESERVE_NAME in names:
-            with contextlib.closing(self._disk.open(RESERVE_NAME)) as file:
-                size = file.size()
-            if size == self._reserve_bytes:
-                return True
+            with (
+                contextlib.suppress(PermissionError),
+                contextlib.closing(self._disk.open(RESERVE_NAME)) as file,
+            ):
+                if file.size() == self._reserve_bytes:
+                    return True
             self._disk.unlink(RESERVE_NAME)
         return self._reserve_bytes == 0
 
@@ -165,5 +167,12 @@ class JournalWriter:
             self._spare.close()
 
 
+def _open(disk: Disk, name: str) -> File:
+    try:
+        return disk.open(name)
+    except OSError as error:
+        raise _failed(name, "open", error) from error
+
+
 def _failed(name: str, verb: str, error: OSError) -> DiskFailed:
-    return DiskFailed(f"{name}: the server cannot {verb} this file: {error.strerror or error}")
+    return disk_failed(f"{name}: the server cannot {verb} this file", error.errno)

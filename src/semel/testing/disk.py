@@ -122,6 +122,9 @@ class VirtualDisk(FaultyStorage):
             raise DirectoryLocked("virtual disk: another process owns this directory")
         self._is_locked = True
 
+    def claim(self) -> None:
+        """Do nothing. A virtual directory needs no lock file."""
+
     def is_there(self) -> bool:
         """Return True. A virtual directory cannot be deleted."""
         return True

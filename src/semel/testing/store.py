@@ -200,6 +200,9 @@ class VirtualStore(FaultyStorage):
         finally:
             view.close()
 
+    def make_writable(self) -> None:
+        """Do nothing. A store in memory is always writable."""
+
     def write(self) -> VirtualWriter:
         """Begin a write transaction. Only one can be open at a time."""
         self._check_alive()

@@ -10,8 +10,9 @@ versions of positions, and 16 bytes for each index row.
 import struct
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.disk import IDENTITY_NAME, Files, read_identity
+from semel.journal.disk import Files
 from semel.journal.frame import checksum_seed
+from semel.journal.identity import IDENTITY_NAME, read_identity
 from semel.journal.store import TableReader
 from semel.journal.verify.report import Finding, Progress, Report
 from semel.journal.verify.rows import RowCheck, StoredCheckpoint
@@ -57,13 +58,11 @@ def _reason(error: CorruptData) -> str:
 
 def _check_identity(disk: Files, report: Report) -> int | None:
     try:
-        return checksum_seed(read_identity(disk))
+        return checksum_seed(read_identity(disk).id)
     except FileNotFoundError:
         report.corrupt(
             IDENTITY_NAME, None, "the identity file is missing; without it, no frame can be checked"
         )
     except CorruptData as error:
         report.corrupt(error.file, error.position, _reason(error))
-    except OSError as error:
-        report.corrupt(IDENTITY_NAME, None, f"the file cannot be read: {error.strerror or error}")
     return None

@@ -1,5 +1,6 @@
 """Verification of the journal. It checks every frame of every segment, and all index entries."""
 
+import errno
 from array import array
 from bisect import bisect_left, bisect_right
 from contextlib import closing
@@ -186,7 +187,8 @@ class SegmentCheck:
         try:
             with closing(self._disk.open(segment_name(first))) as file:
                 return file.size()
-        except OSError:
+        except OSError as error:
+            _raise_if_refused(error)
             return 0
 
     def _read(self, first: int) -> bytes | None:
@@ -198,6 +200,7 @@ class SegmentCheck:
         except FileNotFoundError:
             self._report.note(name, None, "a running server has just removed this segment")
         except OSError as error:
+            _raise_if_refused(error)
             self._report.corrupt(
                 name, None, f"the file cannot be {verb}: {error.strerror or error}"
             )
@@ -405,7 +408,10 @@ class SegmentCheck:
             with closing(self._disk.open(segment_name(first))) as file:
                 length = peek_length(file.read(lsn - first, HEADER_BYTES), 0)
                 return decode(file.read(lsn - first, length or 0), 0, lsn=lsn, seed=self._seed)
-        except (OSError, BadFrame, UnknownVersion):
+        except OSError as error:
+            _raise_if_refused(error)
+            return None
+        except (BadFrame, UnknownVersion):
             return None
 
     # ---- the index against the frames -----------------------------------------------------------
@@ -459,3 +465,12 @@ def _additions(frame: Frame) -> list[tuple[int, int, int]]:
         extents = extents_of(frame.record.extents)
         placed = [(stream, base, count) for _, stream, base, count in extents]
     return data + placed + controls
+
+
+def _raise_if_refused(error: OSError) -> None:
+    """Raise `error`, unless the file is missing or its bytes cannot be read from the disk.
+
+    An error such as missing rights says nothing about the data, so it must not become a finding.
+    """
+    if error.errno not in (errno.ENOENT, errno.EIO):
+        raise error

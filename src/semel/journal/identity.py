@@ -1,0 +1,87 @@
+"""The identity file of a data directory.
+
+The identity is 16 random bytes. They seed the checksum of every frame in the directory. When a
+directory is created, the identity file is written last. Therefore a directory that has an identity
+file is complete.
+
+The generation tells clients that the directory was restored from an older copy. It is 1 in a new
+directory, and `semel restore` raises it.
+"""
+
+import contextlib
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from semel.journal.disk import Disk, Files, finish_file
+from semel.model.checksum import crc32c
+from semel.model.errors import CorruptData
+
+IDENTITY_NAME: Final = "identity"
+IDENTITY_TEMPORARY_NAME: Final = "identity.tmp"
+IDENTITY_BYTES: Final = 16
+FORMAT_VERSION: Final = 1
+FIRST_GENERATION: Final = 1
+_MAGIC: Final = b"semel data\n"
+_CHECKSUM_BYTES: Final = 4
+_GENERATION_BYTES: Final = 8
+_ID_AT: Final = len(_MAGIC) + 1
+_GENERATION_AT: Final = _ID_AT + IDENTITY_BYTES
+_FILE_BYTES: Final = _GENERATION_AT + _CHECKSUM_BYTES
+_LONG_FILE_BYTES: Final = _FILE_BYTES + _GENERATION_BYTES
+
+
+class Identity(Struct, frozen=True):
+    """The identity of a directory, and the number of times that it was restored, plus 1."""
+
+    id: bytes
+    generation: int = FIRST_GENERATION
+
+
+def write_identity(disk: Disk, identity: Identity) -> None:
+    """Write the identity file, or replace it. Raises OSError or DiskFailed.
+
+    The first generation is not written. So older versions of semel can read the file, too.
+    """
+    assert len(identity.id) == IDENTITY_BYTES
+    body = _MAGIC + bytes([FORMAT_VERSION]) + identity.id
+    if identity.generation != FIRST_GENERATION:
+        body += identity.generation.to_bytes(_GENERATION_BYTES, "little")
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(IDENTITY_TEMPORARY_NAME)
+    data = body + crc32c(body).to_bytes(_CHECKSUM_BYTES, "little")
+    file = disk.create(IDENTITY_TEMPORARY_NAME, len(data))
+    finish_file(disk, file, IDENTITY_TEMPORARY_NAME, IDENTITY_NAME, data)
+
+
+def read_identity(disk: Files) -> Identity:
+    """Return the identity of a directory.
+
+    Raises CorruptData if the identity file is damaged, or if the directory has an unknown format.
+    Also raises OSError.
+    """
+    with contextlib.closing(disk.open(IDENTITY_NAME)) as file:
+        data = file.read(0, _LONG_FILE_BYTES + 1)
+    body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    is_whole = len(data) in (_FILE_BYTES, _LONG_FILE_BYTES)
+    if not is_whole or crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
+        raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
+    if not body.startswith(_MAGIC) or body[len(_MAGIC)] != FORMAT_VERSION:
+        raise CorruptData(
+            f"the format of the directory is unknown; this semel reads format {FORMAT_VERSION}",
+            file=IDENTITY_NAME,
+        )
+    generation = int.from_bytes(body[_GENERATION_AT:], "little") or FIRST_GENERATION
+    return Identity(body[_ID_AT:_GENERATION_AT], generation)
+
+
+def raise_generation(disk: Disk) -> Identity:
+    """Raise the generation of a locked directory by 1. Return its new identity.
+
+    Raises CorruptData, DiskFailed or OSError. Then the old identity file is still there.
+    """
+    identity = read_identity(disk)
+    raised = replace(identity, generation=identity.generation + 1)
+    write_identity(disk, raised)
+    return raised

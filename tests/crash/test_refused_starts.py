@@ -1,0 +1,483 @@
+"""A start that is refused changes no file, and its exit code tells damage from a refused call.
+
+Exit code 65 means that the data is damaged. If the operating system refused a call, the exit code
+is 74: the data may be sound, and restoring a copy would be wrong.
+"""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from tests.crash.directory import (
+    CHECKPOINT,
+    IDENTITY,
+    copy,
+    flip,
+    quick_directory,
+    segments,
+    snapshot,
+)
+from tests.crash.mounts import mount, small_disk
+from tests.crash.process import ROOT, Zygote
+from tests.crash.protocol import Hangup, Job
+from tests.crash.script import Built, build, small
+
+pytestmark = pytest.mark.crash
+
+NOBODY: Final = 65_534
+KIB: Final = 1024
+LOCK: Final = "LOCK"
+CHECKPOINT_LOCK: Final = "checkpoint.mdb-lock"
+PAGE_BYTES: Final = 4096
+SEED: Final = int(os.environ.get("SEMEL_SEED", "1"))
+BOTH = pytest.mark.parametrize("state", ["closed", "killed"])
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    with quick_directory() as path:
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.fixture(scope="module")
+def originals(zygote: Zygote, directory: Path) -> dict[str, Built]:
+    return {
+        state: build(zygote, directory / state, is_closed=state == "closed")
+        for state in ("closed", "killed")
+    }
+
+
+@pytest.fixture
+def trial(originals: dict[str, Built], directory: Path) -> Callable[[str], Path]:
+    """Return a function that copies one of the two directories; the test damages the copy."""
+    return lambda state: copy(originals[state].path, directory / "trial")
+
+
+def assert_refused(zygote: Zygote, job: Job, code: int, *expected: str) -> None:
+    """Expect this exit code, these texts in stderr, and an unchanged directory."""
+    before = snapshot(Path(job.path))
+    _, found, stderr = zygote.inspect(job)
+    assert found == code, f"{found}: {stderr}"
+    for text in expected:
+        assert text in stderr
+    after = snapshot(Path(job.path))
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    assert not changed, f"{stderr}: changed {changed}"
+
+
+def truncate(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+# ---- the data is damaged: 65 ---------------------------------------------------------------------
+
+
+def first_segment(path: Path) -> Path:
+    return segments(path)[0]
+
+
+def last_segment(path: Path) -> Path:
+    return segments(path)[-1]
+
+
+def remove_segments(path: Path) -> None:
+    for segment in segments(path):
+        segment.unlink()
+
+
+def remove_journal(path: Path) -> None:
+    """Leave the checkpoint, as if the journal were on a volume that is not mounted."""
+    remove_segments(path)
+    (path / IDENTITY).unlink()
+
+
+def remove_locks(path: Path) -> None:
+    (path / LOCK).unlink()
+    (path / CHECKPOINT_LOCK).unlink(missing_ok=True)
+
+
+def keep_only_checkpoint(path: Path) -> None:
+    remove_journal(path)
+    remove_locks(path)
+    for name in ("next.tmp", "reserve.tmp"):
+        (path / name).unlink(missing_ok=True)
+
+
+def swap_segments(path: Path) -> None:
+    one, other, *_ = segments(path)
+    one.rename(path / "swap")
+    other.rename(one)
+    (path / "swap").rename(other)
+
+
+def foreign_identity(path: Path) -> None:
+    (path / IDENTITY).write_bytes((path.parent / "foreign" / IDENTITY).read_bytes())
+
+
+def newer_version(path: Path) -> None:
+    data = bytearray((path / IDENTITY).read_bytes())
+    data[11] = 9
+    (path / IDENTITY).write_bytes(data)
+
+
+def empty_first_segment_beside_others(path: Path) -> None:
+    (path / IDENTITY).unlink()
+    first = first_segment(path)
+    first.write_bytes(bytes(first.stat().st_size))
+
+
+DAMAGES: Final[dict[str, tuple[Callable[[Path], Any], str]]] = {
+    "identity missing": (lambda path: (path / IDENTITY).unlink(), IDENTITY),
+    "identity truncated": (lambda path: truncate(path / IDENTITY, 20), IDENTITY),
+    "identity flipped": (lambda path: flip(path / IDENTITY, 100), IDENTITY),
+    "identity of another directory": (foreign_identity, ""),
+    "newer version": (newer_version, IDENTITY),
+    "segments missing": (remove_segments, "missing"),
+    "first segment missing": (lambda path: first_segment(path).unlink(), "missing"),
+    "identity and segments missing": (remove_journal, "not mounted"),
+    "everything but the checkpoint missing": (keep_only_checkpoint, "not mounted"),
+    "identity missing beside an empty first segment": (empty_first_segment_beside_others, IDENTITY),
+    "swapped segments": (swap_segments, ".seg"),
+    "first segment flipped": (lambda path: flip(first_segment(path), 300), ".seg"),
+    "last segment truncated": (lambda path: truncate(last_segment(path), 100), ".seg"),
+    "last segment empty": (lambda path: truncate(last_segment(path), 0), ".seg"),
+    "checkpoint of zeros": (
+        lambda path: (path / CHECKPOINT).write_bytes(bytes(40_000)),
+        CHECKPOINT,
+    ),
+    "checkpoint of noise": (
+        lambda path: (path / CHECKPOINT).write_bytes(Random(SEED).randbytes(40_000)),
+        CHECKPOINT,
+    ),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("has_locks", [True, False])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_directory_is_refused_and_no_file_is_changed(
+    zygote: Zygote,
+    directory: Path,
+    trial: Callable[[str], Path],
+    state: str,
+    damage: str,
+    has_locks: bool,
+) -> None:
+    if not (directory / "foreign").exists():
+        build(zygote, directory / "foreign", is_closed=True)
+    path = trial(state)
+    if not has_locks:
+        remove_locks(path)
+        # The lock files are made again only by a start that is not refused.
+    act, expected = DAMAGES[damage]
+    if has_locks or damage != "everything but the checkpoint missing":
+        act(path)
+        assert_refused(zygote, small(path), 65, expected)
+
+
+def cuts(size: int) -> list[int]:
+    """Return every page border of a file, one byte on either side, and some other lengths."""
+    borders = range(PAGE_BYTES, size, PAGE_BYTES)
+    near = [border + delta for border in borders for delta in (-1, 0, 1)]
+    return sorted({1, 100, *near, *Random(SEED).sample(range(1, size), 40)})
+
+
+# rows: P19
+@BOTH
+def test_a_cut_checkpoint_is_refused_unchanged_or_opened_and_doctor_agrees(
+    zygote: Zygote, trial: Callable[[str], Path], state: str
+) -> None:
+    """`doctor --verify` calls a checkpoint sound only if the server starts with it."""
+    size = (trial(state) / CHECKPOINT).stat().st_size
+    refused = 0
+    for cut in cuts(size):
+        path = trial(state)
+        truncate(path / CHECKPOINT, cut)
+        verdict = doctor_in_process(path)
+        before = snapshot(path)
+        _, code, stderr = zygote.inspect(small(path))
+        assert code in (0, 65), f"cut at {cut}: {code}: {stderr}"
+        assert verdict == code, f"cut at {cut}: doctor says {verdict}, the server {code}: {stderr}"
+        if code:
+            refused += 1
+            assert snapshot(path) == before, f"cut at {cut}"
+    assert refused > 20
+
+
+def doctor_in_process(path: Path) -> int:
+    """Return the exit code of `doctor --verify`, after a check that it changed no file."""
+    from click.testing import CliRunner
+
+    from semel.cli.doctor import doctor_command
+
+    before = snapshot(path)
+    result = CliRunner().invoke(
+        doctor_command, ["--verify", "--json", "--data", str(path)], standalone_mode=False
+    )
+    assert result.exception is None, (result.exception, result.output)
+    assert snapshot(path) == before
+    return int(result.return_value)
+
+
+# ---- another process owns the directory: 73 ------------------------------------------------------
+
+
+def test_a_second_server_changes_no_file(zygote: Zygote, trial: Callable[[str], Path]) -> None:
+    path = trial("closed")
+    first = zygote.serve(small(path))
+    first.link.ask("settle")
+    assert_refused(zygote, small(path), 73, "another process")
+    first.close()
+
+
+# ---- the operating system refuses: 74 ------------------------------------------------------------
+
+
+FILES: Final = (LOCK, IDENTITY, CHECKPOINT, CHECKPOINT_LOCK, "first", "last")
+
+
+def file_of(path: Path, name: str) -> Path:
+    match name:
+        case "first":
+            return first_segment(path)
+        case "last":
+            return last_segment(path)
+    return path / name
+
+
+def give_away(path: Path) -> None:
+    """Give the directory and its files to a user without the rights of root."""
+    for each in (path, *path.iterdir()):
+        os.chown(each, NOBODY, NOBODY)
+
+
+def as_nobody(path: Path) -> Job:
+    return replace(small(path), user_id=NOBODY)
+
+
+# rows: P25
+@pytest.mark.root
+@BOTH
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_without_rights_is_refused_by_its_name_and_not_called_corrupt(
+    zygote: Zygote, trial: Callable[[str], Path], state: str, name: str, mode: int
+) -> None:
+    path = trial(state)
+    if name == CHECKPOINT_LOCK:
+        (path / name).touch()
+    give_away(path)
+    file = file_of(path, name)
+    os.chown(file, 0, 0)
+    file.chmod(mode)
+    assert_refused(zygote, as_nobody(path), 74, file.name, "Permission denied", "chown")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("mode", [0o000, 0o555])
+@BOTH
+def test_a_directory_without_rights_is_refused_and_not_called_corrupt(
+    zygote: Zygote, trial: Callable[[str], Path], state: str, mode: int
+) -> None:
+    path = trial(state)
+    give_away(path)
+    remove_locks(path)
+    os.chown(path, 0, 0)
+    path.chmod(mode)
+    assert_refused(zygote, as_nobody(path), 74, "Permission denied", "chown")
+
+
+@pytest.mark.root
+def test_spare_files_without_rights_are_made_again(
+    zygote: Zygote, trial: Callable[[str], Path]
+) -> None:
+    path = trial("killed")
+    (path / "reserve.tmp").write_bytes(bytes(100))
+    give_away(path)
+    for name in ("next.tmp", "reserve.tmp"):
+        os.chown(path / name, 0, 0)
+        (path / name).chmod(0o000)
+    found, code, stderr = zygote.inspect(as_nobody(path))
+    assert (len(found), code) == (2, 0), stderr
+
+
+@BOTH
+def test_too_little_address_space_is_refused_and_not_called_corrupt(
+    zygote: Zygote, trial: Callable[[str], Path], state: str
+) -> None:
+    """The checkpoint is mapped with 64 GiB of addresses, which `ulimit -v` forbids."""
+    limits = ((resource.RLIMIT_AS, 8 * KIB**3),)
+    job = replace(small(trial(state)), resource_limits=limits)
+    assert_refused(zygote, job, 74, CHECKPOINT, "Cannot allocate memory", "ulimit -v")
+
+
+def test_too_little_address_space_for_a_new_directory_is_not_called_corrupt(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    limits = ((resource.RLIMIT_AS, 8 * KIB**3),)
+    job = small(tmp_path / "data")
+    _, code, stderr = zygote.inspect(replace(job, resource_limits=limits))
+    assert code == 74, stderr
+    assert "ulimit -v" in stderr
+    found, code, stderr = zygote.inspect(job)
+    assert (len(found), code) == (2, 0), stderr
+
+
+@BOTH
+def test_too_few_files_are_refused_and_not_called_corrupt(
+    zygote: Zygote, trial: Callable[[str], Path], state: str
+) -> None:
+    codes = []
+    for limit in range(5, 60):
+        path = trial(state)
+        job = replace(small(path), resource_limits=((resource.RLIMIT_NOFILE, limit),))
+        _, code, stderr = zygote.inspect(job)
+        if "asyncio" in stderr and "Traceback" in stderr:
+            continue  # the interpreter itself needs more files
+        assert code in (0, 74), f"{limit} files: {code}: {stderr}"
+        if code:
+            assert "ulimit -n" in stderr, stderr
+        codes.append(code)
+        _, code, stderr = zygote.inspect(small(path))
+        assert code == 0, f"after a start with {limit} files: {code}: {stderr}"
+    assert codes.count(74) > 2, codes
+    assert codes[-1] == 0, codes
+
+
+@pytest.mark.parametrize("size", [1000, 5000, 10_000, 50_000])
+@pytest.mark.parametrize("state", ["closed", "killed", "new"])
+def test_a_limit_on_the_size_of_files_is_refused_and_not_called_corrupt(
+    zygote: Zygote, trial: Callable[[str], Path], directory: Path, state: str, size: int
+) -> None:
+    path = directory / "trial" if state == "new" else trial(state)
+    if state == "new":
+        shutil.rmtree(path, ignore_errors=True)
+    limits = ((resource.RLIMIT_FSIZE, size),)
+    _, code, stderr = zygote.inspect(replace(small(path), resource_limits=limits))
+    assert code in (0, 74), f"{code}: {stderr}"
+    if code:
+        assert "ulimit -f" in stderr, stderr
+    assert code == 74 or size == 50_000
+    _, code, stderr = zygote.inspect(small(path))
+    assert code == 0, stderr
+
+
+@pytest.mark.root
+@BOTH
+def test_a_read_only_file_system_is_refused_by_name(
+    zygote: Zygote, tmp_path: Path, trial: Callable[[str], Path], state: str
+) -> None:
+    with small_disk(tmp_path / "disk", 4 * KIB**2) as disk:
+        path = copy(trial(state), disk / "data")
+        mount(disk, "-o", "remount,ro")
+        assert_refused(zygote, small(path), 74, "Read-only file system", str(path))
+
+
+@pytest.mark.root
+@BOTH
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_a_full_disk_is_never_called_corrupt_at_the_start(
+    zygote: Zygote, tmp_path: Path, trial: Callable[[str], Path], state: str, has_locks: bool
+) -> None:
+    """A start may succeed or be refused, but nothing is lost and no signal ends the process."""
+    with small_disk(tmp_path / "disk", 2 * KIB**2) as disk:
+        for left in (0, 4, 8, 12, 16, 24, 40):
+            path = copy(trial(state), disk / "data")
+            expected = dump_of(zygote, copy(path, tmp_path / "copy"))
+            if not has_locks:
+                remove_locks(path)
+            fill_up(disk, left)
+            process = zygote.start(small(path))
+            try:
+                process.ready()
+                assert process.link.ask("dump") == expected
+            except Hangup:
+                assert process.wait() == 74, f"{left} KiB left: {process.stderr()}"
+                assert "free space" in process.stderr()
+            process.close()
+            (disk / "filler").unlink()
+            assert dump_of(zygote, path) == expected
+
+
+def dump_of(zygote: Zygote, path: Path) -> object:
+    process = zygote.serve(small(path))
+    try:
+        return process.link.ask("dump")
+    finally:
+        process.close()
+
+
+def fill_up(disk: Path, left_kib: int) -> None:
+    with (disk / "filler").open("wb", buffering=0) as filler:
+        try:
+            while filler.write(bytes(4 * KIB)) == 4 * KIB:
+                pass
+        except OSError:
+            pass
+        filler.truncate(max(0, filler.tell() // KIB // 4 * 4 - left_kib) * KIB)
+
+
+# ---- from the command line -----------------------------------------------------------------------
+
+
+def semel(*arguments: str, prefix: tuple[str, ...] = ()) -> tuple[int, str]:
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "semel", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_serve_says_what_to_do_if_the_address_space_is_limited(
+    trial: Callable[[str], Path],
+) -> None:
+    path = trial("closed")
+    before = snapshot(path)
+    limited = ("bash", "-c", 'ulimit -v 8388608; exec "$@"', "limited")
+    code, text = semel("serve", "--port", "0", "--data", str(path), prefix=limited)
+    assert code == 74, text
+    assert "ulimit -v" in text
+    assert "Traceback" not in text
+    assert snapshot(path) == before
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("name", [*FILES, "directory"])
+def test_doctor_does_not_call_a_file_corrupt_that_it_may_not_read(
+    trial: Callable[[str], Path], name: str, verify: bool
+) -> None:
+    path = trial("closed")
+    (path / CHECKPOINT_LOCK).touch()
+    give_away(path)
+    file = path if name == "directory" else file_of(path, name)
+    os.chown(file, 0, 0)
+    file.chmod(0o000)
+    prefix = ("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
+    options = ("--verify",) if verify else ()
+    code, text = semel("doctor", *options, "--data", str(path), prefix=prefix)
+    if "failed to import" in text or "No module named" in text:
+        pytest.skip("this user cannot read the installation")
+    if name == CHECKPOINT_LOCK:
+        assert code == 0, text  # doctor does not need it if no server uses the directory
+        return
+    assert code == 74, text
+    assert "CORRUPT" not in text
+    assert file.name in text
+    assert "Permission denied" in text
