@@ -29,6 +29,7 @@ from semel.model.limits import (
 )
 from semel.server.admission import UnreadBudget
 from semel.server.app import App
+from semel.server.browsers import BrowserRules, parse_host, parse_origin
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
 
@@ -101,6 +102,9 @@ def _expected_if_wrong(option: click.Option, value: object) -> str | None:
     """Return a description of the expected value, or None if the value has the right type."""
     if option.is_flag:
         return None if isinstance(value, bool) else "true or false"
+    if option.multiple:
+        is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return None if is_list else "a list of strings"
     if isinstance(option.type, Seconds):
         is_right, expected = isinstance(value, int | float), "a number of seconds"
     elif isinstance(option.type, click.types.IntParamType):
@@ -127,6 +131,8 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     strict_payloads: bool
     producer_idle_seconds: float | None
     gap_hold_ms: int
+    cors_origin: tuple[str, ...]
+    allowed_host: tuple[str, ...]
     tls_cert: str | None
     tls_key: str | None
 
@@ -144,6 +150,20 @@ def _setting(
         metavar=metavar,
         **more,
     )
+
+
+def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
+    """Return a callback that parses every value of an option that can be repeated."""
+
+    def parse_all(
+        _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        try:
+            return tuple(map(parse, values))
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return parse_all
 
 
 @click.command("serve")
@@ -193,6 +213,22 @@ def _setting(
     default=0,
     help="Maximum time that an append waits for a missing earlier append before it is refused.",
 )
+@_setting(
+    "cors-origin",
+    metavar="ORIGIN",
+    multiple=True,
+    callback=_each(parse_origin),
+    help="Origin of web pages that can use the server, such as http://localhost:3000, or *. Can be"
+    " repeated.  [default: none]",
+)
+@_setting(
+    "allowed-host",
+    metavar="NAME",
+    multiple=True,
+    callback=_each(parse_host),
+    help="Name under which clients reach the server, besides localhost and IP addresses. Can be"
+    " repeated.",
+)
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
 @_setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")
 def serve_command(**values: Any) -> None:
@@ -241,9 +277,10 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
         gap_hold_ms=serving.gap_hold_ms,
         unread=unread,
     )
+    browsers = BrowserRules(cors_origins=serving.cors_origin, allowed_hosts=serving.allowed_host)
     raise_file_limit(limits)
     try:
-        listener.start(app.handle, limits, unread=unread, ssl=tls)
+        listener.start(app.handle, limits, unread=unread, ssl=tls, browsers=browsers)
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error

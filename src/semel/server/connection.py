@@ -251,8 +251,7 @@ class ServerConnection(asyncio.Protocol):
         closes = head.closes or self._registry.is_draining
         if closes:
             self._end_reading(ConnectionEvent.READING_ENDED)
-        prefixes = self._registry.prefixes
-        lines = prefixes.exposed if head.is_exposed else prefixes.plain
+        lines = self._registry.prefixes.by_cors[head.cors]
         exchange = Exchange(self, lines, head.is_head, head.is_modern, closes, len(request.body))
         self._waiting.append(exchange)
         try:
@@ -353,8 +352,9 @@ class ServerConnection(asyncio.Protocol):
 
     def refuse(self, refused: HttpRefused) -> None:
         """Send all owed responses, then the refusal, then close the connection."""
+        cors = refused.cors if self._body is None else self._body.request.head.cors
         self._end_reading(ConnectionEvent.READING_ENDED)
-        self._waiting.append(Exchange(self, self._registry.prefixes.exposed, closes=True))
+        self._waiting.append(Exchange(self, self._registry.prefixes.by_cors[cors], closes=True))
         self._waiting[-1].send(problem(refused))
 
     # ---- closing -------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from semel.wire.headers import (
     read_range,
     read_text,
     refuse_encoding,
+    require_json,
 )
 from semel.wire.paths import parse_query, read_choice, read_limit
 from semel.wire.problems import bad_request, parser
@@ -71,7 +72,7 @@ class ExplainQuery(Struct, frozen=True):
 def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register:
     """Parse a request to register a producer. If the body is empty, the server chooses the id."""
     expected = '{} or {"producer_id": "..."}'
-    producer_id = _read_body(headers, body or b"{}", RegisterRequest, expected).producer_id
+    producer_id = _read_body(headers, body, RegisterRequest, expected).producer_id
     if producer_id is not None:
         check_text(producer_id, "producer-id", PRODUCER_ID_BYTES_MAX)
     return Register(now_ms, producer_id)
@@ -90,8 +91,9 @@ def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer:
 
 def _read_body(headers: Headers, body: bytes, kind: type[T], expected: str) -> T:
     refuse_encoding(headers)
+    require_json(headers, body)
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request("bad_body", f"the body must have the form {expected}: {error}") from None
 
