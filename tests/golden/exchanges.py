@@ -24,11 +24,10 @@ _BODILESS: Final = frozenset({204, 304})
 _FRAMES: Final = "application/vnd.semel.frames"
 _BINARY: Final = (_FRAMES, "application/vnd.semel.batch")
 
-# These three lines are the same in every response; one placeholder replaces them.
+# These lines are in almost every response; one placeholder replaces them.
 USUAL: Final = (
     "X-Content-Type-Options: nosniff",
-    "Cross-Origin-Resource-Policy: cross-origin",
-    "Access-Control-Allow-Origin: *",
+    "Cross-Origin-Resource-Policy: same-origin",
 )
 _USUAL_WORD: Final = "<usual>"
 # The value is long, so it is written only where it differs from that of the last response.

@@ -1,4 +1,4 @@
-"""Refusals that need a separate server: small segments, short timeouts, damaged data."""
+"""Responses of servers with options: small segments, short timeouts, damaged data, CORS."""
 
 import resource
 import time
@@ -103,6 +103,25 @@ def _producer_state_expired(ask: Sender) -> None:
     append(ask, "made", **dense("idle", 3, 1))
     ask("GET", known)
     ask("GET", "/v1/producers/explain?stream=made&id=idle&seq=1&epoch=3")
+
+
+# ---- pages of a listed origin -------------------------------------------------------------------
+
+_ORIGIN: Final = "https://site.example"
+WITH_CORS: Final = ("--cors-origin", _ORIGIN)
+
+
+def serve_pages(ask: Sender, _server: Server) -> None:
+    """Send requests of a page whose origin is listed, and of others."""
+    ask.recording.begin("a listed origin")
+    ask("OPTIONS", "/v1/stream/page", headers={"Origin": _ORIGIN})
+    create(ask, "page", "text/html", b"<p>", origin=_ORIGIN)
+    append(ask, "page", b"<p>", "text/html", origin=_ORIGIN)
+    for origin in (_ORIGIN, "https://other.example"):
+        ask("GET", "/v1/stream/page?offset=-1", headers={"Origin": origin})
+    ask("GET", "/v1/stream/page?offset=-1")
+    append(ask, "page", b"<p>", "text/html", origin="https://other.example")
+    ask.close()
 
 
 # ---- too many connections ------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def no_such_address(ask: Sender) -> None:
     for target in ("/", "/v2/streams", "/v1/transactions/t/undo", "/v1/groups/g", "/v1/sinks/a/b"):
         ask("GET", target)
     for target in ("/v1/groups/g/offsets/x", "/v1/commits/x"):
-        ask("POST", target, b"{}")
+        post(ask, target)
 
 
 @script
@@ -171,6 +171,33 @@ def unsupported_encoding(ask: Sender) -> None:
     ask("PUT", "/v1/stream/packed", b"x", gzip)
     for target in ("producers", "producers/claim", "transactions", "commits", "groups/g/offsets"):
         ask("POST", f"/v1/{target}", b"{}", gzip)
+
+
+@script
+def unsupported_media_type(ask: Sender) -> None:
+    for target in ("producers", "producers/claim", "transactions", "commits", "groups/g/offsets"):
+        ask("POST", f"/v1/{target}", b"{}", {"Content-Type": "text/plain"})
+    ask("POST", "/v1/producers", b"{}")
+
+
+# ---- web browsers --------------------------------------------------------------------------------
+
+
+@script
+def origin_not_allowed(ask: Sender) -> None:
+    for origin in ("https://site.example", "null"):
+        append(ask, "texts", origin=origin)
+        ask("DELETE", "/v1/stream/texts", headers={"Origin": origin})
+    ask("GET", "/v1/stream/texts", headers={"Sec-Fetch-Site": "cross-site"})
+    ask("HEAD", "/v1/stream/texts", headers={"Sec-Fetch-Site": "same-site"})
+    ask("OPTIONS", "/v1/stream/texts", headers={"Origin": "https://site.example"})
+    ask("GET", "/v1/streams?limit=1&prefix=none", headers={"Origin": "https://site.example"})
+
+
+@script
+def host_not_allowed(ask: Sender) -> None:
+    for target in ("/v1/streams", "/health"):
+        ask.send_raw(f"GET {target} HTTP/1.1\r\nHost: site.example\r\n\r\n".encode())
 
 
 # ---- HTTP itself ---------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def pin_steps(run: ScenarioRun) -> Any:
     before = group.snapshot()
     part = {"incarnation": run.client.stream("in").head().incarnation, "from": 0, "to": offset(1)}
     pinned = {"number": 1, "ranges": {"in": part}, "hash": "h1"}
-    run.plain("POST", "/v1/groups/pinned/snapshot", pinned)
+    run.plain("POST", "/v1/groups/pinned/snapshot", pinned, content_type="application/json")
     first = group.snapshot()
     again = group.pin(replace(first, hash="not this one"))
     return [before, first, again, group.pin(replace(first, number=2, hash="h2"))]

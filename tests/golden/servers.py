@@ -18,6 +18,7 @@ class Server:
         self.data = data
         command = [str(SEMEL), "serve", "--data", str(data), "--port", "0"]
         command += ["--long-poll-timeout", _LONG_POLL_SECONDS, "--reserve-bytes", "0", *options]
+        command += ["--allowed-host", "semel"]  # the Host of the recorded requests
         if files_max is not None:
             command = ["sh", "-c", f'ulimit -n {files_max} && exec "$0" "$@"', *command]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)

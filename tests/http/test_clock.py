@@ -47,7 +47,7 @@ class Bed:
         return self.call(method, f"stream/{path}", body, **fields)
 
     def call(self, method: str, target: str, body: bytes = b"", **fields: object) -> Answer:
-        lines = [f"{method} /v1/{target} HTTP/1.1", "Host: h"]
+        lines = [f"{method} /v1/{target} HTTP/1.1", "Host: localhost"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
         lines += [f"Content-Length: {len(body)}", "", ""]
         with self._server.connect() as client:
@@ -110,7 +110,7 @@ def in_pieces(request: Request, responder: Responder) -> None:
     stream.end()
 
 
-LAST: Final = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+LAST: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize("handler", [echo, in_pieces])

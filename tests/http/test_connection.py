@@ -9,8 +9,8 @@ import pytest
 
 from semel.server.http import Request, Responder, Response
 from semel.server.limits_http import HttpLimits
-from semel.wire.rendering import CONSTANT_LINES, EXPOSED_LINE
 from tests.http.harness import (
+    CONSTANT_LINES,
     HOST,
     Desk,
     each_loop,
@@ -311,7 +311,7 @@ def test_pipelined_answers_that_are_there_go_out_together() -> None:
         data = b""
         while len(data) < 50 * 38:
             data += client.socket.recv(65_536)
-        lines = f"{CONSTANT_LINES}{EXPOSED_LINE}Content-Length: 0"
+        lines = f"{CONSTANT_LINES}Content-Length: 0"
         assert without_date(data) == f"HTTP/1.1 200 OK\r\n{lines}\r\n\r\n".encode() * 50
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from semel.broker.settings import SystemClock
 from semel.model.errors import InvariantBroken
+from semel.server.browsers import BrowserPolicy
 from semel.server.connection import ServerConnection
 from semel.server.exchange import Exchange
 from semel.server.http import Request, Responder, Response
@@ -109,7 +110,7 @@ class Bed:
         self.exchanges: list[Exchange] = []
         self.sends_at_once = False
         limits = HttpLimits()
-        registry = ConnectionSet(limits, SystemClock(), UnreadBudget(limits))
+        registry = ConnectionSet(limits, SystemClock(), UnreadBudget(limits), BrowserPolicy())
         self.connection = ServerConnection(self._handle, limits, registry)
         self.transport = FakeTransport()
         self.connection.connection_made(self.transport)

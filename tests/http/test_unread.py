@@ -71,7 +71,9 @@ def a_bed(data: Path, limits: HttpLimits) -> Iterator[Bed]:
         engine: Engine = server.run(begin())
         with server.connect() as client:
             typed = TYPED
-            made = b"PUT /v1/stream/s HTTP/1.1\r\nHost: h\r\n" + typed.encode() + b"\r\n\r\n"
+            made = (
+                b"PUT /v1/stream/s HTTP/1.1\r\nHost: localhost\r\n" + typed.encode() + b"\r\n\r\n"
+            )
             assert client.ask(made).status == 201
             for n in range(APPENDS):
                 body = TEXT[n * APPEND_BYTES : (n + 1) * APPEND_BYTES]

@@ -58,6 +58,15 @@ def field_names(headers: dict[str, Any]) -> dict[str, str]:
     return {name.replace("_", "-"): str(value) for name, value in headers.items()}
 
 
+def fields_of(response: http.client.HTTPResponse) -> dict[str, str]:
+    """Return the headers of a response; the values of a repeated header are joined."""
+    fields: dict[str, str] = {}
+    for name, value in response.getheaders():
+        first = fields.get(name.lower())
+        fields[name.lower()] = value if first is None else f"{first}, {value}"
+    return fields
+
+
 class Server:
     """One `semel serve` process on a directory, with its stderr in a file."""
 
@@ -101,12 +110,17 @@ class Server:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
 
     def ask(self, method: str, target: str, body: bytes = b"", **headers: Any) -> Answer:
-        """Send a request on a new connection; return the response."""
+        """Send a request on a new connection; return the response.
+
+        A body is JSON by default if it is not sent to a stream.
+        """
+        if body and not target.startswith("/v1/stream/"):
+            headers.setdefault("content_type", "application/json")
         connection = self.connect()
         try:
             connection.request(method, target, body or None, field_names(headers))
             response = connection.getresponse()
-            fields = {name.lower(): value for name, value in response.getheaders()}
+            fields = fields_of(response)
             assert fields.pop("date")  # differs between equal responses
             return Answer(response.status, fields, response.read())
         finally:
@@ -149,8 +163,7 @@ def read_answer(line: socket.socket) -> Answer | None:
     response = http.client.HTTPResponse(line)
     try:
         response.begin()
-        fields = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, fields, response.read())
+        return Answer(response.status, fields_of(response), response.read())
     except (http.client.RemoteDisconnected, ConnectionResetError):
         return None
     finally:

@@ -212,7 +212,7 @@ def test_closing_alone_with_a_producer_takes_a_sequence(stream: Stream) -> None:
 @pytest.mark.spec("protocol 1.4")
 def test_a_chunked_body_is_stored_whole(stream: Stream) -> None:
     stream.create()
-    head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+    head = f"POST {stream.target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
     body = "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n"
     answer = stream.server.raw((head + body).encode())
     assert answer is not None

@@ -24,6 +24,7 @@ from semel.model.limits import (
 from tests.spec.process import Answer, Event, Server, Stream, offset_of, read_answer
 
 JSON: Final = "application/json"
+AS_JSON: Final = f"Content-Type: {JSON}"
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def _survived(server: Server) -> Iterator[None]:
 def request(method: str, target: str, *lines: str, body: bytes = b"") -> bytes:
     """Return the bytes of a request in Latin-1, with a Content-Length only if it has a body."""
     length = [f"Content-Length: {len(body)}"] if body else []
-    head = "\r\n".join([f"{method} {target} HTTP/1.1", "Host: x", *lines, *length, "", ""])
+    head = "\r\n".join([f"{method} {target} HTTP/1.1", "Host: localhost", *lines, *length, "", ""])
     return head.encode("latin-1") + body
 
 
@@ -697,7 +698,7 @@ def test_a_thousand_idle_and_half_spoken_connections_stop_nobody(stream: Stream)
         for number in range(1000):
             lines.append(stream.server.dial())
             if number % 2:
-                lines[-1].sendall(b"POST /v1/stream/x HTTP/1.1\r\nHost: x\r\nContent-Len")
+                lines[-1].sendall(b"POST /v1/stream/x HTTP/1.1\r\nHost: localhost\r\nContent-Len")
         assert stream.post(b"x").status == 204
         assert stream.text == "x"
     finally:
@@ -779,16 +780,16 @@ def test_an_epoch_of_a_transaction_that_is_none_is_refused(
     server: Server, action: str, epoch: int
 ) -> None:
     body = b'{"transaction_epoch": %d}' % epoch
-    answer = ask(server, "POST", f"/v1/transactions/t/{action}", body=body)
+    answer = ask(server, "POST", f"/v1/transactions/t/{action}", AS_JSON, body=body)
     assert answer.status == 400
     listed = b'"transactions": [{"id": "t", "epoch": %d}]' % epoch
     body = b'{"producer_id": "p", "producer_epoch": 0, "producer_seq": 0, %s}' % listed
-    assert ask(server, "POST", "/v1/commits", body=body).status == 400
+    assert ask(server, "POST", "/v1/commits", AS_JSON, body=body).status == 400
 
 
 @pytest.mark.parametrize("name", ["t" * 600, "%C3%A9" * 200])
 def test_an_id_no_transaction_can_have_is_refused(server: Server, name: str) -> None:
     body = b'{"transaction_epoch": 1}'
-    assert ask(server, "POST", f"/v1/transactions/{name}/commit", body=body).status == 400
+    assert ask(server, "POST", f"/v1/transactions/{name}/commit", AS_JSON, body=body).status == 400
     assert ask(server, "GET", f"/v1/transactions/{name}").status == 404
     assert ask(server, "GET", f"/v1/transactions/{name}?epoch=1").status == 404

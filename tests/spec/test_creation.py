@@ -22,10 +22,10 @@ def test_a_new_stream_is_201_with_its_absolute_address(stream: Stream) -> None:
 @pytest.mark.spec("protocol 1.3")
 def test_the_address_is_below_the_host_that_was_asked(stream: Stream) -> None:
     """RFC 9112, 3.2.2: if the target is a complete URL, the Host header is ignored."""
-    asked = f"PUT http://semel.example:81{stream.target} HTTP/1.1\r\nHost: other\r\n\r\n"
+    asked = f"PUT http://semel.localhost:81{stream.target} HTTP/1.1\r\nHost: other\r\n\r\n"
     answer = stream.server.raw(asked.encode())
     assert answer is not None
-    assert answer.headers["location"] == f"http://semel.example:81{stream.target}"
+    assert answer.headers["location"] == f"http://semel.localhost:81{stream.target}"
 
 
 @pytest.mark.spec("protocol 1.3")

@@ -1,4 +1,4 @@
-"""Resources other than streams, CORS preflights, and error responses."""
+"""Resources other than streams, and error responses."""
 
 import re
 from typing import Any, Final
@@ -6,24 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.spec.process import Answer, Server, Stream, offset_of
+from tests.spec.process import Server, Stream, offset_of
 
 METHODS: Final = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"}
-REQUEST_HEADERS: Final = {
-    *("content-type", "authorization", "if-match", "if-none-match", "idempotency-key"),
-    *("stream-ttl", "stream-expires-at", "stream-closed", "stream-seq"),
-    *("stream-forked-from", "stream-fork-offset", "stream-fork-sub-offset"),
-    *("producer-id", "producer-epoch", "producer-seq", "producer-session"),
-    *("producer-mode", "producer-cursor"),
-    *("x-producer-id", "x-producer-epoch", "x-producer-seq"),
-}
-RESPONSE_HEADERS: Final = {
-    *("stream-next-offset", "stream-up-to-date", "stream-closed", "stream-cursor", "stream-ttl"),
-    *("stream-expires-at", "stream-sse-data-encoding", "stream-incarnation"),
-    *("producer-epoch", "producer-seq", "producer-expected-seq", "producer-received-seq"),
-    *("etag", "location", "idempotency-window", "idempotent-replayed"),
-    *("x-stream-offset", "x-producer-epoch"),
-}
 
 
 def words(value: str) -> set[str]:
@@ -124,74 +109,6 @@ def test_metrics_are_in_the_text_format_and_count_outcomes(stream: Stream) -> No
         assert after[name] > before.get(name, 0)
     assert after["semel_journal_durable_bytes"] > before["semel_journal_durable_bytes"]
     assert after["semel_disk_full"] == 0
-
-
-# ---- browsers ------------------------------------------------------------------------------------
-
-
-@pytest.mark.spec("protocol 1.10")
-@pytest.mark.parametrize("target", ["/v1/stream/any", "/health", "/v1/streams", "/nothing"])
-def test_a_preflight_allows_every_method_and_header(server: Server, target: str) -> None:
-    answer = server.ask(
-        "OPTIONS",
-        target,
-        origin="http://elsewhere.example",
-        access_control_request_method="POST",
-        access_control_request_headers="producer-id",
-    )
-    assert (answer.status, answer.body) == (204, b"")
-    assert answer.headers["access-control-allow-origin"] == "*"
-    assert words(answer.headers["access-control-allow-methods"]) == {m.lower() for m in METHODS}
-    assert words(answer.headers["access-control-allow-headers"]) >= REQUEST_HEADERS
-    assert "access-control-allow-credentials" not in answer.headers
-
-
-def any_answers(stream: Stream) -> list[Answer]:
-    server = stream.server
-    return [
-        stream.put(content_type="text/plain"),
-        stream.post(b"x"),
-        stream.get(),
-        stream.head(),
-        stream.get("offset="),
-        stream.post(b"x", producer_id="p"),
-        stream.delete(),
-        stream.get(),
-        server.ask("GET", "/health"),
-        server.ask("GET", "/nothing"),
-        server.ask("PATCH", stream.target),
-        server.ask("OPTIONS", stream.target),
-        server.ask("GET", "/v1/stream/a/../b"),
-    ]
-
-
-@pytest.mark.spec("protocol 1.10")
-def test_every_answer_carries_the_headers_for_browsers(stream: Stream) -> None:
-    for answer in any_answers(stream):
-        assert answer.headers["x-content-type-options"] == "nosniff", answer
-        assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
-        assert answer.headers["access-control-allow-origin"] == "*"
-
-
-@pytest.mark.spec("protocol 1.10")
-def test_an_answer_that_a_cache_may_keep_shows_its_headers_to_every_site(stream: Stream) -> None:
-    """A cache may have stored the response for a client that is not a browser."""
-    stream.create(b"x")
-    for target in (stream.target, "/health", "/nothing"):
-        for method in ("GET", "HEAD", "OPTIONS"):
-            answer = stream.server.ask(method, target)
-            assert words(answer.headers["access-control-expose-headers"]) >= RESPONSE_HEADERS
-            assert "origin" not in answer.headers.get("vary", "").lower()
-
-
-@pytest.mark.spec("protocol 1.10")
-def test_an_answer_to_a_write_shows_its_headers_to_a_browser_only(stream: Stream) -> None:
-    for _ in range(3):  # in the third round the request head is cached
-        for headers in ({}, {"origin": "https://site.example"}):
-            for method in ("PUT", "POST", "PATCH", "DELETE"):
-                answer = stream.server.ask(method, stream.target, b"x", **headers)
-                shown = answer.headers.get("access-control-expose-headers", "")
-                assert (words(shown) >= RESPONSE_HEADERS) == bool(headers)
 
 
 # ---- errors --------------------------------------------------------------------------------------

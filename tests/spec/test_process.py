@@ -169,7 +169,7 @@ def test_sigterm_answers_what_is_under_way_and_exits_0(runs: Runs) -> None:
     stream.create(b"a")
     waiting = Later(stream, f"offset={offset_of(1)}&live=long-poll")
     line = server.dial()
-    head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+    head = f"POST {stream.target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
     line.sendall(f"{head}Content-Length: 2\r\n\r\nb".encode())
     time.sleep(0.5)  # both requests have arrived
     server.signal(signal.SIGTERM)

@@ -325,7 +325,7 @@ def test_a_producer_cursor_of_one_kibibyte_is_taken_and_a_longer_one_refused(
 # rows: D20
 def test_five_batches_in_flight_on_one_connection_keep_their_order(stream: Stream) -> None:
     stream.create()
-    head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+    head = f"POST {stream.target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
     requests = [
         f"{head}Producer-Id: p\r\nProducer-Epoch: 0\r\nProducer-Seq: {seq}\r\n"
         f"Content-Length: 1\r\n\r\n{seq % 10}"

@@ -357,10 +357,10 @@ def test_a_live_reader_of_a_fork_sees_the_forks_own_appends_only(server: Server)
 
 def test_a_read_sees_the_writes_before_it_on_the_same_connection(stream: Stream) -> None:
     stream.create()
-    append = f"POST {stream.target} HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
+    append = f"POST {stream.target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
     append += "Content-Length: 1\r\n\r\nx"
-    read = f"GET {stream.target} HTTP/1.1\r\nHost: h\r\n\r\n"
-    look = f"HEAD {stream.target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    read = f"GET {stream.target} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    look = f"HEAD {stream.target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with stream.server.dial() as line:
         line.sendall((append + read + append + look).encode())
         said = b"".join(iter(lambda: line.recv(65_536), b"")).decode()

@@ -56,7 +56,7 @@ def test_five_thousand_idle_connections_disturb_nobody(small: Server) -> None:
         assert stream.post(b"x").status == 204
         assert stream.text == "x"
         with small.dial() as another:
-            another.sendall(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+            another.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert another.recv(12) == b"HTTP/1.1 200"
         assert small.is_sound()
     finally:

@@ -205,7 +205,7 @@ def test_of_copies_sent_at_once_one_is_stored_and_the_others_are_told_where(
     stream: Stream, tag: str
 ) -> None:
     stream.create()
-    head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+    head = f"POST {stream.target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
     for n in range(10):
         request = f"{head}{TAGS[tag](n)}Content-Length: 1\r\n\r\n{n}".encode()
         answers = at_once(stream, [request] * COPIES)
@@ -223,7 +223,7 @@ def test_of_rivals_for_one_sequence_one_is_stored_and_no_other_is_told_it_was(
 ) -> None:
     """Different payloads with one sequence: each duplicate is marked as a mismatch."""
     stream.create()
-    head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+    head = f"POST {stream.target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
     head += TAGS["epoch"](0) + "Content-Length: 1\r\n\r\n"
     answers = at_once(stream, [f"{head}{n}".encode() for n in range(COPIES)])
     (winner,) = [n for n, answer in enumerate(answers) if answer.status == 200]

@@ -250,7 +250,7 @@ def test_publishing_needs_a_whole_identity(stream: Stream) -> None:
 
 def test_headers_of_transactions_are_given_once(stream: Stream) -> None:
     stream.create()
-    head = f"POST {stream.target} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+    head = f"POST {stream.target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
     twice = "Transaction-Id: a\r\nTransaction-Id: b\r\nTransaction-Epoch: 1\r\n"
     answer = stream.server.raw(f"{head}{twice}Content-Length: 1\r\n\r\nx".encode())
     assert answer is not None

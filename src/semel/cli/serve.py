@@ -30,6 +30,7 @@ from semel.model.limits import (
     SEGMENT_BYTES_DEFAULT,
 )
 from semel.server.app import App
+from semel.server.browsers import BrowserRules, parse_host, parse_origin
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
 from semel.server.unread import UnreadBudget
@@ -105,6 +106,9 @@ def _expected_if_wrong(option: click.Option, value: object) -> str | None:
     """Return a description of the expected value, or None if the value has the right type."""
     if option.is_flag:
         return None if isinstance(value, bool) else "true or false"
+    if option.multiple:
+        is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return None if is_list else "a list of strings"
     if isinstance(option.type, Seconds):
         is_right, expected = isinstance(value, int | float), "a number of seconds"
     elif isinstance(option.type, click.types.IntParamType):
@@ -132,6 +136,8 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     producer_idle_seconds: float | None
     gap_hold_ms: int
     unread_bytes_per_address: int
+    cors_origin: tuple[str, ...]
+    allowed_host: tuple[str, ...]
     tls_cert: str | None
     tls_key: str | None
 
@@ -149,6 +155,20 @@ def _setting(
         metavar=metavar,
         **more,
     )
+
+
+def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
+    """Return a callback that parses every value of an option that can be repeated."""
+
+    def parse_all(
+        _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        try:
+            return tuple(map(parse, values))
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return parse_all
 
 
 @click.command("serve")
@@ -205,6 +225,22 @@ def _setting(
     help="Size of the responses that clients at one address have not read, above which their long"
     " reads wait. Behind a proxy, all clients have the same address.",
 )
+@_setting(
+    "cors-origin",
+    metavar="ORIGIN",
+    multiple=True,
+    callback=_each(parse_origin),
+    help="Origin of web pages that can use the server, such as http://localhost:3000, or *. Can be"
+    " repeated.  [default: none]",
+)
+@_setting(
+    "allowed-host",
+    metavar="NAME",
+    multiple=True,
+    callback=_each(parse_host),
+    help="Name under which clients reach the server, besides localhost and IP addresses. Can be"
+    " repeated.",
+)
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
 @_setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")
 def serve_command(**values: Any) -> None:
@@ -259,9 +295,10 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
         gap_hold_ms=serving.gap_hold_ms,
         unread=unread,
     )
+    browsers = BrowserRules(cors_origins=serving.cors_origin, allowed_hosts=serving.allowed_host)
     raise_file_limit(limits)
     try:
-        listener.start(app.handle, limits, unread=unread, ssl=tls)
+        listener.start(app.handle, limits, unread=unread, ssl=tls, browsers=browsers)
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error

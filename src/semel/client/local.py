@@ -98,7 +98,8 @@ class LocalProcess:
     def _start(self) -> None:
         command = [sys.executable, "-m", "semel.cli.local_child", self._temporary, "serve"]
         for name, value in {"data": self.data, "port": self.port, **self._settings}.items():
-            command += [f"--{name.replace('_', '-')}", str(value)]
+            for each in value if isinstance(value, list | tuple) else [value]:
+                command += [f"--{name.replace('_', '-')}", str(each)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMEL_")}
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
@@ -166,8 +167,8 @@ def local(
     """Start a server in a child process, wait until it listens, and return a client for it.
 
     `data` is the data directory. By default the server uses a temporary directory that is removed
-    at the end. `settings` are options of `semel serve`, as in `local(long_poll_timeout=1)`.
-    Environment variables named SEMEL_* are ignored.
+    at the end. `settings` are options of `semel serve`, as in `local(long_poll_timeout=1)`; a list
+    repeats the option. Environment variables named SEMEL_* are ignored.
 
     The server stops at the end of the `with` block, when `stop()` is called, or when this process
     ends or is killed. Raises NotStarted if the server does not start.

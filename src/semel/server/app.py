@@ -118,8 +118,10 @@ class App:
         """Handle one request. The response is sent now, or later when the outcome is durable."""
         plan = request.head.plan
         try:
-            if plan is not None:
+            if plan is not None:  # so it is not refused: `_post` has set the plan
                 self._submit_append(plan, request, responder)
+            elif request.head.refusal is not None:
+                send_response(responder, responses.problem_response(request.head.refusal))
             elif request.method == "OPTIONS":
                 send_response(responder, responses.options_response())
             else:

@@ -254,8 +254,7 @@ class ServerConnection(asyncio.Protocol):
         if closes:
             self._end_reading(ConnectionEvent.READING_ENDED)
         self.output.account.is_short = False
-        prefixes = self._registry.prefixes
-        lines = prefixes.exposed if head.is_exposed else prefixes.plain
+        lines = self._registry.prefixes.by_cors[head.cors]
         exchange = Exchange(self, lines, head.is_head, head.is_modern, closes, len(request.body))
         self._waiting.append(exchange)
         try:
@@ -356,8 +355,9 @@ class ServerConnection(asyncio.Protocol):
 
     def refuse(self, refused: HttpRefused) -> None:
         """Send all owed responses, then the refusal, then close the connection."""
+        cors = refused.cors if self._body is None else self._body.request.head.cors
         self._end_reading(ConnectionEvent.READING_ENDED)
-        self._waiting.append(Exchange(self, self._registry.prefixes.exposed, closes=True))
+        self._waiting.append(Exchange(self, self._registry.prefixes.by_cors[cors], closes=True))
         self._waiting[-1].send(problem(refused))
 
     # ---- closing -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,6 @@ from semel.server.http import (
 from semel.server.limits_http import HttpLimits
 from semel.server.phases import EXCHANGE, ExchangeEvent, ExchangePhase
 from semel.server.unread import UnreadAccount
-from semel.wire.rendering import CONSTANT_LINES, EXPOSED_LINE
 
 if TYPE_CHECKING:
     from semel.server.connection import ServerConnection
@@ -71,11 +70,13 @@ class PrefixLines(dict[int, bytes]):
 
 
 class PrefixCache:
-    """The status lines, Date and constant headers of responses. Call `turn` every second."""
+    """The status lines, Date and constant headers of responses. Call `turn` every second.
 
-    def __init__(self, clock: Clock) -> None:
-        self.plain: Final = PrefixLines(CONSTANT_LINES)
-        self.exposed: Final = PrefixLines(CONSTANT_LINES + EXPOSED_LINE)
+    `constant` has the constant header lines for each value of `Head.cors`.
+    """
+
+    def __init__(self, clock: Clock, constant: Mapping[str, str]) -> None:
+        self.by_cors: Final = {cors: PrefixLines(lines) for cors, lines in constant.items()}
         self._clock = clock
         self._second = -1
         self.turn()
@@ -86,8 +87,8 @@ class PrefixCache:
         if second != self._second:
             self._second = second
             date = f"Date: {formatdate(second, usegmt=True)}\r\n"
-            self.plain.turn(date)
-            self.exposed.turn(date)
+            for lines in self.by_cors.values():
+                lines.turn(date)
 
 
 class ConnectionOutput:

@@ -36,7 +36,8 @@ class Head(Struct, gc=False, eq=False):
     """A parsed request head. Requests with the same head share one instance (see `HeadCache`).
 
     `plan` has the settings of an append, parsed from the headers. The first append with this head
-    sets `plan`, unless the requests with this head cannot share the settings.
+    sets `plan`, unless the requests with this head cannot share the settings. A head with a
+    `refusal` never has a plan.
     """
 
     method: str
@@ -49,7 +50,10 @@ class Head(Struct, gc=False, eq=False):
     is_head: bool = False
     closes: bool = False  # the connection closes after the response
     is_expecting: bool = False  # the client waits for 100 Continue before it sends the body
-    is_exposed: bool = True  # allow scripts from other origins to read the response headers
+    # What `BrowserPolicy` decided: which constant headers the response has, and the response if the
+    # request is refused.
+    cors: str = ""
+    refusal: Problem | None = None
     plan: AppendPlan | None = None
 
 
@@ -152,13 +156,17 @@ Handler = Callable[[Request, Responder], None]
 
 
 class HttpRefused(Exception):
-    """Raised to refuse a request. The connection sends the refusal as a response, then closes."""
+    """Raised to refuse a request. The connection sends the refusal as a response, then closes.
+
+    `cors` is that of the request head, if the head was parsed before the request was refused.
+    """
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
+        self.cors = ""
 
 
 def malformed(message: str) -> HttpRefused:

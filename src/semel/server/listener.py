@@ -10,6 +10,7 @@ from typing import Final
 
 from semel.broker.settings import Clock, SystemClock
 from semel.model.limits import KIB
+from semel.server.browsers import BrowserPolicy, BrowserRules
 from semel.server.connection import ServerConnection
 from semel.server.exchange import PrefixCache
 from semel.server.http import Handler, HttpRefused
@@ -28,9 +29,11 @@ class ConnectionSet:
     `held_bytes` is the total size of the bodies of all requests that are not answered yet.
     """
 
-    def __init__(self, limits: HttpLimits, clock: Clock, unread: UnreadBudget) -> None:
-        self.heads: Final = HeadCache(limits)
-        self.prefixes: Final = PrefixCache(clock)
+    def __init__(
+        self, limits: HttpLimits, clock: Clock, unread: UnreadBudget, policy: BrowserPolicy
+    ) -> None:
+        self.heads: Final = HeadCache(limits, policy)
+        self.prefixes: Final = PrefixCache(clock, policy.header_lines())
         self.unread: Final = unread
         self.held_bytes = 0
         self.is_draining = False
@@ -124,6 +127,7 @@ class Listener:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._acceptor = Acceptor()
+        self._host = ""
         self._registry: ConnectionSet | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -138,6 +142,7 @@ class Listener:
     async def bind(self, host: str, port: int) -> int:
         """Bind an address, but do not accept yet. Return the port. Port 0 means any free port."""
         await self._acceptor.bind(host, port)
+        self._host = host
         return self.port
 
     def start(
@@ -147,10 +152,16 @@ class Listener:
         *,
         unread: UnreadBudget | None = None,
         ssl: SSLContext | None = None,
+        browsers: BrowserRules | None = None,
     ) -> None:
-        """Start to accept connections at the bound address. `handler` handles their requests."""
+        """Start to accept connections at the bound address. `handler` handles their requests.
+
+        A request that is refused by the rules for `browsers` also goes to the handler, which must
+        respond with `Head.refusal`.
+        """
         limits = limits or HttpLimits()
-        registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits))
+        policy = BrowserPolicy(browsers, self._host)
+        registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits), policy)
         self._registry = registry
         self._acceptor.open(
             lambda: ServerConnection(handler, limits, registry),

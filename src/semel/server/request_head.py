@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from semel.server.browsers import BrowserPolicy
 from semel.server.http import Head, HttpRefused, Request, malformed
 from semel.server.limits_http import HttpLimits
 
@@ -30,8 +31,6 @@ _HOST: Final = re.compile(
 _BEGINNING: Final = frozenset(
     rb"!#$%&'*+-.^_`|~0123456789" + bytes(range(65, 91)) + bytes(range(97, 123))
 )
-
-_WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 _MEMO_LINES_MAX: Final = 4096
 _MEMO_LINE_BYTES_MAX: Final = 256
@@ -128,7 +127,6 @@ def parse_head(raw: bytes, limits: HttpLimits) -> Head:
         is_modern=is_modern,
         is_head=method == "HEAD",
         closes=not keeps_alive(headers.get("connection"), is_modern),
-        is_exposed=method not in _WRITES or "origin" in headers,
     )
 
 
@@ -289,10 +287,14 @@ _CACHED_BYTES_MAX: Final = 512
 
 
 class HeadCache:
-    """Parses the request heads of one listener. A head is cached when it occurs a second time."""
+    """Parses the request heads of one listener. A head is cached when it occurs a second time.
 
-    def __init__(self, limits: HttpLimits) -> None:
+    What `policy` decides about a head is part of the head, so it holds for a cached head as well.
+    """
+
+    def __init__(self, limits: HttpLimits, policy: BrowserPolicy | None = None) -> None:
         self._limits = limits
+        self._policy = policy or BrowserPolicy()
         # If a head has at most this many bytes, none of its lines can be too long.
         self._bytes_max = min(_CACHED_BYTES_MAX, limits.header_line_bytes_max, limits.url_bytes_max)
         self._heads: dict[bytes, Head] = {}
@@ -317,13 +319,20 @@ class HeadCache:
             return Request(head), count
         count = int(length) if length else 0
         if count > self._limits.body_bytes_max:
-            raise body_too_large(self._limits)
+            refused = body_too_large(self._limits)
+            refused.cors = cached.cors
+            raise refused
         return Request(cached, b"", length, seq), count
 
     def _parse(self, raw: bytes) -> tuple[Head, int]:
         head = parse_head(raw, self._limits)
-        count = body_length(head, self._limits)
-        head.is_expecting = expects_continue(head)
+        self._policy.apply(head)
+        try:
+            count = body_length(head, self._limits)
+            head.is_expecting = expects_continue(head)
+        except HttpRefused as refused:
+            refused.cors = head.cors
+            raise
         return head, count
 
     def _is_repeat(self, rest: bytes) -> bool:

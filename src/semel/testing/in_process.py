@@ -6,7 +6,7 @@ import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from os import PathLike, fspath
 from typing import Any, ClassVar, Final, Self
 
@@ -15,6 +15,7 @@ from semel.broker.settings import Settings
 from semel.model.errors import EngineStopped
 from semel.model.limits import MIB
 from semel.server.app import App
+from semel.server.browsers import BrowserRules
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
 from semel.server.unread import UnreadBudget
@@ -138,6 +139,7 @@ class InProcessServer(LoopResource):
         http_limits: HttpLimits | None = None,
         long_poll_seconds: float = 30.0,
         sse_seconds: float = 60.0,
+        cors_origins: Sequence[str] = (),
     ) -> None:
         self.data = "" if data is None else fspath(data)
         self.port = port
@@ -145,6 +147,7 @@ class InProcessServer(LoopResource):
         self._settings = settings
         self._http_limits = http_limits
         self._live_seconds = (long_poll_seconds, sse_seconds)
+        self._browsers = BrowserRules(cors_origins=tuple(cors_origins))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._engine: Engine | None = None
         self._app: App | None = None
@@ -190,7 +193,9 @@ class InProcessServer(LoopResource):
             origin=self.url,
             unread=unread,
         )
-        self._listener.start(self._app.handle, self._http_limits, unread=unread)
+        self._listener.start(
+            self._app.handle, self._http_limits, unread=unread, browsers=self._browsers
+        )
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error

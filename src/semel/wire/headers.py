@@ -17,6 +17,7 @@ from semel.model.limits import (
     SESSION_BYTES_MAX,
     TXN_ID_BYTES_MAX,
 )
+from semel.model.messages import JSON_MEDIA_TYPE, normalise
 from semel.model.offsets import parse_offset
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request
 
@@ -220,6 +221,20 @@ def refuse_encoding(headers: Headers) -> None:
     if value is not None and value.lower() != "identity":
         message = "the body must be sent without Content-Encoding"
         raise MalformedRequest(Problem(415, "unsupported_encoding", message))
+
+
+def require_json(headers: Headers, body: bytes) -> None:
+    """Raise MalformedRequest if there is a body and its media type is not `application/json`.
+
+    A web page can send a body of any other type, or of none, to a server of another origin, without
+    asking the server first. An empty body needs no type.
+    """
+    if body and normalise(headers.get("content-type", "")) != JSON_MEDIA_TYPE:
+        message = (
+            "the body must be sent with the header Content-Type: application/json"
+            " (with curl: --json instead of -d)"
+        )
+        raise MalformedRequest(Problem(415, "unsupported_media_type", message))
 
 
 def to_position(text: str) -> int | None:

@@ -18,7 +18,7 @@ from msgspec import Raw
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, NUMBER_MAX
 from semel.model.offsets import parse_offset
-from semel.wire.headers import Headers, refuse_encoding
+from semel.wire.headers import Headers, refuse_encoding, require_json
 from semel.wire.problems import bad_request
 from semel.wire.schema.transactions import Offset
 
@@ -160,9 +160,11 @@ def is_too_deep(message: bytes) -> bool:
 def read_document(headers: Headers, body: bytes, kind: type[T]) -> T:
     """Return the JSON document in a body, as an instance of `kind`.
 
-    An empty body counts as `{}`. Raises MalformedRequest if the body does not match `kind`.
+    An empty body counts as `{}`. Raises MalformedRequest if the body does not match `kind`, or has
+    another media type than JSON.
     """
     refuse_encoding(headers)
+    require_json(headers, body)
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except RecursionError:

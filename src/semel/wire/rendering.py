@@ -84,24 +84,16 @@ GZIP_BYTES_MIN: Final = 1024
 _GZIP_LEVEL: Final = 1  # the fastest level, so that other requests do not wait long
 _GZIP_WINDOW: Final = 31  # the value of `wbits` with which zlib writes the gzip format
 
-# These headers are on every response, including errors (protocol 1.10).
-CONSTANT_HEADERS: Final[Fields] = [
-    ("X-Content-Type-Options", "nosniff"),
-    ("Cross-Origin-Resource-Policy", "cross-origin"),
-    ("Access-Control-Allow-Origin", "*"),
-]
-# Only scripts in browsers need this header. The response to a write goes only to the client that
-# sent the request, so it has the header only if that client sent Origin. Every other response has
-# the header, because a cache can store the response and send it to a browser later.
+# On every response, including errors (protocol 1.10), next to Cross-Origin-Resource-Policy, whose
+# value is a setting.
+NOSNIFF_HEADER: Final = ("X-Content-Type-Options", "nosniff")
+# On every response that pages of other origins can read.
 EXPOSED_HEADER: Final = ("Access-Control-Expose-Headers", ", ".join(_RESPONSE_HEADERS))
 PREFLIGHT_HEADERS: Final[Fields] = [
     ("Access-Control-Allow-Methods", METHODS),
     ("Access-Control-Allow-Headers", ", ".join(_REQUEST_HEADERS)),
     ("Access-Control-Max-Age", "86400"),
 ]
-
-CONSTANT_LINES: Final = "".join([f"{name}: {value}\r\n" for name, value in CONSTANT_HEADERS])
-EXPOSED_LINE: Final = f"{EXPOSED_HEADER[0]}: {EXPOSED_HEADER[1]}\r\n"
 
 
 class Response(Struct, frozen=True, gc=False):

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from semel.model.commands import READ_COMMITTED, Append
 from semel.model.limits import IDEMPOTENCY_KEYS_MAX, IDEMPOTENCY_WINDOW_MS
-from semel.model.messages import JSON_MEDIA_TYPE, is_json, is_text
+from semel.model.messages import JSON_MEDIA_TYPE, is_json, is_text, normalise
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
 from semel.model.outcomes_txn import Staged
@@ -40,6 +40,13 @@ _REVALIDATE: Final = ("Cache-Control", "no-cache")
 # The messages before the tail do not change while the stream exists.
 _CACHE: Final = ("Cache-Control", "public, max-age=60, stale-while-revalidate=300")
 _VARY: Final = ("Vary", "Accept, Accept-Encoding")
+# A browser that shows the response runs none of its scripts and loads nothing that it names. These
+# would have the origin of the server, so they could read and write every stream.
+_INERT: Final = (
+    "Content-Security-Policy",
+    "default-src 'none'; sandbox; frame-ancestors 'none'",
+)
+_PLAIN_TYPES: Final = frozenset({"application/octet-stream", "text/plain"})
 _CLOSED: Final = ("Stream-Closed", "true")
 _UP_TO_DATE: Final = ("Stream-Up-To-Date", "true")
 # How long idempotency keys are retained, in seconds, and how many of them are retained.
@@ -264,6 +271,8 @@ def head_response(facts: StreamFacts) -> Response:
         ("Stream-Incarnation", facts.incarnation),
         _NO_STORE,
     ]
+    if _may_run(facts.content_type):
+        headers.append(_INERT)
     if facts.is_closed:
         headers.append(_CLOSED)
     if facts.ttl_ms is not None:
@@ -298,6 +307,8 @@ def read_response(
     is_at_end = next_offset >= facts.stable_offset if is_committed else is_at_tail
     headers.append(_cache_field(request, is_at_end=is_at_end))
     headers.append(_VARY)
+    if _may_run(facts.content_type):
+        headers.append(_INERT)
     if not request.is_now:
         etag = etag_of(
             facts.incarnation,
@@ -357,6 +368,11 @@ def _state_headers(
     if cursor is not None:
         headers.append(("Stream-Cursor", str(cursor)))
     return headers
+
+
+def _may_run(content_type: str) -> bool:
+    """Return True unless browsers are known to run nothing of a content of this media type."""
+    return not is_json(content_type) and normalise(content_type) not in _PLAIN_TYPES
 
 
 def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:

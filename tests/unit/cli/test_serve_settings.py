@@ -56,6 +56,8 @@ def test_the_defaults_serve_this_machine_only(started: Started) -> None:
         producer_idle_seconds=None,
         gap_hold_ms=0,
         unread_bytes_per_address=128 * 1024 * 1024,
+        cors_origin=(),
+        allowed_host=(),
         tls_cert=None,
         tls_key=None,
     )
@@ -104,15 +106,29 @@ def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path
         "strict_payloads": True,
         "producer_idle_seconds": 9.5,
         "gap_hold_ms": 10,
+        "cors_origin": ["http://localhost:3000", "https://app.example"],
+        "allowed_host": ["semel.example", "*.internal"],
     }
     lines = [f"{k} = {v!r}\n".replace("'", '"').replace("True", "true") for k, v in values.items()]
     assert run("--config", a_file(tmp_path, "".join(lines))).exit_code == 0
     expected = started.serving
-    environment = {f"SEMEL_{name.upper()}": str(value) for name, value in values.items()}
+    environment = {
+        f"SEMEL_{name.upper()}": " ".join(value) if isinstance(value, list) else str(value)
+        for name, value in values.items()
+    }
     assert run(**environment).exit_code == 0
     assert started.serving == expected
     assert expected.body_bytes_max == 8
     assert (expected.dedup, expected.strict_payloads) == ("off", True)
+    assert expected.cors_origin == ("http://localhost:3000", "https://app.example")
+    assert expected.allowed_host == ("semel.example", "*.internal")
+
+
+def test_an_option_that_may_be_repeated_keeps_every_value(started: Started) -> None:
+    origins = ["--cors-origin", "HTTP://A.example:80/", "--cors-origin", "*"]
+    assert run(*origins, "--allowed-host", "Semel.Example").exit_code == 0
+    assert started.serving.cors_origin == ("http://a.example", "*")
+    assert started.serving.allowed_host == ("semel.example",)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +137,7 @@ def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path
         ("prot = 1\n", "did you mean 'port'?"),
         ("long-poll-timeout = 1\n", "did you mean 'long_poll_timeout'?"),
         ("config = 'x'\n", "'config' is not a setting"),
-        ("zzz = 1\n", "expected one of body_bytes_max, data"),
+        ("zzz = 1\n", "expected one of allowed_host, body_bytes_max, cors_origin, data"),
         ("[port]\nnumber = 1\n", "'port' is {'number': 1}; expected an integer"),
         ('port = "1"\n', "'port' is '1'; expected an integer"),
         ("port = true\n", "'port' is True; expected an integer"),
@@ -133,6 +149,10 @@ def test_every_setting_has_a_variable_and_a_key(started: Started, tmp_path: Path
         ("strict_payloads = 1\n", "'strict_payloads' is 1; expected true or false"),
         ("dedup = true\n", "'dedup' is True; expected a string"),
         ("dedup = 'maybe'\n", "Invalid value for '--dedup'"),
+        ("cors_origin = 'http://a'\n", "'cors_origin' is 'http://a'; expected a list of strings"),
+        ("cors_origin = ['a.example']\n", "'a.example' is not an origin"),
+        ("allowed_host = [1]\n", "'allowed_host' is [1]; expected a list of strings"),
+        ("allowed_host = ['a:1']\n", "'a:1' is not a host name"),
         ("gap_hold_ms = 1001\n", "Invalid value for '--gap-hold-ms'"),
         ("producer_idle_seconds = 0\n", "Invalid value for '--producer-idle-seconds'"),
         ("segment_bytes = 4097\n", "multiple of 8"),

@@ -10,6 +10,7 @@ from semel.wire.rendering import Response
 from semel.wire.requests import append_of, parse_put, plan_post
 
 NONE: frozenset[str] = frozenset()
+JSON: Mapping[str, str] = {"content-type": "application/json"}
 
 
 def named(**values: str) -> dict[str, str]:

@@ -10,14 +10,14 @@ from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.offsets import print_offset
 from semel.wire.commits import parse_commit
 from semel.wire.problems import Problem
-from tests.unit.wire.builders import refused
+from tests.unit.wire.builders import JSON, refused
 
 TYPES = {"j": "application/json", "t": "text/plain"}
 WHO: dict[str, Any] = {"producer_id": "p", "producer_epoch": 1, "producer_seq": 7}
 
 
-def raw(body: bytes, **headers: str) -> object:
-    return parse_commit(headers, body, now_ms=5, type_of=TYPES.get)
+def raw(body: bytes) -> object:
+    return parse_commit(JSON, body, now_ms=5, type_of=TYPES.get)
 
 
 def parse(**document: Any) -> object:
@@ -155,6 +155,8 @@ def test_a_commit_that_means_nothing_is_refused(document: dict[str, Any], code: 
 
 
 def test_a_compressed_body_is_refused() -> None:
+    answer = parse_commit({"content-type": "text/plain"}, b"{}", now_ms=5, type_of=TYPES.get)
+    assert refused(answer) == (415, "unsupported_media_type")
     answer = parse_commit({"content-encoding": "br"}, b"x", now_ms=5, type_of=TYPES.get)
     assert refused(answer) == (415, "unsupported_encoding")
 

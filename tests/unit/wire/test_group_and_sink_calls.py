@@ -41,7 +41,7 @@ from semel.wire.groups import (
     snapshot_response,
 )
 from semel.wire.rendering import Response
-from tests.unit.wire.builders import refused
+from tests.unit.wire.builders import JSON, refused
 
 RANGE = {"incarnation": "i", "from": 1, "to": print_offset(2)}
 
@@ -59,7 +59,7 @@ def reply(response: Response) -> tuple[int, Any]:
 
 def test_a_group_is_set_or_moved_from_where_it_stands() -> None:
     offsets = {"a": 7, "b": {"from": print_offset(1), "to": 2}}
-    found = parse_positions("g", {}, body({"offsets": offsets}), now_ms=5)
+    found = parse_positions("g", JSON, body({"offsets": offsets}), now_ms=5)
     assert found == SetPositions(5, (PositionMove("g", "a", 7), PositionMove("g", "b", 2, 1)))
 
 
@@ -73,7 +73,7 @@ def test_a_group_is_set_or_moved_from_where_it_stands() -> None:
     ],
 )
 def test_positions_that_mean_nothing_are_refused(document: Any, code: str) -> None:
-    assert refused(parse_positions("g", {}, body(document), now_ms=5)) == (400, code)
+    assert refused(parse_positions("g", JSON, body(document), now_ms=5)) == (400, code)
 
 
 def test_a_group_tells_where_it_stands() -> None:
@@ -137,7 +137,7 @@ def test_how_a_group_is_looked_at() -> None:
 
 def test_a_step_names_what_it_reads() -> None:
     document = {"number": 4, "ranges": {"s": RANGE}, "hash": "h"}
-    found = parse_snapshot("g", {}, body(document), now_ms=5)
+    found = parse_snapshot("g", JSON, body(document), now_ms=5)
     assert found == PinSnapshot(5, "g", 4, (SnapshotRange("s", "i", 1, 2),), "h")
     for wrong, code in (
         ({"number": 4, "ranges": {}}, "bad_body"),
@@ -146,7 +146,7 @@ def test_a_step_names_what_it_reads() -> None:
         ({**document, "ranges": {"s": {**RANGE, "from": "x"}}}, "invalid_offset"),
         ({**document, "ranges": {"s": {**RANGE, "to": -1}}}, "invalid_offset"),
     ):
-        assert refused(parse_snapshot("g", {}, body(wrong), now_ms=5)) == (400, code)
+        assert refused(parse_snapshot("g", JSON, body(wrong), now_ms=5)) == (400, code)
 
 
 def test_a_pin_is_201_the_first_time_and_then_200() -> None:
@@ -165,12 +165,12 @@ def test_a_pin_is_201_the_first_time_and_then_200() -> None:
 
 def test_a_sink_is_given_to_another_query() -> None:
     document = {"query_id": "R", "last_version": 3}
-    command = parse_rebind("A", {}, body(document), now_ms=5)
+    command = parse_rebind("A", JSON, body(document), now_ms=5)
     assert command == RebindSink(5, "A", "R", 3)
     assert reply(rebound_response(SinkChanged(), command)) == (200, {"app": "A", **document})
     assert rebound_response(UnknownSink(), command).status == 404
     for wrong in ({}, {"query_id": "R"}, {**document, "more": 1}, {**document, "query_id": 1}):
-        assert refused(parse_rebind("A", {}, body(wrong), now_ms=5)) == (400, "bad_body")
+        assert refused(parse_rebind("A", JSON, body(wrong), now_ms=5)) == (400, "bad_body")
 
 
 def test_sinks_are_listed_and_shown() -> None:

@@ -26,11 +26,11 @@ from semel.wire.producers import (
     parse_register,
     register_response,
 )
-from tests.unit.wire.builders import refused
+from tests.unit.wire.builders import JSON, refused
 
 
-def register(body: bytes, **headers: str) -> object:
-    return parse_register(headers, body, now_ms=5)
+def register(body: bytes) -> object:
+    return parse_register(JSON if body else {}, body, now_ms=5)
 
 
 # rows: P06
@@ -60,6 +60,31 @@ def test_a_compressed_body_is_refused() -> None:
     assert refused(answer) == (415, "unsupported_encoding")
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        *[
+            {"content-type": each}
+            for each in ("", "text/plain", "application/x-www-form-urlencoded")
+        ],
+    ],
+)
+def test_a_body_of_another_type_is_refused_because_any_web_page_can_send_it(
+    headers: dict[str, str],
+) -> None:
+    answer = parse_register(headers, b"{}", now_ms=5)
+    assert refused(answer) == (415, "unsupported_media_type")
+    assert parse_register(headers, b"", now_ms=5) == Register(5)
+    claim = parse_claim(headers, b'{"stream": "s", "producer_id": "p", "session": "s"}', now_ms=5)
+    assert refused(claim) == (415, "unsupported_media_type")
+
+
+def test_the_type_may_have_parameters() -> None:
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    assert parse_register(headers, b"{}", now_ms=5) == Register(5)
+
+
 @pytest.mark.parametrize(("epoch", "status"), [(0, 201), (1, 200)])
 def test_a_new_id_is_201_and_a_raised_epoch_200(epoch: int, status: int) -> None:
     response = register_response(Registered("p", epoch))
@@ -79,7 +104,7 @@ def test_the_older_dialect_has_words_of_its_own() -> None:
 def claim(**fields: object) -> object:
     given = {"stream": "a/b", "producer_id": "p", "session": "x", **fields}
     kept = {name: value for name, value in given.items() if value is not None}
-    return parse_claim({}, json.dumps(kept).encode(), now_ms=5)
+    return parse_claim(JSON, json.dumps(kept).encode(), now_ms=5)
 
 
 def test_a_claim_names_stream_producer_and_session_and_perhaps_a_mode() -> None:
@@ -108,7 +133,7 @@ def test_a_claim_that_lacks_or_bends_something_is_refused(
 
 def test_a_claim_without_a_document_is_refused() -> None:
     for body in (b"", b"[]", b'{"session": "\xff"}'):
-        assert refused(parse_claim({}, body, now_ms=5)) == (400, "bad_body")
+        assert refused(parse_claim(JSON, body, now_ms=5)) == (400, "bad_body")
     compressed = parse_claim({"content-encoding": "gzip"}, b"x", now_ms=5)
     assert refused(compressed) == (415, "unsupported_encoding")
 

@@ -27,18 +27,18 @@ from semel.wire.transactions import (
     parse_txn_epoch,
     parse_txn_query,
 )
-from tests.unit.wire.builders import refused
+from tests.unit.wire.builders import JSON, refused
 
 PRODUCER = {"producer_id": "p", "producer_epoch": 2}
 SINK = {"app": "A", "version": 17, "partition": 3}
 
 
 def begin(**document: Any) -> object:
-    return parse_begin({}, msgspec.json.encode(document), now_ms=5)
+    return parse_begin(JSON, msgspec.json.encode(document), now_ms=5)
 
 
 def call(action: str, **document: Any) -> object:
-    return parse_call("t", action, {}, msgspec.json.encode(document), now_ms=5)
+    return parse_call("t", action, JSON, msgspec.json.encode(document), now_ms=5)
 
 
 # rows: R14
@@ -92,8 +92,8 @@ def test_a_begin_that_means_nothing_is_refused(document: dict[str, Any], code: s
     "body", [b"[]", b"{", b"\xff", b'{"transaction_id": "\xff"}', b"[" * 99999]
 )
 def test_a_body_that_is_no_document_is_refused(body: bytes) -> None:
-    assert refused(parse_begin({}, body, now_ms=5)) == (400, "bad_body")
-    assert refused(parse_call("t", "commit", {}, body, now_ms=5)) == (400, "bad_body")
+    assert refused(parse_begin(JSON, body, now_ms=5)) == (400, "bad_body")
+    assert refused(parse_call("t", "commit", JSON, body, now_ms=5)) == (400, "bad_body")
 
 
 def test_a_compressed_body_is_refused() -> None:

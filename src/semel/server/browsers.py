@@ -1,0 +1,230 @@
+"""Which requests of web browsers are answered, and the headers that tell browsers so (ADR 0019).
+
+A web page can send requests to every server that the browser reaches, also to one that listens on
+127.0.0.1 only. Browsers mark such requests, and this module refuses them:
+
+- `Host` must be a name of this server. A page whose own name was made to resolve to this server
+  (DNS rebinding) has the same origin as the server for the browser, but sends its own name.
+- `Origin` must be that of the server itself, or listed, on a request that changes something.
+- `Sec-Fetch-Site` must not name another origin, unless `Origin` is listed. This also refuses reads
+  by elements of a page such as images, which have no `Origin`.
+
+Other programs send neither `Origin` nor `Sec-Fetch-Site`, and only pages of listed origins can read
+the responses.
+
+The decision depends only on the request head and on settings that do not change. So it is part of
+the parsed head, and a cached head is not checked again (see `HeadCache`).
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Final
+
+from msgspec import Struct
+
+from semel.server.http import Head
+from semel.wire.paths import HEALTH
+from semel.wire.problems import Problem
+from semel.wire.rendering import EXPOSED_HEADER, NOSNIFF_HEADER
+
+_log: Final = logging.getLogger("semel.server")
+
+ANY: Final = "*"
+# The keys of `header_lines`, besides the listed origins. They are the values of `Head.cors`.
+NO_CORS: Final = ""
+VARIES: Final = "vary"
+
+_READS: Final = frozenset({"GET", "HEAD"})
+_PREFLIGHT: Final = "OPTIONS"
+_OWN_SITES: Final = frozenset({"same-origin", "none"})  # "none": a person entered the address
+_SCHEMES: Final = ("http://", "https://")
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_ORIGIN: Final = re.compile(
+    r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(:[0-9]{1,5})?"
+)
+_NAME: Final = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
+_HOSTS_MAX: Final = 4096
+_LOGGED_MAX: Final = 16
+_SHOWN_CHARS_MAX: Final = 200
+
+
+class BrowserRules(Struct, frozen=True, kw_only=True):
+    """The settings about web browsers.
+
+    `cors_origins` are the origins whose pages can use the server. `allowed_hosts` are names of the
+    server, besides localhost, its address, and every IP address. See `parse_origin` and
+    `parse_host`.
+    """
+
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+
+
+def parse_origin(text: str) -> str:
+    """Return an origin as browsers send it. `*` stands for every origin.
+
+    Raises ValueError if `text` is not an origin. `null` is none: any page can have that origin.
+    """
+    if text == ANY:
+        return ANY
+    match = _ORIGIN.fullmatch(text.lower().removesuffix("/"))
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not an origin; use a scheme, a host and a port, such as"
+            " http://localhost:3000, or * for every page"
+        )
+    scheme, host, port = match[1], match[2], match[3] or ""
+    return f"{scheme}://{host}{'' if port == _DEFAULT_PORTS.get(scheme) else port}"
+
+
+def parse_host(text: str) -> str:
+    """Return a name of the server in lower case.
+
+    `*.example.com` stands for all names below example.com, `*` for every name. Raises ValueError if
+    `text` is none of these.
+    """
+    name = text.lower().removesuffix(".")
+    if name != ANY and _NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"{text!r} is not a host name; use a name without scheme and port, such as"
+            " semel.example, or *.example for all names below it, or * for every name"
+        )
+    return name
+
+
+class BrowserPolicy:
+    """Decides about the requests of one listener. `bound_host` is the address it listens on."""
+
+    def __init__(self, rules: BrowserRules | None = None, bound_host: str = "") -> None:
+        rules = rules or BrowserRules()
+        self._origins = frozenset(map(parse_origin, rules.cors_origins))
+        hosts = {"localhost", "*.localhost", *map(parse_host, rules.allowed_hosts)}
+        self._names = frozenset(hosts | {bound_host.lower()} - {""})
+        self._endings = tuple(host[1:] for host in hosts if host.startswith("*."))
+        self._known: dict[str, bool] = {}  # a cache: whether a value of Host is allowed
+        self._logged: set[str] = set()
+
+    # ---- the headers of responses --------------------------------------------------------------
+
+    def header_lines(self) -> Mapping[str, str]:
+        """Return the constant header lines of responses, keyed by the values of `Head.cors`."""
+        shared = "cross-origin" if self._origins else "same-origin"
+        constant = _lines(NOSNIFF_HEADER, ("Cross-Origin-Resource-Policy", shared))
+        varies = _lines(("Vary", "Origin"))
+        lines = {NO_CORS: constant, VARIES: constant + varies}
+        for origin in self._origins:
+            allowed = _lines(("Access-Control-Allow-Origin", origin), EXPOSED_HEADER)
+            lines[origin] = constant + allowed + ("" if origin == ANY else varies)
+        return lines
+
+    def _cors_of(self, head: Head) -> str:
+        """Return the key of the response's header lines.
+
+        The response to a read can be stored by a cache, which may return it to others.
+        """
+        origins = self._origins
+        if not origins:
+            return NO_CORS
+        origin = head.headers.get("origin")
+        is_read = head.method in _READS or head.method == _PREFLIGHT
+        if ANY in origins:
+            return ANY if is_read or origin is not None else NO_CORS
+        if origin in origins:
+            return origin
+        return VARIES if is_read else NO_CORS
+
+    # ---- requests ------------------------------------------------------------------------------
+
+    def apply(self, head: Head) -> None:
+        """Decide about a request: set `head.cors`, and `head.refusal` if it is refused."""
+        head.cors = self._cors_of(head)
+        head.refusal = self._refusal_of(head)
+
+    def _refusal_of(self, head: Head) -> Problem | None:
+        headers = head.headers
+        host = headers.get("host")
+        if host and not self._is_allowed(host) and head.path != HEALTH:
+            return self._host_refused(host)
+        # A preflight changes nothing, and its response is the same for everybody.
+        if head.method == _PREFLIGHT or ANY in self._origins:
+            return None
+        origin = headers.get("origin")
+        if origin in self._origins:
+            return None
+        site = headers.get("sec-fetch-site")
+        if site is not None and site not in _OWN_SITES:
+            return self._origin_refused(origin)
+        if origin is None or head.method in _READS or _is_own(origin, host):
+            return None
+        return self._origin_refused(origin)
+
+    def _is_allowed(self, host: str) -> bool:
+        allowed = self._known.get(host)
+        if allowed is None:
+            if len(self._known) >= _HOSTS_MAX:
+                self._known.clear()
+            allowed = self._known[host] = self._is_name(host.lower())
+        return allowed
+
+    def _is_name(self, host: str) -> bool:
+        """Return True if `host`, with or without a port, is a name of this server.
+
+        Every IP address is one, because nobody can make an address lead to another server.
+        """
+        name = host[: host.find("]") + 1] if host[:1] == "[" else host.partition(":")[0]
+        name = name.removesuffix(".")
+        if ANY in self._names or name in self._names or name.endswith(self._endings):
+            return True
+        try:
+            ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+    def _host_refused(self, host: str) -> Problem:
+        name = _shown(host.partition(":")[0])
+        message = (
+            f"'{name}' is not a name of this server; if it is one, start the server with"
+            f" --allowed-host {name}"
+        )
+        self._log_once(message)
+        return Problem(421, "host_not_allowed", message, {"host": _shown(host)})
+
+    def _origin_refused(self, origin: str | None) -> Problem:
+        if origin is None:
+            message = (
+                "pages of other origins can use this server only with CORS: start the server with"
+                " --cors-origin and the origin of the page, and use fetch or EventSource"
+            )
+            facts = {}
+        else:
+            origin = _shown(origin)
+            message = (
+                f"pages of the origin '{origin}' cannot use this server; to allow them, start the"
+                f" server with --cors-origin '{ANY if origin == 'null' else origin}'"
+            )
+            facts = {"origin": origin}
+        self._log_once(message)
+        return Problem(403, "origin_not_allowed", message, facts)
+
+    def _log_once(self, message: str) -> None:
+        """Log a refusal, because a browser does not show the response to the author of a page."""
+        if message not in self._logged and len(self._logged) < _LOGGED_MAX:
+            self._logged.add(message)
+            _log.warning("a request was refused: %s", message)
+
+
+def _is_own(origin: str, host: str | None) -> bool:
+    """Return True if `origin` is that of the server itself, with `Host: host`."""
+    return host is not None and origin.lower() in [scheme + host.lower() for scheme in _SCHEMES]
+
+
+def _lines(*headers: tuple[str, str]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers])
+
+
+def _shown(text: str) -> str:
+    """Return the printable part of a value that a stranger chose."""
+    return "".join([each if each.isprintable() else "?" for each in text[:_SHOWN_CHARS_MAX]])
