@@ -184,13 +184,20 @@ def _put_index(writer: StoreWriter, cut: Cut, counts: Counter[int]) -> None:
 
 
 def _prune(writer: StoreWriter, stream: int, kept: tuple[int, int], counts: Counter[int]) -> None:
-    """Remove a stream's index blocks that are completely outside the range `kept`."""
+    """Remove a stream's index blocks that are completely outside the range `kept`.
+
+    A damaged block stays, and with it the segment that it may point into. Otherwise the deletion of
+    a stream with a damaged block would stop the server at every checkpoint.
+    """
     start, end = kept
     removed = []
     for key, value in writer.scan("index", block_key(stream, 0)):
-        if split_key(key)[0] != stream:
-            break
-        block = decode_block(key, value)
+        try:
+            if split_key(key)[0] != stream:
+                break
+            block = decode_block(key, value)
+        except BadSeal:
+            continue
         if block.next <= start or block.first >= end:
             removed.append(key)
             counts[block.segment] -= 1

@@ -287,18 +287,21 @@ class Snapshot:
 def check_pages(path: str) -> None:
     """Check every page of the newest snapshot. Raises CorruptData or OSError.
 
+    An empty file is sound: LMDB writes its first pages to it.
+
     A server can be running on the file. It changes the pages of a snapshot only after it has
     committed a newer one, so damage counts only if the newest snapshot is still the same.
     """
     with open(path, "rb") as file:
-        while True:
-            with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        while size := os.fstat(file.fileno()).st_size:
+            with mmap(file.fileno(), size, access=ACCESS_READ) as data:
                 meta = None
                 try:
                     meta = newest(read_metas(data))
                     _check_snapshot(Snapshot(data, meta))
                 except BadPage as error:
-                    if meta is None or newest(read_metas(data)) == meta:
+                    is_same = meta is None or newest(read_metas(data)) == meta
+                    if is_same and os.fstat(file.fileno()).st_size == size:
                         raise CorruptData(str(error), file=os.path.basename(path)) from error
                 else:
                     return

@@ -36,6 +36,7 @@ _DAMAGED: Final = (
     lmdb.CursorFullError,
     lmdb.IncompatibleError,
     lmdb.InvalidError,
+    lmdb.MapResizedError,  # the map has its final size from the start, so a page count is wrong
     lmdb.PageFullError,
     lmdb.PageNotFoundError,
     lmdb.VersionMismatchError,

@@ -19,13 +19,16 @@ from semel.model.errors import CorruptData, CorruptRead
 
 # The tables that are loaded and checked completely at every start.
 LOADED: Final = (*STATE_TABLES, "segments")
-# The tables that grow with the transaction history. Their rows are looked up one by one. Only
-# `doctor --verify` checks these tables completely.
+# The tables that grow with the transaction history. They are checked completely at every start,
+# but they are not loaded: their rows are looked up one by one.
 LOOKED_UP: Final = ("outcomes", "outcome_order", "outcome_owners", "aborted")
 # The tables for which `meta` contains a row count and a digest. The table `index` has no row count
 # and no digest, because its rows are checked when they are read.
 DIGESTED: Final = (*LOADED, *LOOKED_UP)
 TABLES: Final = ("meta", "index", *DIGESTED)
+
+
+Row = tuple[bytes, bytes]  # key and value
 
 
 class StoreFull(Exception):
@@ -140,6 +143,26 @@ def reading(store: TableReader) -> Iterator[StoreReader]:
             yield view
     except (BadSeal, CorruptData, struct.error, msgspec.DecodeError) as error:
         raise CorruptRead(str(error), file="checkpoint", position=0) from error
+
+
+def rows_around(view: StoreReader, table: str, key: bytes) -> tuple[Row | None, Row | None]:
+    """Return the row with the greatest key <= `key` and the row with the least key > `key`.
+
+    The values are without their checksums. Raises BadSeal if one of the rows is damaged. Therefore
+    the caller can rely on the absence of a row: if the key of a row is damaged, the row is still at
+    its old place, so it is one of the two.
+    """
+    before = view.last_before(table, key)
+    after = next(view.scan(table, key + b"\0"), None)
+    if before is not None and before[0] > key:
+        raise BadSeal(table, before[0])
+    if after is not None and after[0] <= key:
+        raise BadSeal(table, after[0])
+    return _unsealed(table, before), _unsealed(table, after)
+
+
+def _unsealed(table: str, row: Row | None) -> Row | None:
+    return None if row is None else (row[0], unseal(table, *row))
 
 
 def read_row(reader: StoreReader, table: str, key: bytes) -> bytes | None:

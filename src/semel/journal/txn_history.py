@@ -7,7 +7,6 @@ the state must not grow with the number of ended transactions.
 import struct
 from bisect import bisect_right, insort
 from collections.abc import Callable
-from itertools import chain, islice
 from operator import itemgetter
 from typing import Final
 
@@ -20,6 +19,7 @@ from semel.journal.store import (
     TableWriter,
     read_row,
     reading,
+    rows_around,
     table_keys,
     unseal,
 )
@@ -129,8 +129,8 @@ class TxnHistory:
                 return row
         key = outcome_key(txn_id, epoch)
         with reading(self._store) as view:
-            sealed = view.get("outcomes", key)
-            return None if sealed is None else _decode_outcome(key, sealed)
+            stored = rows_around(view, "outcomes", key)[0]
+            return _DECODE(stored[1]) if stored is not None and stored[0] == key else None
 
     def last_outcome(self, txn_id: str, is_kept: Callable[[OutcomeRow], bool]) -> OutcomeRow | None:
         """Return the newest outcome with this transaction id that `is_kept` accepts, or None.
@@ -189,32 +189,20 @@ def _add_outcome(outcomes: Outcomes, row: OutcomeRow) -> None:
 def _stored_before(view: StoreReader, txn_id: str, epoch: int) -> OutcomeRow | None:
     """Return the stored outcome with this id and the highest epoch <= `epoch`, or None."""
     key = outcome_key(txn_id, epoch)
-    stored = view.last_before("outcomes", key)
+    stored = rows_around(view, "outcomes", key)[0]
     if stored is None or stored[0][:-_EPOCH_BYTES] != key[:-_EPOCH_BYTES]:
         return None
-    return _decode_outcome(*stored)
-
-
-def _decode_outcome(key: bytes, sealed: bytes) -> OutcomeRow:
-    return _DECODE(unseal("outcomes", key, sealed))
+    return _DECODE(stored[1])
 
 
 def _stored_range(view: StoreReader, stream: int, offset: int) -> list[Range]:
-    key = PAIR_KEY.encode((stream, offset))
-    before = view.last_before("aborted", key)
-    rows = [before] if before is not None else []
-    for row in chain(rows, islice(view.scan("aborted", key), 1)):
-        span = _range_of(*row, stream)
-        if span is not None and span[1] > offset:
-            return [span]
+    for row in rows_around(view, "aborted", PAIR_KEY.encode((stream, offset))):
+        if row is not None:
+            owner, first = PAIR_KEY.decode(row[0])
+            end = NUMBER_KEY.decode(row[1])
+            if owner == stream and end > offset:
+                return [(first, end)]
     return []
-
-
-def _range_of(key: bytes, sealed: bytes, stream: int) -> Range | None:
-    owner, first = PAIR_KEY.decode(key)
-    if owner != stream:
-        return None
-    return first, NUMBER_KEY.decode(unseal("aborted", key, sealed))
 
 
 # ---- rows of the checkpoint ----------------------------------------------------------------------

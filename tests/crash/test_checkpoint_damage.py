@@ -1,0 +1,151 @@
+"""Damage to the checkpoint is never served: a short run for every test run, and single cases.
+
+`python -m tests.crash.damage_rig` is the long run.
+"""
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from tests.crash import damage_mutants
+from tests.crash.conftest import Report
+from tests.crash.damage_mutants import Mutant
+from tests.crash.damage_rig import HARMLESS, REFUSED, Rig, run
+from tests.crash.damages import LOOKED_UP
+from tests.crash.directory import CHECKPOINT, flip, quick_directory
+from tests.spec.process import PATIENCE_SECONDS, SEMEL, Server
+from tests.spec.txn_calls import COMMITTED, Txn, call
+
+pytestmark = pytest.mark.crash
+
+SEED = time.time_ns() % 1_000_000_000
+# A run ends after so many trials, or after so many seconds on a busy machine.
+TRIALS = 160
+SECONDS = 10.0
+AT_LEAST = 30
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with quick_directory() as path:
+        yield path
+
+
+def doctor(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(SEMEL), "doctor", "--verify", "--data", str(path)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
+
+
+# ---- random damage -------------------------------------------------------------------------------
+
+
+def test_no_damage_to_the_checkpoint_is_served_and_doctor_agrees(figure: Report) -> None:
+    result = run(SEED, range(TRIALS), seconds=SECONDS, at_least=AT_LEAST)
+    assert not result.violations, "\n".join(result.violations[:10])
+    assert result.counts[REFUSED], result.counts
+    assert result.counts[HARMLESS], result.counts
+    figure(f"damage to the checkpoint: {dict(result.counts)}, 0 wrong answers; seed {SEED}")
+
+
+def test_no_damage_to_a_row_under_a_running_engine_is_served(figure: Report) -> None:
+    result = run(SEED, range(2 * TRIALS), is_running=True, seconds=SECONDS, at_least=2 * AT_LEAST)
+    assert not result.violations, "\n".join(result.violations[:10])
+    figure(f"damage under a running engine: {dict(result.counts)}, 0 wrong answers; seed {SEED}")
+
+
+@pytest.mark.parametrize("table", LOOKED_UP)
+def test_no_bit_of_a_key_that_is_looked_up_can_flip_unnoticed(directory: Path, table: str) -> None:
+    rig = Rig(directory)
+    bits = [(at, bit) for at in rig.damages.keys[table] for bit in range(8)]
+    for at, bit in bits[:: max(1, len(bits) // 20)]:
+        damage = rig.damages.flip_bit("key", at, bit)
+        assert rig.try_damage(damage) in (REFUSED, HARMLESS), str(damage)
+
+
+@pytest.mark.parametrize("mutant", damage_mutants.AT_START)
+def test_a_start_that_does_not_check_everything_is_found_out(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert finds(mutant, monkeypatch, is_running=False)
+
+
+@pytest.mark.parametrize("mutant", damage_mutants.WHILE_RUNNING)
+def test_a_read_that_does_not_check_everything_is_found_out(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert finds(mutant, monkeypatch, is_running=True)
+
+
+def finds(mutant: Mutant, monkeypatch: pytest.MonkeyPatch, *, is_running: bool) -> bool:
+    """Return whether one of the first trials finds a violation. The trials are always the same."""
+    mutant(monkeypatch)
+    return bool(run(1, range(600), is_running=is_running, violations_max=1).violations)
+
+
+# ---- the smallest case, with a real server -------------------------------------------------------
+
+
+@pytest.fixture
+def payments(directory: Path) -> Path:
+    """Return the directory of a stopped server: three transactions, the second one aborted."""
+    path = directory / "payments"
+    server = Server(path)
+    stream = server.stream("pay")
+    stream.create()
+    call(server, "POST", "/v1/producers", {"id": "p"})
+    for number, end in enumerate(("commit", "abort", "commit")):
+        txn = Txn(server, "p", name=f"t{number}")
+        assert txn.begin(streams=["pay"]).status == 201
+        appended = txn.post(stream, b"pay %d;" % number, producer_seq=number)
+        assert appended.status == 200, appended
+        assert txn.call(end).status == 200
+    assert stream.get(f"offset=-1&{COMMITTED}").body == b"pay 0;pay 2;"
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0, server.stderr
+    server.kill()
+    return path
+
+
+def key_positions(checkpoint: Path, table: str) -> list[int]:
+    """Return the positions of the first key of a table in the file."""
+    env = lmdb.open(str(checkpoint), subdir=False, max_dbs=64, readonly=True, lock=False)
+    with env.begin() as transaction:
+        rows = transaction.cursor(env.open_db(table.encode(), transaction, create=False))
+        key, value = next(iter(rows))
+    env.close()
+    data = checkpoint.read_bytes()
+    return [m.start() for m in re.finditer(re.escape(key + value), data)]
+
+
+# rows: X11
+@pytest.mark.parametrize(
+    ("table", "byte", "bit"),
+    [("aborted", 7, 1), ("aborted", 15, 2), ("outcomes", 3, 0), ("outcomes", 11, 1)],
+)
+def test_a_flipped_bit_in_a_key_shows_no_aborted_message_and_forgets_no_commit(
+    payments: Path, table: str, byte: int, bit: int
+) -> None:
+    positions = key_positions(payments / CHECKPOINT, table)
+    assert positions
+    for position in positions:
+        flip(payments / CHECKPOINT, 8 * (position + byte) + bit)
+    server = Server(payments)
+    if server.greeting:  # it should not start; show what it would have answered
+        read = server.stream("pay").get(f"offset=-1&{COMMITTED}")
+        repeated = Txn(server, "p", name="t0").call("commit")
+        server.kill()
+        pytest.fail(f"the server has started: {read.body!r}, {repeated.status}")
+    code = server.wait()
+    server.kill()
+    assert code == 65
+    assert CHECKPOINT in server.stderr
+    verdict = doctor(payments)
+    assert verdict.returncode == 65, verdict.stdout
