@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.disk import LOCK_NAME, RealFile
+from semel.journal.disk import CANNOT_LOCK, LOCK_NAME, RealFile
 from semel.journal.lmdb_pages import check_pages
 from semel.journal.lmdb_store import LmdbReader
 from semel.journal.store import TABLES
@@ -16,15 +16,23 @@ from semel.model.errors import CorruptData
 
 
 def is_in_use(path: str) -> bool:
-    """Return True if a process holds the directory's lock. This function does not keep the lock."""
+    """Return True if a process has locked the directory or its lock file.
+
+    This function does not keep the lock. The directory itself is checked because the lock file may
+    have been removed while a server runs.
+    """
+    return any(_is_locked(name) for name in (path, os.path.join(path, LOCK_NAME)))
+
+
+def _is_locked(path: str) -> bool:
     try:
-        fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno not in CANNOT_LOCK
     finally:
         os.close(fd)
     return False

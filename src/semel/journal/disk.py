@@ -15,13 +15,17 @@ from semel.model.checksum import crc32c
 from semel.model.errors import CorruptData, DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
+LOCK_LOST: Final = (
+    "the lock file of the data directory was removed or replaced while the process was running; if"
+    " the directory still exists, start the server again"
+)
 # The error numbers that report a full disk or an exhausted quota. The disk itself is not broken.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # The error numbers that report too many open files.
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _IOV_MAX: Final = 1024
 # The error numbers with which file systems refuse to lock a directory.
-_CANNOT_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOTSUP})
+CANNOT_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOTSUP})
 
 
 class File(Protocol):
@@ -140,7 +144,7 @@ class RealDisk:
         The lock of the directory still holds if a user removes or replaces the lock file. Some
         network file systems cannot lock a directory. There only the lock file is locked.
         """
-        self._flock(self._dir_fd, ignored=_CANNOT_LOCK)
+        self._flock(self._dir_fd, ignored=CANNOT_LOCK)
         try:
             fd = os.open(
                 LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=self._dir_fd
