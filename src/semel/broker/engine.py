@@ -20,6 +20,7 @@ from semel.broker.settings import Clock, Directory, Settings, SystemClock
 from semel.broker.worker import ReadTurns, Worker
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_cut, drop_removed
+from semel.journal.disk import LOCK_LOST
 from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import unlink_segments
@@ -381,10 +382,10 @@ class Engine:
 
         If the disk was too full for the last checkpoint, give up the reserved space instead, so
         that the next checkpoint can use it. If the disk is full and messages were deleted, begin
-        a checkpoint to free their space. Raises DiskFailed if the data directory does not exist.
+        a checkpoint to free their space. Raises DiskFailed if the lock file is not in its place.
         """
         if not self._directory.disk.is_there():
-            raise DiskFailed("the data directory was deleted while the process was running")
+            raise DiskFailed(LOCK_LOST)
         if self.broker.is_full and self.broker.has_garbage:
             self.checkpoint()
         if self._is_writing or not (self.broker.needs_room or self._needs_reserve):

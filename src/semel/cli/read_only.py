@@ -1,14 +1,13 @@
 """Read-only access to a data directory, for `semel doctor`."""
 
 import contextlib
-import errno
 import fcntl
 import os
 from contextlib import AbstractContextManager
 from typing import Final
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.disk import LOCK_NAME, RealFile
+from semel.journal.disk import CANNOT_LOCK, LOCK_NAME, RealFile
 from semel.journal.lmdb_store import LmdbReader, LmdbStore
 from semel.model.errors import CorruptData
 
@@ -31,7 +30,7 @@ def _is_locked(path: str) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno in (errno.EAGAIN, errno.EACCES)
+        return error.errno not in CANNOT_LOCK
     finally:
         os.close(fd)
     return False

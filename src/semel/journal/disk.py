@@ -15,6 +15,10 @@ from typing import Final, Protocol
 from semel.model.errors import DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
+LOCK_LOST: Final = (
+    "the lock file of the data directory was removed or replaced while the process was running; if"
+    " the directory still exists, start the server again"
+)
 # The error numbers that report a full disk or an exhausted quota. The disk itself is not broken.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # The error numbers that report too many open files.
@@ -24,7 +28,7 @@ DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _IOV_MAX: Final = 1024
 # The error numbers with which file systems refuse to lock a directory.
-_CANNOT_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOTSUP})
+CANNOT_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOTSUP})
 
 _OWNER_ADVICE: Final = "run semel as the owner of the files, or change the owner with chown"
 _ROOM_ADVICE: Final = "free space on the disk, and start again"
@@ -182,7 +186,7 @@ class RealDisk:
         network file systems cannot lock a directory. There only the lock file is locked, and it is
         created if it is missing.
         """
-        is_locked = self._flock(self._dir_fd, ignored=_CANNOT_LOCK)
+        is_locked = self._flock(self._dir_fd, ignored=CANNOT_LOCK)
         if not is_locked or self._has_lock_file():
             self.claim()
 
