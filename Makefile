@@ -22,7 +22,7 @@ NODE := build/conformance/.installed build/interop/.installed
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install postgres demo test cover spark spark-torture check format facades rows sim bench clean
+.PHONY: help install postgres chromium demo test cover spark spark-torture check format facades rows sim bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,17 @@ postgres:
 	  >/dev/null 2>&1 || \
 	  echo "PostgreSQL cannot be installed: its example is skipped"; fi
 
+# The tests with hostile web pages need a browser; without it they are skipped. It is installed
+# only on Debian, as root.
+chromium:
+	@if command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing chromium for tests/browser" && \
+	  { apt-get update; DEBIAN_FRONTEND=noninteractive apt-get install -y chromium; } \
+	  >/dev/null 2>&1 || \
+	  echo "chromium cannot be installed: tests/browser is skipped"; \
+	else echo "chromium is missing, and only root can install it: tests/browser is skipped"; fi
+
 # No lock file: it would record where the packages were downloaded.
 $(NODE): build/%/.installed: tests/%/package.json
 	@mkdir -p $(@D) && cp $^ $(@D)
@@ -59,7 +70,7 @@ demo: $(STAMP) ## exactly once through lost responses, kills and Spark; takes mi
 	@echo "examples/quickstart.py:" && $(BIN)/python examples/quickstart.py
 	@$(BIN)/semel demo --force
 
-test: $(STAMP) $(NODE) ## the coverage gate, every test, Spark, the bad network, the simulator
+test: $(STAMP) $(NODE) chromium ## the coverage gate, every test, Spark, the bad network, the simulator
 	@rm -f build/parts.txt
 	@$(PART) cover $(MAKE) cover
 	@$(PART) tests $(BIN)/python -m pytest -n 2 --durations=15 --ignore=tests/unit --ignore=tests/spark tests

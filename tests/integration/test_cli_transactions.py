@@ -36,7 +36,7 @@ def ask(served: Served, target: str, body: bytes, **headers: str) -> int:
 
 
 def post(served: Served, target: str, **document: Any) -> int:
-    return ask(served, target, json.dumps(document).encode())
+    return ask(served, target, json.dumps(document).encode(), content_type="application/json")
 
 
 def begin(served: Served, name: str) -> None:

@@ -6,7 +6,8 @@ import http.client
 import sys
 import threading
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -31,6 +32,20 @@ def test_it_serves_streams_from_a_thread_of_its_own() -> None:
         with urlopen(f"{server.url}/health") as answer:
             assert answer.status == 200
         assert server.engine.broker.durable > 0
+
+
+def test_pages_of_a_listed_origin_can_use_it_and_others_cannot() -> None:
+    def create(server: InProcessServer, origin: str) -> str | None:
+        request = Request(f"{server.url}/v1/stream/a", method="PUT", headers={"Origin": origin})
+        with urlopen(request) as answer:
+            allowed: str | None = answer.headers["Access-Control-Allow-Origin"]
+            return allowed
+
+    with InProcessServer(cors_origins=["http://localhost:3000"]) as server:
+        assert create(server, "http://localhost:3000") == "http://localhost:3000"
+        assert create(server, server.url) is None  # its own pages
+        with pytest.raises(HTTPError, match="403"):
+            create(server, "http://localhost:3001")
 
 
 def test_it_leaves_no_directory_no_thread_and_no_setting_behind() -> None:

@@ -152,3 +152,12 @@ def test_it_is_a_client_of_itself_and_gives_others(server: LocalServer) -> None:
     server.kill()
     server.restart()
     assert server.stream("a").read_text() == "onetwothree"
+
+
+def test_a_list_repeats_an_option() -> None:
+    origins = ["http://localhost:3000", "https://app.example"]
+    with local(cors_origin=origins) as server:
+        for origin in origins:
+            request = Request(f"{server.url}/v1/streams", headers={"Origin": origin})
+            with urlopen(request) as answer:
+                assert answer.headers["Access-Control-Allow-Origin"] == origin

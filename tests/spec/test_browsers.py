@@ -194,7 +194,8 @@ def test_a_stranger_is_refused_between_pipelined_appends(closed: Server) -> None
 def test_what_a_page_of_another_origin_loads_is_refused(
     closed: Server, site: str, origin: str | None
 ) -> None:
-    headers = {"sec_fetch_site": site, **({} if origin is None else {"origin": origin})}
+    headers: dict[str, Any] = {"sec_fetch_site": site}
+    headers |= {} if origin is None else {"origin": origin}
     stream = made(closed)
     for query in ("", "offset=-1&live=sse", "offset=now&live=long-poll"):
         answer = stream.get(query, **headers)
@@ -274,7 +275,8 @@ def test_the_names_of_this_machine_are_names_of_the_server(closed: Server, host:
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:4437", "localhost.evil.example"])
 def test_another_name_is_refused_also_for_a_page_of_that_name(closed: Server, host: str) -> None:
     stream = made(closed)
-    headers = {"host": host, "origin": f"http://{host}", "sec_fetch_site": "same-origin"}
+    headers: dict[str, Any] = {"host": host, "origin": f"http://{host}"}
+    headers["sec_fetch_site"] = "same-origin"
     for answer in (stream.get(**headers), *each_write(stream, **headers)):
         assert (answer.status, answer.code) == (421, "host_not_allowed")
         assert f"--allowed-host {host.partition(':')[0]}" in answer.json["message"]
