@@ -245,6 +245,17 @@ def mix_up_extras() -> Any:
     return patch.object(durable_view, "slice_extras", cut)
 
 
+def skip_a_long_append() -> Any:
+    """A short read that ends before a long append says that it has reached the end."""
+    real = durable_view.BrokerReader.read_on
+
+    def read_on(self: Any, view: Any, offset: int, end: int, *rest: Any, **more: Any) -> Any:
+        slices, reached = real(self, view, offset, end, *rest, **more)
+        return slices, end if more.get("is_short") else reached
+
+    return patch.object(durable_view.BrokerReader, "read_on", read_on)
+
+
 def keep_producers_over_a_switch() -> Any:
     """A stream keeps its producers when deduplication is switched off."""
     module = importlib.import_module("semel.machine.apply")
@@ -316,6 +327,7 @@ MUTANTS: tuple[Mutant, ...] = (
     index_forgets_a_cut,
     promise_one_spare_twice,
     mix_up_extras,
+    skip_a_long_append,
     keep_producers_over_a_switch,
     create_guarded_after_all,
     claim_without_fencing,

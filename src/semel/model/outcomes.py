@@ -395,6 +395,6 @@ class DiskFull(Refusal, frozen=True, gc=False):
 
 
 class Overloaded(Refusal, frozen=True, gc=False):
-    """Too many commands are waiting for the disk. Retry later."""
+    """Too many commands are waiting for the disk, or reads for memory. Retry later."""
 
     code = "overloaded"

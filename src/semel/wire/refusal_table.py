@@ -341,7 +341,8 @@ REFUSALS: Final = (
         "overloaded",
         503,
         outcome="Overloaded",
-        message="too many requests are waiting for the disk; send the same request again later",
+        message="too many requests are waiting for the disk or for memory;"
+        " send the same request again later",
     ),
     *TXN_REFUSALS,
     # Requests with these codes are refused before they reach the engine, so they have no outcome.

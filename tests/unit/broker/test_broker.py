@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
 from semel.broker.broker import ReadDone
-from semel.broker.durable_view import stop_waiting
+from semel.broker.durable_view import ReadTooLong, stop_waiting
 from semel.model import outcomes as out
 from semel.model.commands import (
     READ_UNCOMMITTED,
@@ -285,6 +285,27 @@ def test_a_read_from_the_middle_of_an_append_has_the_right_keys_and_its_producer
         assert timestamps_of(piece.extras, piece.count) == [None, 2, 3][offset:]
         assert piece.producer is not None
         assert (piece.producer.id, piece.producer.epoch) == ("p", 7)
+
+
+def test_a_short_read_ends_before_a_long_append(bed: Bed) -> None:
+    for text in (b"a", b"b", b"c" * 1_000, b"d"):
+        bed.execute(Append("s", bed.now_ms, "text/plain", Batch(text)))
+
+    def short_read(offset: int) -> Outcome:
+        got: list[Outcome] = []
+        options = {"now_ms": bed.now_ms, "bytes_max": 500, "is_short": True}
+        bed.broker.read("s", offset, reply=got.append, **options)  # type: ignore[arg-type]
+        return got[0]
+
+    for _ in range(2):  # the second time, the frames are read from the window in memory
+        first = short_read(0)
+        assert isinstance(first, ReadDone)
+        assert (first.next_offset, bodies(first)) == (2, [b"a", b"b"])
+        assert short_read(2) == ReadTooLong()
+        last = short_read(3)
+        assert isinstance(last, ReadDone)
+        assert (last.next_offset, bodies(last)) == (4, [b"d"])
+        assert len(bodies(read(bed))) == 4
 
 
 def test_extras_count_towards_the_size_of_a_read(bed: Bed) -> None:
