@@ -221,13 +221,16 @@ class RealDisk:
     def is_there(self) -> bool:
         """Return True if the lock file in the directory is the file that this process has locked.
 
-        The number of links is not enough: a copy made of hard links keeps the file alive.
+        The number of links is not enough: a copy made of hard links keeps the file alive. Raises
+        DiskFailed if the disk cannot be read.
         """
         try:
             found = os.stat(LOCK_NAME, dir_fd=self._dir_fd, follow_symlinks=False)
+            return os.path.samestat(found, os.fstat(self._lock_fd))
         except FileNotFoundError:
             return False
-        return os.path.samestat(found, os.fstat(self._lock_fd))
+        except OSError as error:
+            raise disk_failed(f"{self.path}: the directory cannot be read", error.errno) from error
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self._dir_fd))

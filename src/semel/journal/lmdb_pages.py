@@ -30,6 +30,7 @@ _INTEGER_KEYS: Final = 8
 _ONE_FILE: Final = 0x4000
 _NO_ROOT: Final = (1 << 64) - 1
 _META_PAGES: Final = 2
+_READ_BYTES: Final = 1 << 20
 PAGE_BYTES_MIN: Final = 512
 PAGE_BYTES_MAX: Final = 65_536
 
@@ -293,6 +294,9 @@ def check_pages(path: str) -> None:
     committed a newer one, so damage counts only if the newest snapshot is still the same.
     """
     with open(path, "rb") as file:
+        # A sector that cannot be read is an OSError here. In mapped memory it is a signal (SIGBUS).
+        while file.read(_READ_BYTES):
+            pass
         while size := os.fstat(file.fileno()).st_size:
             with mmap(file.fileno(), size, access=ACCESS_READ) as data:
                 meta = None
