@@ -74,6 +74,7 @@ class Engine:
         )
         self.durable_view: Final[DurableView] = self.broker.durable_view
         self.clock: Final = clock
+        self.generation: Final = recovered.generation  # raised when an older copy is restored
         self.replayed_frames: Final = recovered.replayed_frames
         self.replayed_bytes: Final = recovered.replayed_bytes
         self._directory = directory

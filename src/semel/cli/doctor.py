@@ -311,7 +311,7 @@ def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
     if data is None:
         checks.extend(check_spark())
     else:
-        _check_directory(data)
+        check_directory(data)
         try:
             checks.append(check_space(data))
             overview = inspect_directory(data)
@@ -328,7 +328,8 @@ def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
     return code
 
 
-def _check_directory(path: str) -> None:
+def check_directory(path: str) -> None:
+    """Raise CommandRefused unless `path` is a data directory that can be read."""
     if not os.path.isdir(path):
         what = "is not a directory" if os.path.exists(path) else "does not exist"
         raise CommandRefused(
@@ -409,7 +410,7 @@ def _print(
     if report is not None:
         console.print()
         console.print(_totals(report))
-        _print_findings(console, report)
+        print_findings(console, report)
     elif overview is not None and path is not None:
         console.print(f"\nTo check every byte, run: semel doctor --verify --data {printable(path)}")
 
@@ -433,7 +434,7 @@ def _totals(report: Report) -> Table:
     return table
 
 
-def _print_findings(console: Console, report: Report) -> None:
+def print_findings(console: Console, report: Report) -> None:
     for finding in report.findings:
         console.print(_finding_text(finding), soft_wrap=True)
     if report.omitted_count:
@@ -444,7 +445,7 @@ def _print_findings(console: Console, report: Report) -> None:
     else:
         count = f"{damage:,} finding" + ("" if damage == 1 else "s")
         console.print(
-            Text(f"the data is CORRUPT; see the {count} above (doctor changed no data)", "bold red")
+            Text(f"the data is CORRUPT; see the {count} above (no data was changed)", "bold red")
         )
 
 

@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "graph": "graph:graph_command",
     "trace": "graph:trace_command",
     "doctor": "doctor:doctor_command",
+    "restore": "restore:restore_command",
     "demo": "demo.command:demo_command",
     "bench": "bench:command",
 }

@@ -110,7 +110,8 @@ def _configuration(
 def head_command(client: Client, path: str, *, is_json: bool) -> None:
     """Show the properties of the stream PATH.
 
-    Prints the stream's content type, next offset, incarnation and expiry, and whether it is closed.
+    Prints the stream's content type, next offset, incarnation, generation and expiry, and whether
+    it is closed.
     """
     info = client.stream(path).head()
     ends = info.expires_at
@@ -120,6 +121,7 @@ def head_command(client: Client, path: str, *, is_json: bool) -> None:
         "next_offset": info.next_offset,
         "closed": info.closed,
         "incarnation": info.incarnation,
+        "generation": info.generation,
         "ttl_seconds": info.ttl,
         "expires_at": None if ends is None else print_instant(milliseconds(ends)),
         "dedup": None if info.dedup else "off",

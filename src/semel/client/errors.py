@@ -7,6 +7,7 @@
     │   │   └── TooLarge
     │   ├── Unauthorized · Forbidden
     │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed
+    │   ├── StreamRestored       the data was restored from an older copy during the read
     │   ├── ConfigConflict · ContentTypeConflict · StreamSeqConflict
     │   ├── PreconditionFailed   the tail is `next_offset`, not the offset in If-Match
     │   ├── OffsetTrimmed        the messages there were trimmed; start at `head`
@@ -172,6 +173,16 @@ class StreamGone(Refused):
     """The stream was deleted but its forks still use its data, or it was deleted and recreated."""
 
     code = "stream_gone"
+
+
+class StreamRestored(Refused):
+    """The server's data was restored from an older copy while the stream was being read.
+
+    Messages that were read may be missing now, and others may have their offsets.
+    """
+
+    code = "stream_restored"
+    advice = "compare what was read with the stream, and read on with a new reader"
 
 
 class StreamExists(Refused):

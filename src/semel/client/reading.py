@@ -21,7 +21,7 @@ from semel.model.messages import is_json, normalise, timestamps_of
 from semel.model.offsets import parse_offset
 from semel.model.slices import Slice
 from semel.wire.bodies import BadFormat, decode_frames
-from semel.wire.headers import FRAMES, read_flag
+from semel.wire.headers import FRAMES, read_flag, to_number
 
 # How long a live read waits for a byte. It is longer than a server stays silent: servers end a
 # long-poll after about half a minute, and an event stream after about a minute.
@@ -83,6 +83,7 @@ class PageReader:
         self.has_begun = False  # after the first response, a live reader retries without a limit
         self.is_at_end = False  # the last response reached the tail
         self.incarnation: str | None = None  # the incarnation of the stream
+        self.generation: int | None = None  # the generation of the server's data
         self._isolation = isolation
         self._waits_at_end = waits_at_end
         self._on_retry = on_retry
@@ -118,15 +119,23 @@ class PageReader:
         yield from ()
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Record the stream's incarnation from the response headers.
+        """Record the stream's incarnation and generation from the response headers.
 
-        Raises StreamGone if the incarnation has changed since an earlier response.
+        Raises StreamGone if the incarnation has changed since an earlier response, and
+        StreamRestored if the generation has.
         """
         incarnation = headers.get("stream-incarnation")
         if self.incarnation is not None and incarnation not in (None, self.incarnation):
             raise errors.StreamGone(
                 f"stream {self._calls.path} was deleted and created again; read it from the start"
             )
+        generation = to_number(headers.get("stream-generation", ""))
+        if self.generation is not None and generation not in (None, self.generation):
+            raise errors.StreamRestored(
+                "the server's data was restored from an older copy; the messages of stream"
+                f" {self._calls.path} that this reader has read may no longer be the same"
+            )
+        self.generation = generation or self.generation
         if self.source is not None and incarnation is not None:
             self.source.incarnation = incarnation
         self.incarnation = incarnation or self.incarnation

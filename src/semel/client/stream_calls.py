@@ -255,6 +255,7 @@ def _info(response: Response) -> StreamInfo:
         headers.get("stream-dedup") != "off",
         headers.get("stream-dedup-from"),
         headers.get("stream-stable-offset"),
+        to_number(headers.get("stream-generation", "")),
     )
 
 

@@ -324,8 +324,9 @@ class StreamInfo(Struct, frozen=True):
     If `dedup` is True, the stream recognises duplicates of its messages. If `dedup_from` is not
     None, this applies only to messages at this offset and later.
 
-    A `read_committed` reader stops at `stable_offset`. Only semel returns `stable_offset` and
-    `incarnation`.
+    A `read_committed` reader stops at `stable_offset`. `generation` is raised when the server's
+    data is restored from an older copy. Only semel returns `stable_offset`, `incarnation` and
+    `generation`.
     """
 
     content_type: str
@@ -337,6 +338,7 @@ class StreamInfo(Struct, frozen=True):
     dedup: bool = True
     dedup_from: str | None = None
     stable_offset: str | None = None
+    generation: int | None = None
 
 
 def to_plain(value: Any) -> str:

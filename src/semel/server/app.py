@@ -237,7 +237,8 @@ class App:
 
     def _send_head(self, responder: Responder, outcome: Outcome) -> None:
         if isinstance(outcome, ReadDone):
-            send_response(responder, responses.head_response(facts_of(outcome)))
+            facts = facts_of(outcome, generation=self._engine.generation)
+            send_response(responder, responses.head_response(facts))
         else:
             send_response(responder, responses.outcome_response(outcome))
 
@@ -260,8 +261,9 @@ class App:
             send_response(responder, responses.outcome_response(outcome))
             return
         slices = outcome.slices
+        blocker = blocker_of(self._engine, outcome, read.isolation)
         response = responses.read_response(
-            facts_of(outcome, blocker_of(self._engine, outcome, read.isolation)),
+            facts_of(outcome, generation=self._engine.generation, blocker=blocker),
             read,
             slices,
             start=slices[0].offset if slices else outcome.next_offset,
@@ -272,7 +274,8 @@ class App:
     # ---- pages -----------------------------------------------------------------------------------
 
     def _health(self, _request: Request, responder: Responder) -> None:
-        health = Health("full" if self._engine.is_full else "ok", self._engine.durable)
+        status = "full" if self._engine.is_full else "ok"
+        health = Health(status, self._engine.durable, self._engine.generation)
         send_response(responder, responses.json_response(200, health))
 
     def _metrics(self, _request: Request, responder: Responder) -> None:
@@ -288,7 +291,8 @@ class App:
         send_response(responder, Response(200, headers, text.encode()))
 
     def _list(self, request: Request, responder: Responder) -> None:
-        page = streams_page(self._engine.durable_view, request.query)
+        engine = self._engine
+        page = streams_page(engine.durable_view, request.query, generation=engine.generation)
         send_response(responder, responses.json_response(200, page))
 
 
@@ -303,7 +307,7 @@ def _no_such_address(message: str) -> MalformedRequest:
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
-def streams_page(view: DurableView, query: str) -> StreamsPage:
+def streams_page(view: DurableView, query: str, *, generation: int) -> StreamsPage:
     """Return a page of streams, sorted by path. Raises MalformedRequest if `query` is invalid."""
     parameters = parse_query(query, _PARAMETERS) if query else {}
     limit = read_limit(parameters.get("limit"))
@@ -311,6 +315,7 @@ def streams_page(view: DurableView, query: str) -> StreamsPage:
     page = list(islice(view.paths.after(after, prefix), limit + 1))
     return StreamsPage(
         [_entry_of(path, view.by_path[path]) for path in page[:limit]],
+        generation,
         page[limit - 1] if len(page) > limit else None,
     )
 

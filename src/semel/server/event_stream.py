@@ -120,7 +120,7 @@ class EventStream(LiveRead):
             self.group.leave(self)
 
     def _begin(self, done: ReadDone) -> tuple[ResponseStream, sse.SseEncoder]:
-        head = responses.sse_response(facts_of(done))
+        head = responses.sse_response(facts_of(done, generation=self._live.engine.generation))
         start = done.slices[0].offset if done.slices else done.next_offset
         self._number = done.row.number
         self._has_begun = True

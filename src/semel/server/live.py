@@ -64,8 +64,8 @@ def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None
     return Blocker(view.id, view.begun_ms) if firsts == [stable] else None
 
 
-def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
-    """Copy the facts about a stream that a response needs.
+def facts_of(done: ReadDone, *, generation: int, blocker: Blocker | None = None) -> StreamFacts:
+    """Copy the facts about a stream that a response needs. `generation` is the directory's.
 
     They are copied, because `semel.wire` must not import the classes of `done.row` and `done.tail`.
     """
@@ -80,6 +80,7 @@ def facts_of(done: ReadDone, blocker: Blocker | None = None) -> StreamFacts:
         dedup_from=tail.dedup_from,
         stable=tail.stable,
         blocker=blocker,
+        generation=generation,
     )
 
 
@@ -215,7 +216,9 @@ class LongPoll(LiveRead):
         )
 
     def _facts(self, done: ReadDone) -> StreamFacts:
-        return facts_of(done, blocker_of(self._live.engine, done, self._request.isolation))
+        engine = self._live.engine
+        blocker = blocker_of(engine, done, self._request.isolation)
+        return facts_of(done, generation=engine.generation, blocker=blocker)
 
     def _send(self, response: WireResponse) -> None:
         self._end()

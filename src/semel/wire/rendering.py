@@ -50,6 +50,7 @@ _RESPONSE_HEADERS: Final = (
     "Stream-TTL",
     "Stream-Expires-At",
     "Stream-Incarnation",
+    "Stream-Generation",
     "Stream-SSE-Data-Encoding",
     "Stream-Dedup",
     "Stream-Dedup-From",

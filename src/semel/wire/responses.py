@@ -67,6 +67,8 @@ class StreamFacts(Struct, frozen=True, gc=False):
     `stable` is the stable offset; None if the stable offset is the tail. `blocker` is the pending
     transaction that starts at the stable offset. Readers at `read_committed` wait for it. `blocker`
     is None if there is no such transaction, or if it was not looked up.
+
+    `generation` is that of the data directory. It is raised when an older copy is restored.
     """
 
     incarnation: str
@@ -78,6 +80,12 @@ class StreamFacts(Struct, frozen=True, gc=False):
     dedup_from: int | None = 0
     stable: int | None = None
     blocker: Blocker | None = None
+    generation: int = 1
+
+    @property
+    def content_id(self) -> str:
+        """An id of the stream's messages: the same offset never has another message under it."""
+        return f"{self.incarnation}.{self.generation}" if self.generation > 1 else self.incarnation
 
     @property
     def stable_offset(self) -> int:
@@ -269,6 +277,7 @@ def head_response(facts: StreamFacts) -> Response:
         ("Stream-Next-Offset", print_offset(facts.tail)),
         ("Stream-Stable-Offset", print_offset(facts.stable_offset)),
         ("Stream-Incarnation", facts.incarnation),
+        ("Stream-Generation", str(facts.generation)),
         _NO_STORE,
     ]
     if _may_run(facts.content_type):
@@ -311,7 +320,7 @@ def read_response(
         headers.append(_INERT)
     if not request.is_now:
         etag = etag_of(
-            facts.incarnation,
+            facts.content_id,
             start,
             next_offset,
             is_up_to_date=is_at_tail,
@@ -357,6 +366,7 @@ def _state_headers(
         ("Stream-Next-Offset", print_offset(next_offset)),
         ("Stream-Stable-Offset", print_offset(facts.stable_offset)),
         ("Stream-Incarnation", facts.incarnation),
+        ("Stream-Generation", str(facts.generation)),
     ]
     if next_offset >= facts.tail:
         headers.append(_UP_TO_DATE)
@@ -416,6 +426,7 @@ def sse_response(facts: StreamFacts) -> Response:
         ("Cache-Control", "no-cache"),
         ("X-Accel-Buffering", "no"),
         ("Stream-Incarnation", facts.incarnation),
+        ("Stream-Generation", str(facts.generation)),
     ]
     if not (is_json(facts.content_type) or is_text(facts.content_type)):
         headers.append(("Stream-SSE-Data-Encoding", "base64"))
@@ -429,7 +440,7 @@ _TAG: Final = re.compile(r'[ \t,]*(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")[ \t]*(?:,
 
 
 def etag_of(
-    incarnation: str,
+    content_id: str,
     start: int,
     end: int,
     *,
@@ -450,7 +461,7 @@ def etag_of(
         (is_frames, "f"),
         (is_gzip, "z"),
     )
-    return f'"{incarnation}:{start}:{end}:{"".join(mark for is_set, mark in marks if is_set)}"'
+    return f'"{content_id}:{start}:{end}:{"".join(mark for is_set, mark in marks if is_set)}"'
 
 
 def is_match(etag: str, if_none_match: str) -> bool:

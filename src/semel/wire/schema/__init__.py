@@ -33,18 +33,25 @@ class StreamEntry(Struct, frozen=True):
 class StreamsPage(Struct, frozen=True):
     """A page of the list of streams.
 
-    `next` is the path after which the next page begins. It is None on the last page.
+    `generation` is that of the data directory. It is raised when an older copy is restored. `next`
+    is the path after which the next page begins. It is None on the last page.
     """
 
     streams: list[StreamEntry]
+    generation: int = 1
     next: str | None = None
 
 
 class Health(Struct, frozen=True):
-    """The response to `GET /health`. All records before the LSN `durable` are durable."""
+    """The response to `GET /health`.
+
+    All records before the LSN `durable` are durable. `generation` is raised when an older copy of
+    the data directory is restored.
+    """
 
     status: str
     durable: int
+    generation: int
 
 
 class ControlEvent(Struct, frozen=True, omit_defaults=True, rename="camel"):

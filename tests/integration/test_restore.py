@@ -1,0 +1,152 @@
+"""A directory that is restored from an older copy is noticed: the generation is raised."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semel import Client, errors
+from semel.testing import local
+from tests.spec.process import SEMEL, Server
+
+MESSAGES = 20
+SMALL = ("--segment-bytes", "65536")
+
+
+def semel(*arguments: str | Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [str(SEMEL), *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    """Return a copy of a directory with ten messages. The directory itself has twenty."""
+    with (
+        local(tmp_path / "data", segment_bytes=65_536, reserve_bytes=0) as server,
+        Client(server.url) as client,
+    ):
+        stream = client.stream("s").create("text/plain")
+        for number in range(MESSAGES):
+            if number == MESSAGES // 2:
+                # The server is idle. A copy of a running server is a consistent past.
+                shutil.copytree(tmp_path / "data", tmp_path / "backup")
+            stream.append(f"{number}")
+    return tmp_path / "backup"
+
+
+@pytest.fixture
+def served(backup: Path) -> Iterator[Server]:
+    server = Server(backup, *SMALL)
+    yield server
+    server.kill()
+
+
+def generation_of(server: Server) -> list[object]:
+    """Return the generation from each response that contains it."""
+    found: list[object] = [
+        server.ask("GET", "/health").json["generation"],
+        server.ask("GET", "/v1/streams").json["generation"],
+    ]
+    for method, query in (("HEAD", ""), ("GET", "?offset=-1"), ("GET", "?offset=-1&live=sse")):
+        connection = server.connect()
+        connection.request(method, f"/v1/stream/s{query}")
+        with connection.getresponse() as response:  # events would continue for a minute
+            found.append(int(response.headers["Stream-Generation"]))
+        connection.close()
+    with Client(server.url) as client:
+        found.append(client.stream("s").head().generation)
+    return found
+
+
+def test_a_new_directory_has_generation_1(served: Server) -> None:
+    assert set(generation_of(served)) == {1}
+
+
+def test_a_restore_raises_the_generation_in_every_response(backup: Path) -> None:
+    for generation in (2, 3):
+        code, text = semel("restore", "--data", backup)
+        assert code == 0, text
+        assert f"generation {generation}" in text
+        server = Server(backup, *SMALL)
+        assert set(generation_of(server)) == {generation}
+        with Client(server.url) as client:
+            found = [message.value for message in client.stream("s").read()]
+            assert found == [str(number) for number in range(MESSAGES // 2)]
+        server.kill()
+    code, text = semel("doctor", "--verify", "--json", "--data", backup)
+    assert code == 0, text
+    assert json.loads(text)["directory"]["generation"] == 3
+
+
+def test_a_cached_response_of_the_lost_messages_is_not_confirmed(backup: Path) -> None:
+    server = Server(backup, *SMALL)
+    etag = server.ask("GET", "/v1/stream/s?offset=-1").headers["etag"]
+    assert server.ask("GET", "/v1/stream/s?offset=-1", if_none_match=etag).status == 304
+    server.kill()
+    assert semel("restore", "--data", backup)[0] == 0
+    server = Server(backup, *SMALL)
+    answer = server.ask("GET", "/v1/stream/s?offset=-1", if_none_match=etag)
+    server.kill()
+    assert answer.status == 200
+    assert answer.headers["etag"] != etag
+
+
+def test_a_reader_that_meets_another_generation_ends_with_an_error(
+    tmp_path: Path, backup: Path
+) -> None:
+    with (
+        local(tmp_path / "data", segment_bytes=65_536, reserve_bytes=0) as server,
+        Client(server.url) as client,
+        client.stream("s").tail(offset="-1", timeout=60) as tail,
+    ):
+        read = [next(tail).value for _ in range(5)]
+        server.kill()
+        shutil.rmtree(tmp_path / "data")
+        shutil.copytree(backup, tmp_path / "data")
+        assert semel("restore", "--data", tmp_path / "data")[0] == 0
+        server.restart()
+        for _ in range(MESSAGES):  # the reader is behind the new end, so its offset exists
+            client.stream("s").append("after the restore")
+        with pytest.raises(errors.StreamRestored) as caught:
+            for _ in range(3 * MESSAGES):
+                next(tail)
+    assert read == [str(number) for number in range(5)]
+    assert caught.value.code == "stream_restored"
+    assert "older copy" in str(caught.value)
+
+
+def test_a_directory_in_use_is_not_restored(served: Server, backup: Path) -> None:
+    before = (backup / "identity").read_bytes()
+    code, text = semel("restore", "--data", backup)
+    assert code == 73, text
+    assert (backup / "identity").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["identity", "checkpoint.mdb", "00000000000000000000.seg"])
+def test_a_damaged_directory_is_not_restored(backup: Path, name: str) -> None:
+    data = bytearray((backup / name).read_bytes())
+    data[16] ^= 255
+    (backup / name).write_bytes(data)
+    before = (backup / "identity").read_bytes()
+    code, text = semel("restore", "--data", backup)
+    assert code == 65, text
+    assert name in text
+    assert (backup / "identity").read_bytes() == before
+
+
+def test_only_a_data_directory_can_be_restored(tmp_path: Path) -> None:
+    assert semel("restore", "--data", tmp_path / "nowhere")[0] == 66
+    assert semel("restore", "--data", tmp_path)[0] == 66
+
+
+def test_restore_prints_json_for_programs(backup: Path) -> None:
+    code, text = semel("restore", "--json", "--data", backup)
+    assert code == 0, text
+    document = json.loads(text)
+    assert document["generation"] == 2
+    assert document["verify"]["findings"] == []
