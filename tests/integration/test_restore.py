@@ -96,6 +96,21 @@ def test_a_cached_response_of_the_lost_messages_is_not_confirmed(backup: Path) -
     assert answer.headers["etag"] != etag
 
 
+def test_an_address_that_names_the_incarnation_changes_with_a_restore(backup: Path) -> None:
+    server = Server(backup, *SMALL)
+    incarnation = server.ask("HEAD", "/v1/stream/s").headers["stream-incarnation"]
+    target = "/v1/stream/s?offset=-1&incarnation="
+    assert server.ask("GET", target + incarnation).status == 200
+    server.kill()
+    assert semel("restore", "--data", backup)[0] == 0
+    server = Server(backup, *SMALL)
+    stale = server.ask("GET", target + incarnation)
+    current = server.ask("GET", f"{target}{incarnation}.2")
+    server.kill()
+    assert (stale.status, stale.code) == (409, "incarnation_conflict")
+    assert current.status == 200
+
+
 def test_a_reader_that_meets_another_generation_ends_with_an_error(
     tmp_path: Path, backup: Path
 ) -> None:

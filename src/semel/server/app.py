@@ -256,7 +256,7 @@ class App:
             EventStream(self._live, self._groups, path, read, responder).start()
 
     def _send_messages(self, read: ReadRequest, responder: Responder, outcome: Outcome) -> None:
-        outcome = refuse_other(outcome, read)
+        outcome = refuse_other(outcome, read, self._engine.generation)
         if not isinstance(outcome, ReadDone):
             send_response(responder, responses.outcome_response(outcome))
             return

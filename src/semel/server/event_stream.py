@@ -52,7 +52,7 @@ class EventStream(LiveRead):
         """Write the result of a read as an event. Then read again, wait at the tail, or end."""
         if self._is_over:
             return
-        outcome = refuse_other(outcome, self._request)
+        outcome = refuse_other(outcome, self._request, self._live.engine.generation)
         if not isinstance(outcome, ReadDone):
             if self._begun is None:
                 self._end()

@@ -14,7 +14,7 @@ from semel.server.http import Responder
 from semel.wire import requests, responses
 from semel.wire.rendering import Response as WireResponse
 from semel.wire.requests import ReadRequest
-from semel.wire.responses import Blocker, StreamFacts
+from semel.wire.responses import Blocker, StreamFacts, content_id
 
 
 class Live:
@@ -84,14 +84,17 @@ def facts_of(done: ReadDone, *, generation: int, blocker: Blocker | None = None)
     )
 
 
-def refuse_other(outcome: Outcome, request: ReadRequest) -> Outcome:
-    """Return the outcome of a read, or a refusal if the request names another incarnation."""
+def refuse_other(outcome: Outcome, request: ReadRequest, generation: int) -> Outcome:
+    """Return the outcome of a read, or a refusal if the request names another incarnation.
+
+    After a restore, the name of an incarnation contains the generation: otherwise a cache would
+    return messages that were stored under the same offsets before.
+    """
     if not isinstance(outcome, ReadDone) or request.incarnation is None:
         return outcome
     row = outcome.row
-    if request.incarnation == row.incarnation:
-        return outcome
-    return IncarnationConflict(row.path, row.incarnation)
+    current = content_id(row.incarnation, generation)
+    return outcome if request.incarnation == current else IncarnationConflict(row.path, current)
 
 
 class LiveRead(ABC):
@@ -166,7 +169,7 @@ class LongPoll(LiveRead):
         """On messages, an error, or the end of a closed stream, respond. Otherwise wait."""
         if self._is_over:
             return
-        outcome = refuse_other(outcome, self._request)
+        outcome = refuse_other(outcome, self._request, self._live.engine.generation)
         if not isinstance(outcome, ReadDone):
             self._send(responses.outcome_response(outcome))
         elif self._last is not None and outcome.row.number != self._last.row.number:

@@ -61,6 +61,11 @@ class Blocker(Struct, frozen=True, gc=False):
     since_ms: int
 
 
+def content_id(incarnation: str, generation: int) -> str:
+    """Return an id of a stream's messages. Messages with the same id and offset are the same."""
+    return incarnation if generation == 1 else f"{incarnation}.{generation}"
+
+
 class StreamFacts(Struct, frozen=True, gc=False):
     """The parts of a stream's durable state that responses contain.
 
@@ -84,8 +89,8 @@ class StreamFacts(Struct, frozen=True, gc=False):
 
     @property
     def content_id(self) -> str:
-        """An id of the stream's messages: the same offset never has another message under it."""
-        return f"{self.incarnation}.{self.generation}" if self.generation > 1 else self.incarnation
+        """See `content_id`."""
+        return content_id(self.incarnation, self.generation)
 
     @property
     def stable_offset(self) -> int:
