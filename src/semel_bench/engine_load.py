@@ -150,11 +150,13 @@ class BrokerLoad:
     """
 
     def __init__(self, path: str, streams: int, work: Workload) -> None:
-        now_ms = SystemClock().now_ms()
+        clock = SystemClock()
         self._directory = Directory(path)
         identity = os.urandom(IDENTITY_BYTES)
         recovered = recover(self._directory.disk, self._directory.store, fresh_identity=identity)
-        self._broker = Broker(recovered, now_ms=now_ms, segment_bytes=SEGMENT_BYTES_DEFAULT)
+        self._broker = Broker(
+            recovered, monotonic_ms=clock.monotonic_ms, segment_bytes=SEGMENT_BYTES_DEFAULT
+        )
         self._writer = JournalWriter(
             self._directory.disk,
             segment=recovered.segments.firsts[-1],
@@ -165,7 +167,7 @@ class BrokerLoad:
         self._work = work
         self._next = 0
         self.group_bytes: list[int] = []
-        self._commit([_create(number, now_ms) for number in range(streams)], [])
+        self._commit([_create(number, clock.now_ms()) for number in range(streams)], [])
 
     async def round(self, groups: int, appends: int) -> EngineRound:
         """Execute `groups` write groups of `appends` appends each, and return their cost.

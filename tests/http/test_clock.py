@@ -23,13 +23,22 @@ SETTINGS: Final = Settings(segment_bytes=64 * 1024, reserve_bytes=0)
 
 
 class WrongClock:
-    """A clock that returns the time that the test has set."""
+    """A clock that returns the times that the test has set."""
 
     def __init__(self, now_ms: int) -> None:
         self.time_ms = now_ms
+        self.elapsed_ms = 0
+
+    def let_pass(self, ms: int) -> None:
+        """Let time pass. To make the clock wrong instead, set `time_ms` alone."""
+        self.time_ms += ms
+        self.elapsed_ms += ms
 
     def now_ms(self) -> int:
         return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.elapsed_ms
 
     def random_bytes(self, count: int) -> bytes:
         return os.urandom(count)
@@ -169,6 +178,8 @@ def test_a_clock_that_falls_back_ends_no_stream_and_doubles_nothing(tmp_path: Pa
         )
         assert bed.ask("GET", "s").body == b"xy"
         bed.clock.time_ms = AT_2099 + 61_000
+        assert bed.ask("HEAD", "s").status == 200  # a wrong clock ends no time to live
+        bed.clock.let_pass(60_000)
         assert bed.ask("GET", "s").status == 404
         assert bed.ask("PUT", "s", content_type="text/plain").status == 201
 

@@ -45,9 +45,9 @@ class Alone:
             self.now_ms += self.rng.choice([DAY_MS // 2, DAY_MS, 3 * DAY_MS, -DAY_MS])
         command = self.workload.draw(self.model, self.now_ms)
         for txn in list(self.model.txns.open.values()):
-            now = self.model.now(command)
-            if txn.is_overdue(now) or txn.is_abandoned(now):
-                self.ask(ExpireTxn(self.now_ms, txn.id, txn.epoch))  # as the broker's sweep does
+            if self.rng.random() < 0.002:  # as the broker's sweep does
+                elapsed_ms = self.rng.choice([100, 60_000, DAY_MS - 1, DAY_MS])
+                self.ask(ExpireTxn(self.now_ms, txn.id, txn.epoch, elapsed_ms))
         self.ask(command)
 
     def ask(self, command: EngineCommand) -> None:

@@ -30,7 +30,7 @@ def _flip(world: World, name: str, position: int) -> str:
         demand_equal(state_view(recovered.state), world.model.view(), "state after a flip")
         broker = TappedBroker(
             recovered,
-            now_ms=world.now_ms,
+            monotonic_ms=lambda: world.monotonic_ms,
             segment_bytes=world.segment_bytes,
             observer=world,
         )

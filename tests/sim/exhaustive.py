@@ -126,7 +126,7 @@ def _compare(run: Recording, image: Image, recovered: Recovered, what: str) -> N
     demand_equal(parts_view(recovered.state), parts_view(state), f"{what}: parts")
     demand_equal(found, model.view(), f"{what}: recovered state and model")
     broker = TappedBroker(
-        recovered, now_ms=run.now_ms, segment_bytes=run.segment_bytes, observer=run
+        recovered, monotonic_ms=lambda: 0, segment_bytes=run.segment_bytes, observer=run
     )
     demand_readable(broker, model)
     demand_outcomes(broker, model, run.now_ms)

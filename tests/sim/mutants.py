@@ -197,7 +197,7 @@ def go_on_after_a_short_write() -> Any:
 
 def expire_too_early() -> Any:
     """Reads do not extend the time to live of a stream."""
-    return patch.object(Expiry, "touch", lambda self, number, now_ms: None)
+    return patch.object(Expiry, "touch", lambda self, number: None)
 
 
 def forget_the_pruned_floor() -> Any:

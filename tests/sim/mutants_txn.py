@@ -1,6 +1,7 @@
 """Seeded bugs in transactions: each breaks one promise on purpose."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -8,6 +9,8 @@ from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
 from semel.broker import durable_view, lookups
+from semel.broker.broker import Broker
+from semel.broker.timers import Deadlines
 from semel.journal import checkpoint, frame
 from semel.journal.txn_history import TxnHistoryCut, put_txn_history
 from semel.machine import append, commits, positions
@@ -17,6 +20,7 @@ from semel.machine.positions import move_positions
 from semel.machine.rows import AbortedRow, OutcomeRow
 from semel.machine.state import State, Stream, Txn, mark_open_in
 from semel.machine.txn import apply_end, apply_open, lookup
+from semel.machine.txn.decide_end import deadline_of, timeout_of
 from semel.machine.txn.draft import EXTENT_BYTES, Draft
 from semel.model.commands import Append
 from tests.sim.mutants_positions import POSITION_MUTANTS
@@ -160,7 +164,33 @@ def show_control_records() -> Any:
 
 def never_time_out() -> Any:
     """Transactions never time out."""
-    return patch.object(broker_module, "is_due", lambda state, txn, now_ms: False)
+    return patch.object(Deadlines, "is_due", lambda self, txn: False)
+
+
+@contextmanager
+def time_out_by_frame_time() -> Iterator[None]:
+    """Timeouts are measured in frame time, which stands still after a glimpse of a wrong clock."""
+    sweep, end_if_due = Broker.sweep, Broker._end_if_due
+    frame_ms = [0]
+
+    def sweep_at(self: Broker, now_ms: int, count_max: int) -> int:
+        frame_ms[0] = self.state.frame_time(now_ms)
+        return sweep(self, now_ms, count_max)
+
+    def end_at(self: Broker, txn: Txn, now_ms: int) -> bool:
+        frame_ms[0] = self.state.frame_time(now_ms)
+        return end_if_due(self, txn, now_ms)
+
+    def elapsed(_self: Deadlines, txn: Txn) -> int:
+        due_ms, timeout_ms = deadline_of(txn), timeout_of(txn)
+        return 0 if due_ms is None or timeout_ms is None else frame_ms[0] - (due_ms - timeout_ms)
+
+    with (
+        patch.object(Broker, "sweep", sweep_at),
+        patch.object(Broker, "_end_if_due", end_at),
+        patch.object(Deadlines, "elapsed_ms", elapsed),
+    ):
+        yield
 
 
 def let_zombies_live() -> Any:
@@ -212,6 +242,7 @@ TXN_MUTANTS: tuple[Mutant, ...] = (
     commit_a_sequence_twice,
     show_control_records,
     never_time_out,
+    time_out_by_frame_time,
     let_zombies_live,
     forget_how_it_ended,
     place_a_chunk_twice,

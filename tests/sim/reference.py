@@ -452,7 +452,7 @@ class Model:
             del stream.producers[c.producer_id]
         elif known.is_tombstone:
             return out.UnknownProducer()
-        elif self.now(c) < known.updated_ms + c.idle_ms or self._writing(stream, c.producer_id):
+        elif c.elapsed_ms < c.idle_ms or self._writing(stream, c.producer_id):
             return out.StillAlive()
         else:
             stream.producers[c.producer_id] = rules.tombstone(known)
@@ -501,9 +501,8 @@ class Model:
         return out.Trimmed(stream.head)
 
     def _expire(self, stream: Stream, c: ask.Expire) -> Outcome:
-        now, used = self.now(c), max(stream.written_ms, c.touched_ms)
         is_dated = stream.expires_at_ms is not None and c.now_ms >= stream.expires_at_ms
-        is_idle = stream.ttl_ms is not None and now >= used + stream.ttl_ms
+        is_idle = stream.ttl_ms is not None and c.elapsed_ms >= stream.ttl_ms
         if not is_dated and not is_idle:
             return out.StillAlive()
         self._delete(c)

@@ -77,11 +77,13 @@ class Txn:
     next_seq: int = 0
     deleted: list[str] = field(default_factory=list)  # paths removed from `streams`
 
-    def is_overdue(self, now: int) -> bool:
-        return not self.is_prepared and self.deadline_ms is not None and now >= self.deadline_ms
-
-    def is_abandoned(self, now: int) -> bool:
-        return isinstance(self.owner, SinkOwner) and now >= self.touched_ms + limits.SINK_IDLE_MS
+    def has_passed(self, elapsed_ms: int) -> bool:
+        """Return whether its timeout has passed, this long after it was started or renewed."""
+        if isinstance(self.owner, SinkOwner):
+            return elapsed_ms >= limits.SINK_IDLE_MS
+        return (
+            not self.is_prepared and self.timeout_ms is not None and elapsed_ms >= self.timeout_ms
+        )
 
 
 class Bounds(NamedTuple):
@@ -203,10 +205,6 @@ class Transactions:
             return txn_out.StaleTransaction(last)  # c
         if epoch > last or txn is None:
             return txn_out.UnknownTransaction()  # d
-        if txn.is_overdue(now):
-            self.write(now)
-            self.finish(txn, ABORTED, BY_TIMEOUT, now)
-            return self.notes[-1]
         name, producer_epoch = producer or (None, None)
         owner = txn.owner
         if name is None:
@@ -238,18 +236,14 @@ class Transactions:
     # ---- begin -----------------------------------------------------------------------------------
 
     def begin(self, c: ask.Begin) -> Outcome:
-        now, owner = self.now(c.now_ms), c.owner
+        owner = c.owner
         if isinstance(owner, SinkOwner) and c.kind != TXN_STAGED:
             return out.InvalidRequest("kind")  # 1
         txn = self.open.get(c.id)
-        if txn is not None and txn.is_overdue(now):
-            self.write(now)
-            self.finish(txn, ABORTED, BY_TIMEOUT, now)
-            txn = None
         if txn is not None and (txn.owner, txn.kind) == (owner, c.kind):  # 2
             if txn.is_prepared:
                 return txn_out.InvalidTxnState("prepared")
-            return txn_out.Begun(txn.id, txn.epoch, txn.deadline_ms, is_new=False)
+            return txn_out.Begun(txn.id, txn.epoch, c.due_ms, is_new=False)
         refusal = (
             self.identity(owner)
             or self._in_the_way(c, txn)
@@ -337,7 +331,8 @@ class Transactions:
         )
         self.next_number += 1
         self.open[c.id] = txn
-        return txn_out.Begun(c.id, txn.epoch, deadline, is_new=True)
+        told = None if timeout is None else c.now_ms + timeout
+        return txn_out.Begun(c.id, txn.epoch, told, is_new=True)
 
     def raise_epoch(
         self, producer_id: str, epoch: int, now: int, fenced_by_hand: Txn | None = None
@@ -467,14 +462,14 @@ class Transactions:
         return txn_out.AbortDone(found.id, found.epoch, reason)
 
     def expire(self, c: ask.ExpireTxn) -> Outcome:
-        now, txn = self.now(c.now_ms), self.open.get(c.id)
+        txn = self.open.get(c.id)
         if txn is not None and c.epoch < txn.epoch:
             return txn_out.StaleTransaction(txn.epoch)
         if txn is None or c.epoch > txn.epoch:
             return txn_out.UnknownTransaction()
-        if not txn.is_overdue(now) and not txn.is_abandoned(now):
+        if not txn.has_passed(c.elapsed_ms):
             return out.StillAlive()
-        reason = BY_TIMEOUT if txn.is_overdue(now) else BY_REAPER
+        reason = BY_REAPER if isinstance(txn.owner, SinkOwner) else BY_TIMEOUT
         self.finish(txn, ABORTED, reason, self.write(c.now_ms))
         return txn_out.AbortDone(txn.id, txn.epoch, reason)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from semel.model.errors import DiskFailed, SemelError
+from semel.model.limits import TXN_TIMEOUT_MS_MAX
 from semel.testing import Death, PowerLost
 from tests.sim.corruption import flip_and_reopen
 from tests.sim.demands import Violation
@@ -50,13 +51,15 @@ def run_seed(seed: int, steps: int = STEPS_PER_SEED, *, txn_share: float | None 
 
 
 def run_world(world: World, steps: int) -> Result:
-    """Run some steps, settle, crash, settle again, and flip bits."""
+    """Run some steps, settle, crash, settle, let all transactions time out, and flip bits."""
     names = list(WEIGHTS)
     chosen = world.rng.choices(names, list(WEIGHTS.values()), k=steps)
     for name in chosen:
         _step(world, name)
     world.settle()
     world.crash(is_power=world.rng.random() < 0.5)
+    world.settle()
+    world.let_pass(TXN_TIMEOUT_MS_MAX)
     world.settle()
     flip_and_reopen(world)
     world.trace.update(world.disk.digest().encode() + world.store.digest().encode())

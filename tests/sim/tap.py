@@ -1,5 +1,6 @@
 """A broker that reports its decisions and its outcomes to the simulator, in their order."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from semel.broker import broker as broker_module
@@ -47,14 +48,14 @@ class TappedBroker(Broker):
         self,
         recovered: Recovered,
         *,
-        now_ms: int,
+        monotonic_ms: Callable[[], int],
         segment_bytes: int,
         observer: Observer,
         producer_idle_ms: int = 0,
     ) -> None:
         super().__init__(
             recovered,
-            now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
             segment_bytes=segment_bytes,
             producer_idle_ms=producer_idle_ms,
         )

@@ -133,7 +133,7 @@ def test_t2_an_open_transaction_is_still_open_after_a_crash(
 def test_t2_an_open_transaction_times_out_after_a_crash(way: str, kind: str) -> None:
     script = open_with_messages(kind, timeout_ms=100)
     crash(script, way)
-    script.now_ms += 100
+    script.let_pass(100)
     assert script.do(commit(script)) == txn_out.TxnTimedOut()
     demand_nothing(script)
     assert [script.stable(path) for path in STREAMS] == [2 * (kind == TXN_INLINE)] * 3
@@ -152,7 +152,7 @@ def test_t3_a_prepared_transaction_waits_for_its_decision(
     if is_cut:
         script.take_checkpoint()
     crash(script, way)
-    script.now_ms += 1_000_000
+    script.let_pass(1_000_000)
     script.tick()
     script.done(commit(script))
     demand_all(script)
@@ -324,7 +324,7 @@ def killed_copy(script: Script) -> tuple[VirtualDisk, VirtualStore]:
 
 def read_again(script: Script, disk: VirtualDisk, store: VirtualStore, path: str) -> None:
     recovered = script.recover(disk, store)
-    broker = Broker(recovered, now_ms=script.now_ms, segment_bytes=script.segment_bytes)
+    broker = Broker(recovered, monotonic_ms=lambda: 0, segment_bytes=script.segment_bytes)
     view = broker.durable_view.by_path[path]
     assert view.tail is not None
     broker.reader.read_on(view, 0, view.tail.stable, 1 << 20, is_committed=True)

@@ -124,7 +124,9 @@ class Workload:
             return self._claim(model, path, now_ms)
         if kind == "forget":
             return ask.ForgetProducer(path, now_ms, rng.choice(self._ids))
-        return ask.ExpireProducer(path, now_ms, rng.choice(self._ids), rng.choice([0, 50, 10_000]))
+        return ask.ExpireProducer(
+            path, now_ms, rng.choice(self._ids), rng.choice([0, 50, 10_000]), rng.choice([0, 50])
+        )
 
     def _claim(self, model: Model, path: str, now_ms: int) -> ask.ClaimProducer:
         rng = self._rng

@@ -1,4 +1,4 @@
-"""One simulated computer: a disk, a clock, a process that crashes and restarts, and its clients.
+"""One simulated computer: a disk, two clocks, a process that crashes and restarts, and its clients.
 
 The process is the real broker, journal and machine. One seeded scheduler replaces its loop and its
 two threads: any command, write, completion, checkpoint step, read, fault or crash may come next.
@@ -28,7 +28,6 @@ from semel.model.commands import (
     READ_UNCOMMITTED,
     Append,
     EngineCommand,
-    Expire,
 )
 from semel.model.errors import DiskFailed, SemelError
 from semel.model.outcomes import Duplicate, InvalidRequest, Outcome, Overloaded, Unreadable
@@ -42,12 +41,15 @@ from tests.sim.reference_producers import was_stored
 from tests.sim.reference_txn import Bounds
 from tests.sim.tally import count
 from tests.sim.tap import Entry, TappedBroker
+from tests.sim.timeouts import Timeouts
 from tests.sim.workload import Workload, is_broken
 
 START_MS = 1_700_000_000_000
-HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
 TEN_YEARS_MS = 10 * 365 * 24 * HOUR_MS
 BOOTS_MAX = 50
+SWEEP_ALL = 1_000_000
 
 
 class World:
@@ -61,6 +63,7 @@ class World:
         self.txn_rng = Random(f"transactions {seed}")
         drawn = self.txn_rng.choice([0.0, 0.3, 0.6, 0.8])
         self.txn_share = drawn if txn_share is None else txn_share
+        self.clock_rng = Random(f"clock {seed}")
         rng = self.rng = Random(seed)
         self.swarm = Swarm.draw(rng)
         self.injector = Injector(Random(rng.random()), self.swarm)
@@ -86,6 +89,8 @@ class World:
             txn_share=self.txn_share,
         )
         self.now_ms = START_MS
+        self.monotonic_ms = 0
+        self.timeouts = Timeouts()
         self.counts: Counter[str] = Counter()
         self.trace = hashlib.sha256()
         self.model = self._new_model()
@@ -94,7 +99,6 @@ class World:
         self.log: list[Entry] = []
         self.promised_end = 0
         self.durable_end = 0
-        self.last_use: dict[int, int] = {}
         self.waiters: list[tuple[str, int, bool, list[bool]]] = []
         self.ends: dict[int, tuple[int, int]] = {}  # stream -> last known stable offset and tail
         self.boot()
@@ -159,7 +163,7 @@ class World:
         self.injector.is_on = was_on
         self.broker = TappedBroker(
             recovered,
-            now_ms=self.now_ms,
+            monotonic_ms=lambda: self.monotonic_ms,
             segment_bytes=self.segment_bytes,
             observer=self,
             producer_idle_ms=self.producer_idle_ms,
@@ -170,10 +174,7 @@ class World:
         self.cut: Cut | None = None
         self.dead: list[int] | None = None
         self.waiters = []
-        # Reads are not stored: after a restart the time to live of every stream starts again.
-        self.last_use = dict.fromkeys(
-            self.broker.state.by_number, self.broker.state.frame_time(self.now_ms)
-        )
+        self.timeouts.restart(self.model, self.monotonic_ms)
         demand_readable(self.broker, self.model)
         demand_outcomes(self.broker, self.model, self.now_ms)
         self._check_ends()
@@ -240,6 +241,10 @@ class World:
         if decision.event is not None and not is_written:
             self.counts["refused for room"] += 1
             return
+        if decision.event is not None:
+            self.timeouts.demand_not_early(command, self.model, self.monotonic_ms)
+        if not self.broker.is_full:
+            self.timeouts.demand_found_in_time(command, self.model, self.monotonic_ms)
         expected = InvalidRequest("") if is_broken(command) else self.model.execute(command)
         demand(
             is_same(decision.outcome, expected),
@@ -248,8 +253,8 @@ class World:
         if isinstance(decision.outcome, Duplicate) and isinstance(command, Append):
             self._check_confirmed(command)
         if decision.event is not None:
-            if isinstance(decision.event, StreamExpired):
-                self._check_expiry(command, decision.event)
+            self.counts["Expired"] += isinstance(decision.event, StreamExpired)
+            self.timeouts.written(command, expected, self.model, self.monotonic_ms)
             time_ms, lsn = self.broker.state.time_ms, self.broker.last_lsn
             event, sections = decision.event, decision.sections
             self.note(Entry(self.broker.end, command, event, sections, time_ms, lsn))
@@ -278,21 +283,15 @@ class World:
         if not isinstance(outcome, Overloaded):
             self.promised_end = max(self.promised_end, facts_end)
 
-    def _check_expiry(self, command: EngineCommand, event: StreamExpired) -> None:
-        """Check that a stream with a time to live expires late or in time, never early."""
-        assert isinstance(command, Expire)
-        view = self.broker.durable_view.by_number.get(event.stream)
-        if view is not None and view.row.ttl_ms is not None and view.row.expires_at_ms is None:
-            used_ms = self.last_use.get(event.stream, 0)
-            now_ms = self.broker.state.time_ms
-            demand(now_ms >= used_ms + view.row.ttl_ms, f"{command.path} expired while in use")
-        self.counts["Expired"] += 1
-
     def ask(self) -> None:
-        """Let a client send a command."""
+        """Let a client send a command, sometimes in a moment in which the clock is wrong."""
         self.counts["operations"] += 1
         self.counts["queued after a waiting command"] += self.broker.is_congested
-        self.broker.submit(self.workload.draw(self.model, self.now_ms), _ignore)
+        now_ms = self.now_ms
+        if self.swarm.jumps and self.clock_rng.random() < 0.005:
+            now_ms += self.clock_rng.choice([-TEN_YEARS_MS, TEN_YEARS_MS])
+            self.counts["commands with a wrong clock"] += 1
+        self.broker.submit(self.workload.draw(self.model, now_ms), _ignore)
 
     def write(self) -> None:
         """Run one step of the journal's thread: take a write group, write it, or complete it."""
@@ -377,8 +376,7 @@ class World:
         self.broker.read(path, None, now_ms=self.now_ms, reply=got.append)
         demand(not (got and isinstance(got[0], Unreadable)), f"{path} cannot be read: {got}")
         if got and isinstance(got[0], ReadDone):
-            number = got[0].row.number
-            self.last_use[number] = self.broker.state.frame_time(self.now_ms)
+            self.timeouts.read(got[0].row.number, self.monotonic_ms)
             self.counts["reads"] += 1
 
     def wait(self) -> None:
@@ -395,11 +393,18 @@ class World:
             self.waiters.append((path, end, is_committed, woken))
 
     def tick(self) -> None:
-        """Advance the clock, or let it jump; expire what is due."""
-        self.now_ms += self.rng.choice([1, 5, 30])
+        """Let time pass, or let the wall clock jump; expire what is due."""
+        self.let_pass(self.rng.choice([1, 5, 30]))
+        if self.swarm.jumps and self.clock_rng.random() < 0.02:
+            self.let_pass(self.clock_rng.choice([MINUTE_MS, HOUR_MS, 25 * HOUR_MS]))
         if self.swarm.jumps and self.rng.random() < 0.05:
             self.now_ms += self.rng.choice([-TEN_YEARS_MS, -HOUR_MS, -1, HOUR_MS, TEN_YEARS_MS])
         self.broker.sweep(self.now_ms, 10)
+
+    def let_pass(self, ms: int) -> None:
+        """Let time pass: the wall clock and the monotonic clock go on."""
+        self.now_ms += ms
+        self.monotonic_ms += ms
 
     def change_capacity(self) -> None:
         """Let the disk become full, or give it room again."""
@@ -435,10 +440,15 @@ class World:
         self.broker.set_room(self.writer.make_room())
         for _ in range(10_000):
             self.find_room()
+            self.broker.sweep(self.now_ms, SWEEP_ALL)
+            was_idle = self.group is None
             self.write()
-            if self.group is None and not self.log:
+            if was_idle and self.group is None:
                 break
         demand(not self.log, "some frames are never written")
+        self.timeouts.demand_nothing_left(
+            self.model, now_ms=self.now_ms, monotonic_ms=self.monotonic_ms
+        )
         demand_equal(state_view(self.broker.state), self.model.view(), "live state and model")
         demand_outcomes(self.broker, self.model, self.now_ms)
         for path, offset, is_committed, woken in self.waiters:

@@ -374,22 +374,21 @@ def test_trim_below_the_head_changes_nothing() -> None:
 
 def test_a_stream_expires_at_its_date() -> None:
     model = model_of(create(expires_at=10))
-    assert unchanged(model, ask.Expire("s", 9, 99)) == out.StillAlive()
-    assert model.execute(ask.Expire("s", 10, 99)) == out.Expired()
+    assert unchanged(model, ask.Expire("s", 9, 0)) == out.StillAlive()
+    assert model.execute(ask.Expire("s", 10, 0)) == out.Expired()
     assert unchanged(model, ask.Expire("s", 11, 0)) == out.NotFound()
 
 
 def test_a_stream_expires_when_unused_for_its_time() -> None:
     model = model_of(create(ttl=10), append(now=3), ask.Trim("s", 8, 1))
-    assert unchanged(model, ask.Expire("s", 12, 0)) == out.StillAlive()
-    assert unchanged(model, ask.Expire("s", 13, 4)) == out.StillAlive()
-    assert model.execute(ask.Expire("s", 13, 3)) == out.Expired()
+    assert unchanged(model, ask.Expire("s", 10**9, 9)) == out.StillAlive()
+    assert model.execute(ask.Expire("s", 0, 10)) == out.Expired()
 
 
 def test_a_stream_without_expiry_never_expires_and_one_with_forks_goes_softly() -> None:
     model = model_of(create(ttl=1), fork(expires_at=99), create("t"))
-    assert unchanged(model, ask.Expire("t", 98, 0)) == out.StillAlive()
-    assert model.execute(ask.Expire("s", 98, 0)) == out.Expired()
+    assert unchanged(model, ask.Expire("t", 98, 98)) == out.StillAlive()
+    assert model.execute(ask.Expire("s", 98, 1)) == out.Expired()
     assert unchanged(model, ask.Expire("s", 99, 0)) == out.Gone()
     assert model.execute(ask.Expire("f", 99, 0)) == out.Expired()
     assert list(model.streams) == ["t"]
@@ -793,8 +792,8 @@ def test_forget_drops_a_producer_or_its_tombstone() -> None:
 
 def test_only_an_idle_producer_becomes_a_tombstone() -> None:
     model = model_of(create(), append(now=5, by=dense(0)))
-    assert unchanged(model, ask.ExpireProducer("s", 14, "p", 10)) == out.StillAlive()
-    assert model.execute(ask.ExpireProducer("s", 15, "p", 10)) == out.Forgotten()
+    assert unchanged(model, ask.ExpireProducer("s", 99, "p", 10, 9)) == out.StillAlive()
+    assert model.execute(ask.ExpireProducer("s", 0, "p", 10, 10)) == out.Forgotten()
     assert unchanged(model, ask.ExpireProducer("s", 99, "p", 10)) == out.UnknownProducer()
     assert unchanged(model, ask.ExpireProducer("s", 99, "q", 10)) == out.UnknownProducer()
 

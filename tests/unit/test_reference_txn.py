@@ -203,7 +203,8 @@ def test_a_sinks_transaction_is_staged() -> None:
 
 def test_begin_again_finds_what_is_open() -> None:
     model = model_of(begin(now=5, timeout=10))
-    assert unchanged(model, begin(now=9)) == txn_out.Begun("t", 1, 15, is_new=False)
+    again = replace(begin(now=9), due_ms=15)
+    assert unchanged(model, again) == txn_out.Begun("t", 1, 15, is_new=False)
 
 
 def test_begin_of_a_prepared_one_is_refused() -> None:
@@ -309,16 +310,12 @@ def test_a_decision_never_changes() -> None:
     assert unchanged(model, publish(1)) == txn_out.InvalidTxnState("committed")
 
 
-def test_a_call_that_meets_a_deadline_ends_the_transaction_first() -> None:
+def test_a_call_after_the_timeout_finds_the_transaction_aborted() -> None:
     model = model_of(create(), begin(timeout=10), publish(0, now=5))
-    assert model.execute(publish(1, now=10)) == txn_out.TxnTimedOut()
+    run(model, ask.ExpireTxn(10, "t", 1, 10))
+    assert unchanged(model, publish(1, now=10)) == txn_out.TxnTimedOut()
     assert unchanged(model, commit()) == txn_out.TxnTimedOut()
     assert unchanged(model, abort()) == txn_out.AbortDone("t", 1, "timeout")
-    assert model.execute(begin(now=10)) == txn_out.Begun("t", 2, 10 + MINUTE_MS, is_new=True)
-
-
-def test_begin_over_a_deadline_begins_anew() -> None:
-    model = model_of(begin(timeout=10))
     assert model.execute(begin(now=10)) == txn_out.Begun("t", 2, 10 + MINUTE_MS, is_new=True)
 
 
@@ -611,7 +608,7 @@ def test_prepare_compares_what_was_counted() -> None:
 
 def test_a_prepared_one_has_no_deadline() -> None:
     model = model_of(begin(timeout=1), prepare())
-    assert unchanged(model, ask.ExpireTxn(DAY_MS, "t", 1)) == out.StillAlive()
+    assert unchanged(model, ask.ExpireTxn(DAY_MS, "t", 1, DAY_MS)) == out.StillAlive()
     run(model, commit(now=DAY_MS))
 
 
@@ -639,15 +636,15 @@ def test_a_fence_ends_the_transaction_and_its_owner() -> None:
 
 def test_a_deadline_ends_a_transaction_and_not_before() -> None:
     model = model_of(begin(timeout=10))
-    assert unchanged(model, ask.ExpireTxn(9, "t", 1)) == out.StillAlive()
-    assert unchanged(model, ask.ExpireTxn(10, "t", 2)) == txn_out.UnknownTransaction()
-    assert model.execute(ask.ExpireTxn(10, "t", 1)) == txn_out.AbortDone("t", 1, "timeout")
+    assert unchanged(model, ask.ExpireTxn(DAY_MS, "t", 1, 9)) == out.StillAlive()
+    assert unchanged(model, ask.ExpireTxn(10, "t", 2, 10)) == txn_out.UnknownTransaction()
+    assert model.execute(ask.ExpireTxn(0, "t", 1, 10)) == txn_out.AbortDone("t", 1, "timeout")
 
 
 def test_a_sinks_transaction_is_reaped_when_nobody_touches_it_for_a_day() -> None:
     model = model_of(create(), sink("k"), stage(0, txn="k", now=5), prepare("k", now=7))
-    assert unchanged(model, ask.ExpireTxn(DAY_MS + 6, "k", 1)) == out.StillAlive()
-    answer = model.execute(ask.ExpireTxn(DAY_MS + 7, "k", 1))
+    assert unchanged(model, ask.ExpireTxn(DAY_MS + 6, "k", 1, DAY_MS - 1)) == out.StillAlive()
+    answer = model.execute(ask.ExpireTxn(DAY_MS + 7, "k", 1, DAY_MS))
     assert answer == txn_out.AbortDone("k", 1, "reaped")
     assert unchanged(model, sink_commit(0, "k")) == txn_out.BranchMissing("k")
 

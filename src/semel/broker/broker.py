@@ -24,20 +24,14 @@ from semel.broker.durable_view import (
     unreadable,
 )
 from semel.broker.lookups import Lookups, affected_paths, affected_txns
-from semel.broker.timers import Deadlines, Expiry, IdleProducers, can_expire, is_due
+from semel.broker.timers import Deadlines, Expiry, IdleProducers, can_expire
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
-from semel.machine.events import (
-    ProducerClaimed,
-    ProducerRaised,
-    StreamAppended,
-    TxnBegun,
-    TxnPublished,
-)
+from semel.machine.events import StreamAppended, TxnBegun
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import Effects, Stream, Txn
 from semel.machine.streams import retained_range
@@ -90,15 +84,16 @@ class _Pending(Struct):
 class Broker:
     """Decides the commands of an engine. All methods must be called from the same thread.
 
-    `txns_begun` and `txns_ended` count transactions since the start of the process. The keys of
-    `txns_ended` are COMMITTED and the reasons for aborts.
+    `monotonic_ms` returns the time of a monotonic clock, which measures all timeouts. `txns_begun`
+    and `txns_ended` count transactions since the start of the process. The keys of `txns_ended` are
+    COMMITTED and the reasons for aborts.
     """
 
     def __init__(
         self,
         recovered: Recovered,
         *,
-        now_ms: int,
+        monotonic_ms: Callable[[], int],
         segment_bytes: int,
         producer_idle_ms: int = 0,
     ) -> None:
@@ -109,15 +104,19 @@ class Broker:
         self.txns_ended: Counter[str] = Counter()
         self._index = recovered.index
         self._txn_history = recovered.txn_history
-        self._deadlines = Deadlines(self.state)
+        self.deadlines = Deadlines(self.state, monotonic_ms)
         self._segments = recovered.segments
         self._segments.durable = recovered.position
         self.reader = BrokerReader(
             self.durable_view, self._index, self._txn_history, self._segments
         )
-        self._lookups = Lookups(self.state, self._txn_history, self.durable_view, self.reader)
-        self._expiry = Expiry(self.state, now_ms)
-        self._idle = IdleProducers(self.state, producer_idle_ms) if producer_idle_ms else None
+        self._lookups = Lookups(
+            self.state, self._txn_history, self.durable_view, self.reader, self.deadlines
+        )
+        self._expiry = Expiry(self.state, monotonic_ms)
+        self._idle: IdleProducers | None = None
+        if producer_idle_ms:
+            self._idle = IdleProducers(self.state, producer_idle_ms, monotonic_ms)
         self._appender = Appender(
             seed=recovered.seed,
             position=recovered.position,
@@ -200,7 +199,7 @@ class Broker:
             self._note_event(event, sections, lsn, effects)
         self._note_changes(effects.streams)
         if self._idle is not None:
-            self._watch_producer(self._idle, event)
+            self._idle.note(event)
         self._open.replies.append((reply, decision.outcome))
         return True
 
@@ -218,16 +217,7 @@ class Broker:
             self.txns_ended[COMMITTED if is_committed else row.outcome.reason] += 1
         if isinstance(event, TxnBegun):
             self.txns_begun += 1
-            self._deadlines.watch(self.state.by_txn[event.number])
-
-    def _watch_producer(self, idle: IdleProducers, event: Event | None) -> None:
-        if isinstance(event, TxnPublished | ProducerRaised):
-            claimed = event.claimed if isinstance(event, ProducerRaised) else None
-            event = event.append or claimed
-        if isinstance(event, StreamAppended) and event.stamp:
-            idle.watch(event.stream, event.stamp.id)
-        elif isinstance(event, ProducerClaimed):
-            idle.watch(event.stream, event.id)
+        self.deadlines.note(event)
 
     def _note_changes(self, streams: Iterable[Stream]) -> None:
         """Record changed streams. Readers see the changes when the open write group is durable."""
@@ -240,7 +230,7 @@ class Broker:
                 if tail.is_deleted:
                     self._expiry.forget(row.number)
                 else:
-                    self._expiry.watch(stream)
+                    self._expiry.note(stream)
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
         """Send `result` when everything that it depends on is durable. Refusals wait too (EO-4)."""
@@ -277,11 +267,12 @@ class Broker:
         return self._lookups.add(command) if is_ready else None
 
     def _end_if_due(self, txn: Txn, now_ms: int) -> bool:
-        """Abort a transaction if its deadline has passed. Return False if the abort has to wait."""
+        """Abort a transaction if its timeout has passed. Return False if the abort has to wait."""
         is_pending = self.state.by_txn.get(txn.row.number) is txn
-        if not is_pending or not is_due(self.state, txn, now_ms):
+        if not is_pending or not self.deadlines.is_due(txn):
             return True
-        command = ExpireTxn(now_ms, txn.row.id, txn.row.epoch)
+        elapsed_ms = self.deadlines.elapsed_ms(txn)
+        command = ExpireTxn(now_ms, txn.row.id, txn.row.epoch, elapsed_ms)
         return self._commit(decide(self.state, command), now_ms, _ignore)
 
     def _expire_if_due(self, path: str, now_ms: int) -> bool:
@@ -293,7 +284,7 @@ class Broker:
             or not self._expiry.has_expired(stream, now_ms)
         ):
             return True
-        command = Expire(path, now_ms, self._expiry.touched_ms(stream.row.number))
+        command = Expire(path, now_ms, self._expiry.elapsed_ms(stream.row.number))
         return self._commit(decide(self.state, command), now_ms, _ignore)
 
     # ---- work orders ---------------------------------------------------------------------------
@@ -438,7 +429,7 @@ class Broker:
                 view, offset, bytes_max, is_committed=isolation == READ_COMMITTED, is_short=is_short
             )
             if can_expire(view.row) and not isinstance(outcome, OffsetBeyondTail | OffsetTrimmed):
-                self._expiry.touch(view.row.number, now_ms)
+                self._expiry.touch(view.row.number)
             reply(outcome)
 
     def head(self, path: str, *, now_ms: int, reply: Reply) -> None:
@@ -470,12 +461,14 @@ class Broker:
         At most `count_max` of each kind are expired.
         """
         streams = self._expiry.due(now_ms, count_max)
-        txns = self._deadlines.due(now_ms, count_max)
+        txns = self.deadlines.due(count_max)
         count = sum(self._expire_if_due(stream.row.path, now_ms) for stream in streams)
         count += sum(self._end_if_due(txn, now_ms) for txn in txns)
         if self._idle is not None:
-            for path, producer_id in self._idle.due(now_ms, count_max):
-                command = ExpireProducer(path, now_ms, producer_id, self._idle.idle_ms)
+            for stream, name in self._idle.due(count_max):
+                elapsed_ms = self._idle.elapsed_ms(stream.row.number, name)
+                idle_ms, path = self._idle.idle_ms, stream.row.path
+                command = ExpireProducer(path, now_ms, name, idle_ms, elapsed_ms)
                 count += self._commit(decide(self.state, command), now_ms, _ignore)
         return count
 

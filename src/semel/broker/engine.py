@@ -17,6 +17,7 @@ from typing import Final, Self, TypeVar
 from semel.broker.broker import Broker, OutcomeReply, Reply
 from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_waiting
 from semel.broker.settings import Clock, Directory, Settings, SystemClock
+from semel.broker.timers import ClockWatch
 from semel.broker.worker import ReadTurns, Worker
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_cut, drop_removed
@@ -28,7 +29,7 @@ from semel.journal.store import Store, StoreFull
 from semel.journal.writer import JournalWriter, Room
 from semel.machine import State
 from semel.machine.state import Stream
-from semel.machine.txn.views import TxnView, holding_view
+from semel.machine.txn.views import Dates, TxnView, holding_view
 from semel.model.commands import READ_UNCOMMITTED, EngineCommand
 from semel.model.errors import DiskFailed, EngineError, EngineStopped
 from semel.model.limits import READ_BYTES_DEFAULT
@@ -68,7 +69,7 @@ class Engine:
     ) -> None:
         self.broker: Final = Broker(
             recovered,
-            now_ms=clock.now_ms(),
+            monotonic_ms=clock.monotonic_ms,
             segment_bytes=settings.segment_bytes,
             producer_idle_ms=settings.producer_idle_ms,
         )
@@ -88,6 +89,7 @@ class Engine:
             reserve_bytes=settings.reserve_bytes,
         )
         self._read_turns = ReadTurns(self._loop)
+        self._clock_watch = ClockWatch()
         self._is_flush_due = False
         self._is_writing = False
         self._sync_seconds = 0.0
@@ -197,19 +199,19 @@ class Engine:
         of the loop (see `ReadTurns`).
         """
         self._check_running()
-
-        def read() -> None:
-            self.broker.read(
-                path,
-                offset,
-                now_ms=self.clock.now_ms(),
-                reply=reply,
-                bytes_max=bytes_max,
-                isolation=isolation,
-                is_short=is_short,
-            )
-
-        self._read_turns.begin(partial(self._do, read), is_short=is_short)
+        read = partial(
+            self.broker.read,
+            path,
+            offset,
+            reply=reply,
+            bytes_max=bytes_max,
+            isolation=isolation,
+            is_short=is_short,
+        )
+        # The read gets the time of the turn in which it runs.
+        self._read_turns.begin(
+            lambda: self._do(partial(read, now_ms=self.clock.now_ms())), is_short=is_short
+        )
 
     def outcome(self, txn_id: str, epoch: int | None, reply: OutcomeReply) -> None:
         """Reply with the outcome of a transaction. See `Broker.outcome`."""
@@ -263,7 +265,11 @@ class Engine:
 
         The transaction might not be durable yet.
         """
-        return holding_view(self.broker.state, path)
+        return holding_view(self.broker.state, path, self.txn_dates())
+
+    def txn_dates(self) -> Dates:
+        """Return a function that dates pending transactions by the wall clock as it is now."""
+        return partial(self.broker.deadlines.dates, now_ms=self.clock.now_ms())
 
     def wait(
         self, path: str, offset: int, wake: Callable[[], None], isolation: str = READ_UNCOMMITTED
@@ -323,7 +329,9 @@ class Engine:
             self._calls.discard(call)
 
     def _sweep(self) -> None:
-        if self.broker.sweep(self.clock.now_ms(), _SWEEP_COUNT_MAX):
+        now_ms = self.clock.now_ms()
+        self._clock_watch.check(frame_ms=self.broker.state.time_ms, now_ms=now_ms)
+        if self.broker.sweep(now_ms, _SWEEP_COUNT_MAX):
             self._flush_soon()
 
     # ---- the journal ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from semel.broker.durable_view import BrokerReader, DurableView
+from semel.broker.timers import Deadlines
 from semel.journal.txn_history import TxnHistory
 from semel.machine.commits import paths_of
 from semel.machine.state import State, Txn, owner_key
@@ -78,12 +79,18 @@ class Lookups:
     """Reads the stored facts that a decision needs and that the state does not contain."""
 
     def __init__(
-        self, state: State, txn_history: TxnHistory, view: DurableView, reader: BrokerReader
+        self,
+        state: State,
+        txn_history: TxnHistory,
+        view: DurableView,
+        reader: BrokerReader,
+        deadlines: Deadlines,
     ) -> None:
         self._state = state
         self._txn_history = txn_history
         self._view = view
         self._reader = reader
+        self._deadlines = deadlines
 
     def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
         """Return a pair: a transaction's outcome, and the `last_epoch` of the transaction's id.
@@ -117,7 +124,10 @@ class Lookups:
         if isinstance(command, Create):
             return self._add_stored(command)
         if isinstance(command, Begin):
-            return replace(command, last_epoch=self.last_epoch(command.id, now_ms))
+            pending = self._state.transactions.get(command.id)
+            due_ms = None if pending is None else self._deadlines.dates(pending, now_ms).due_ms
+            last_epoch = self.last_epoch(command.id, now_ms)
+            return replace(command, last_epoch=last_epoch, due_ms=due_ms)
         if isinstance(command, TxnCall):
             return self._add_outcome(command, now_ms)
         if isinstance(command, Append) and command.transaction is not None:

@@ -73,25 +73,30 @@ class Directory:
 
 
 # ---- time and randomness -------------------------------------------------------------------------
-# The engine gets the wall-clock time and random bytes only from a `Clock`. Tests can therefore
-# replace both.
+# The engine gets times and random bytes only from a `Clock`. Tests can therefore replace them.
 
 
 class Clock(Protocol):
-    """A source of wall-clock time and random bytes."""
+    """A source of wall-clock time, elapsed time and random bytes."""
 
     def now_ms(self) -> int:
-        """Return the wall-clock time in milliseconds since 1970."""
+        """Return the wall-clock time in milliseconds since 1970. It can jump in both directions."""
+
+    def monotonic_ms(self) -> int:
+        """Return the milliseconds since some fixed moment. It never jumps. All timeouts use it."""
 
     def random_bytes(self, count: int) -> bytes:
         """Return `count` bytes that cannot be guessed."""
 
 
 class SystemClock:
-    """Gets the time and random bytes from the operating system."""
+    """Gets times and random bytes from the operating system."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
 
     def random_bytes(self, count: int) -> bytes:
         return os.urandom(count)

@@ -1,77 +1,183 @@
 """Finds overdue transactions, expired streams and idle producers, even if no request arrives.
 
+All timeouts are measured by the monotonic clock of the process, because the wall clock can jump,
+and because frame time can stay ahead of it for years. What happened before the process started is
+not known to that clock, so every timeout starts again when the process starts. Everything can
+therefore end late, but never early.
+
 Each class only returns the objects that are due. The broker then runs a command for each of
-them, such as ExpireTxn.
+them, such as ExpireTxn, with the time that has elapsed.
 """
 
+import logging
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Any, Final
 
+from msgspec import Struct
+
+from semel.machine import Event
+from semel.machine.events import (
+    ChunkStaged,
+    PositionsNamed,
+    ProducerClaimed,
+    ProducerRaised,
+    StreamAppended,
+    TxnBegun,
+    TxnExtended,
+    TxnPrepared,
+    TxnPublished,
+)
 from semel.machine.rows import ProducerRow, StreamRow
 from semel.machine.state import State, Stream, Txn
-from semel.machine.streams import is_expired, window_end_ms
-from semel.machine.txn.decide_end import deadline_of
+from semel.machine.streams import is_expired
+from semel.machine.txn.decide_end import deadline_of, timeout_of
+from semel.machine.txn.views import TxnDates
+from semel.model.commands import ProducerOwner
+
+log = logging.getLogger("semel")
+
+MonotonicMs = Callable[[], int]
+
+_QUEUE_SLACK: Final = 1_024
+
+
+def _pruned(queue: list[tuple[int, int]], watched: Mapping[int, Any]) -> list[tuple[int, int]]:
+    """Return the queue, without the objects that are not watched if these are about half of it."""
+    if len(queue) > 2 * len(watched) + _QUEUE_SLACK:
+        queue = [entry for entry in queue if entry[1] in watched]
+        heapify(queue)
+    return queue
+
 
 # ---- transactions --------------------------------------------------------------------------------
 
+_DATE_TOLERANCE_MS: Final = 1_000
 
-class Deadlines:
-    """A queue of the pending transactions that have a deadline.
 
-    Each entry has the time of a transaction's next check. When a transaction is used, its deadline
-    can be postponed, but its entry does not change. If the check then comes before the deadline,
-    the transaction is queued again.
+class _TxnUse(Struct):
+    """When a transaction was used, by the monotonic clock. None means before the process started.
+
+    `renewed_ms` is when the timeout of a producer's transaction started or was renewed.
     """
 
-    def __init__(self, state: State) -> None:
+    begun_ms: int | None
+    touched_ms: int | None
+    renewed_ms: int
+
+
+class Deadlines:
+    """The pending transactions, and a queue of those that have a timeout.
+
+    Each entry of the queue has the time of a transaction's next check. When a transaction is used,
+    its timeout can be renewed, but its entry does not change. If the check then comes before the
+    timeout has passed, the transaction is queued again.
+    """
+
+    def __init__(self, state: State, monotonic_ms: MonotonicMs) -> None:
         self._state = state
+        self._monotonic_ms = monotonic_ms
+        self._started_ms = monotonic_ms()
+        self._uses: dict[int, _TxnUse] = {}
         self._queue: list[tuple[int, int]] = []
-        for txn in state.by_txn.values():
-            self.watch(txn)
+        for number, txn in state.by_txn.items():
+            self._uses[number] = _TxnUse(None, None, self._started_ms)
+            self._watch(txn, self._started_ms)
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def watch(self, txn: Txn) -> None:
-        due_ms = deadline_of(txn)
-        if due_ms is not None:
+    def note(self, event: Event) -> None:
+        """Record the use of a transaction by an event that was just applied."""
+        if isinstance(event, TxnBegun):
+            now_ms = self._monotonic_ms()
+            self._uses[event.number] = _TxnUse(now_ms, now_ms, now_ms)
+            self._watch(self._state.by_txn[event.number], now_ms)
+        elif isinstance(
+            event, TxnExtended | PositionsNamed | ChunkStaged | TxnPublished | TxnPrepared
+        ):
+            use = self._uses[event.txn]
+            use.touched_ms = self._monotonic_ms()
+            if isinstance(event, ChunkStaged):
+                use.renewed_ms = use.touched_ms
+
+    def _watch(self, txn: Txn, now_ms: int) -> None:
+        """Queue a transaction for its next check, which is later than `now_ms`."""
+        timeout_ms = timeout_of(txn)
+        if timeout_ms is not None:
+            due_ms = max(self._since_ms(txn) + timeout_ms, now_ms + 1)
             heappush(self._queue, (due_ms, txn.row.number))
         pending = self._state.by_txn
-        # If about half of the transactions in the queue have ended, remove those.
-        if len(self._queue) > 2 * len(pending) + _QUEUE_SLACK:
-            self._queue = [entry for entry in self._queue if entry[1] in pending]
-            heapify(self._queue)
+        self._queue = _pruned(self._queue, pending)
+        if len(self._uses) > 2 * len(pending) + _QUEUE_SLACK:
+            self._uses = {number: self._uses[number] for number in pending}
 
-    def due(self, now_ms: int, count_max: int) -> list[Txn]:
-        """Return at most `count_max` transactions whose deadline has passed."""
+    def _since_ms(self, txn: Txn) -> int:
+        """Return when the timeout of a transaction started, by the monotonic clock."""
+        use = self._uses[txn.row.number]
+        if isinstance(txn.row.owner, ProducerOwner):
+            return use.renewed_ms
+        return self._started_ms if use.touched_ms is None else use.touched_ms
+
+    def elapsed_ms(self, txn: Txn) -> int:
+        """Return how long ago the timeout of a pending transaction started or was renewed."""
+        return self._monotonic_ms() - self._since_ms(txn)
+
+    def is_due(self, txn: Txn) -> bool:
+        """Return True if a pending transaction has a timeout and the timeout has passed."""
+        timeout_ms = timeout_of(txn)
+        return timeout_ms is not None and self.elapsed_ms(txn) >= timeout_ms
+
+    def due(self, count_max: int) -> list[Txn]:
+        """Return at most `count_max` transactions whose timeout has passed."""
         overdue: list[Txn] = []
-        time_ms = self._state.frame_time(now_ms)
-        while self._queue and self._queue[0][0] <= time_ms and len(overdue) < count_max:
+        now_ms = self._monotonic_ms()
+        while self._queue and self._queue[0][0] <= now_ms and len(overdue) < count_max:
             _, number = heappop(self._queue)
             txn = self._state.by_txn.get(number)
             if txn is None:
                 continue
-            if is_due(self._state, txn, now_ms):
+            self._watch(txn, now_ms)  # also if it is due, in case the abort has to wait
+            if self.is_due(txn):
                 overdue.append(txn)
-                heappush(self._queue, (time_ms + 1, number))  # in case the abort has to wait
-            else:
-                self.watch(txn)
         return overdue
 
+    def dates(self, txn: Txn, now_ms: int) -> TxnDates:
+        """Return the dates of a pending transaction, by the wall clock as it is now.
 
-def is_due(state: State, txn: Txn, now_ms: int) -> bool:
-    """Return True if the transaction has a deadline and the deadline has passed."""
-    due_ms = deadline_of(txn)
-    return due_ms is not None and state.frame_time(now_ms) >= due_ms
+        `now_ms` is the time of that clock.
+        """
+        row, use = txn.row, self._uses[txn.row.number]
+        due_ms, timeout_ms = deadline_of(txn), timeout_of(txn)
+        if due_ms is not None and timeout_ms is not None:
+            due_ms = _plausible(due_ms, now_ms + timeout_ms - self.elapsed_ms(txn))
+        return TxnDates(
+            self._date(row.begun_ms, use.begun_ms, now_ms),
+            self._date(row.touched_ms, use.touched_ms, now_ms),
+            due_ms,
+        )
+
+    def _date(self, stored_ms: int, at_ms: int | None, now_ms: int) -> int:
+        """Return when something happened, by the wall clock. `at_ms` is by the monotonic clock.
+
+        What happened before the process started has its stored date, unless that is later than
+        the start: then the stored date is wrong, and the start is the best answer.
+        """
+        passed_ms = self._monotonic_ms() - (self._started_ms if at_ms is None else at_ms)
+        if at_ms is None:
+            return min(stored_ms, now_ms - passed_ms)
+        return _plausible(stored_ms, now_ms - passed_ms)
+
+
+def _plausible(stored_ms: int, true_ms: int) -> int:
+    """Return the stored date if it is nearly true, so that it does not change from call to call."""
+    return stored_ms if abs(stored_ms - true_ms) <= _DATE_TOLERANCE_MS else true_ms
 
 
 # ---- streams -------------------------------------------------------------------------------------
 # A read restarts the TTL of a stream, but writes nothing to the journal. The times of reads are
-# therefore kept here and not in the state. They are lost when the process ends, so every TTL
-# restarts when the process starts. A stream can expire late, but never early.
-
-
-_QUEUE_SLACK: Final = 1_024
+# therefore kept here and not in the state, with the times of writes. An expiry date is compared
+# with the wall clock.
 
 
 def can_expire(row: StreamRow) -> bool:
@@ -79,74 +185,90 @@ def can_expire(row: StreamRow) -> bool:
     return row.ttl_ms is not None or row.expires_at_ms is not None
 
 
+class _StreamUse(Struct):
+    """When a stream was last read or written, by the monotonic clock, and its end at that time."""
+
+    used_ms: int
+    end: tuple[int, bool]
+
+
 class Expiry:
-    """The streams that can expire.
+    """The streams that can expire, with the time of the last use and of the next check of each."""
 
-    For each stream, this stores the time of the last read and the time of the next check.
-    """
-
-    def __init__(self, state: State, now_ms: int) -> None:
+    def __init__(self, state: State, monotonic_ms: MonotonicMs) -> None:
         self._state = state
-        self._started_ms = state.frame_time(now_ms)
-        self._touched: dict[int, int] = {}
-        self._watched: set[int] = set()
-        self._queue: list[tuple[int, int]] = []
+        self._monotonic_ms = monotonic_ms
+        self._uses: dict[int, _StreamUse] = {}
+        self._dates: list[tuple[int, int]] = []  # by the wall clock
+        self._ttls: list[tuple[int, int]] = []  # by the monotonic clock
         for stream in state.by_number.values():
             if can_expire(stream.row) and not stream.tail.is_deleted:
-                self.watch(stream)
+                self.note(stream)
 
     @property
     def is_idle(self) -> bool:
         """True if there is no stream that can expire."""
-        return not self._watched
+        return not self._uses
 
-    def watch(self, stream: Stream) -> None:
-        number = stream.row.number
-        if number not in self._watched:
-            self._watched.add(number)
-            heappush(self._queue, (self.deadline(stream), number))
+    def note(self, stream: Stream) -> None:
+        """Record a change of a stream that can expire. If it was a write, its TTL starts again.
+
+        Every write moves the tail or closes the stream. Frame time cannot tell, as it can stand
+        still.
+        """
+        number, tail = stream.row.number, stream.tail
+        end = (tail.tail, tail.is_closed)
+        use = self._uses.get(number)
+        if use is None:
+            self._uses[number] = _StreamUse(self._monotonic_ms(), end)
+            if stream.row.expires_at_ms is not None:
+                heappush(self._dates, (stream.row.expires_at_ms, number))
+            if stream.row.ttl_ms is not None:
+                heappush(self._ttls, (self._ttl_end(stream), number))
+        elif use.end != end:
+            use.used_ms, use.end = self._monotonic_ms(), end
 
     def forget(self, number: int) -> None:
-        """Stop watching a stream. Its entry may stay in the queue until the time in the entry."""
-        self._touched.pop(number, None)
-        self._watched.discard(number)
-        if len(self._queue) > 2 * len(self._watched) + _QUEUE_SLACK:
-            self._queue = [entry for entry in self._queue if entry[1] in self._watched]
-            heapify(self._queue)
+        """Stop watching a stream. Its entries may stay in the queues until their times."""
+        self._uses.pop(number, None)
+        self._dates = _pruned(self._dates, self._uses)
+        self._ttls = _pruned(self._ttls, self._uses)
 
-    def touch(self, number: int, now_ms: int) -> None:
-        time_ms = self._state.frame_time(now_ms)
-        self._touched[number] = max(time_ms, self._touched.get(number, 0))
+    def touch(self, number: int) -> None:
+        """Record that a stream was read. A stream that is not watched is ignored."""
+        use = self._uses.get(number)
+        if use is not None:
+            use.used_ms = self._monotonic_ms()
 
-    def touched_ms(self, number: int) -> int:
-        """Return when a stream was last read, or when the process started, whichever is later."""
-        return max(self._started_ms, self._touched.get(number, 0))
+    def elapsed_ms(self, number: int) -> int:
+        """Return the time since a watched stream was last used or the process started."""
+        return self._monotonic_ms() - self._uses[number].used_ms
 
-    def deadline(self, stream: Stream) -> int:
-        """Return the time at which the stream expires if it is not used before that time."""
-        row = stream.row
-        ends = [] if row.expires_at_ms is None else [row.expires_at_ms]
-        if row.ttl_ms is not None:
-            ends.append(window_end_ms(stream, self.touched_ms(row.number)))
-        return min(ends)
+    def _ttl_end(self, stream: Stream) -> int:
+        assert stream.row.ttl_ms is not None
+        return self._uses[stream.row.number].used_ms + stream.row.ttl_ms
 
     def has_expired(self, stream: Stream, now_ms: int) -> bool:
-        """Return True if the stream has expired. The stream must have a TTL or an expiry date."""
-        touched_ms = self.touched_ms(stream.row.number)
-        time_ms = self._state.frame_time(now_ms)
-        return is_expired(stream, touched_ms, now_ms=now_ms, time_ms=time_ms)
+        """Return True if a watched stream has expired. `now_ms` is the time of the wall clock."""
+        return is_expired(stream, now_ms=now_ms, elapsed_ms=self.elapsed_ms(stream.row.number))
 
     def due(self, now_ms: int, count_max: int) -> list[Stream]:
         """Return at most `count_max` streams that have expired."""
         expired: list[Stream] = []
-        while self._queue and self._queue[0][0] <= now_ms and len(expired) < count_max:
-            _, number = heappop(self._queue)
-            if number not in self._watched:
-                continue
-            stream = self._state.by_number[number]
-            heappush(self._queue, (max(self.deadline(stream), now_ms + 1), number))
-            if self.has_expired(stream, now_ms):
-                expired.append(stream)
+        while self._dates and self._dates[0][0] <= now_ms and len(expired) < count_max:
+            _, number = heappop(self._dates)
+            if number in self._uses:
+                heappush(self._dates, (now_ms + 1, number))
+                expired.append(self._state.by_number[number])
+        time_ms = self._monotonic_ms()
+        while self._ttls and self._ttls[0][0] <= time_ms and len(expired) < count_max:
+            _, number = heappop(self._ttls)
+            if number in self._uses:
+                stream = self._state.by_number[number]
+                end_ms = self._ttl_end(stream)
+                heappush(self._ttls, (max(end_ms, time_ms + 1), number))
+                if end_ms <= time_ms:
+                    expired.append(stream)
         return expired
 
 
@@ -161,50 +283,90 @@ _CHECKS_PER_RESULT: Final = 10
 class IdleProducers:
     """A queue of all streams' producers, sorted by the time of their next idle check."""
 
-    def __init__(self, state: State, idle_ms: int) -> None:
+    def __init__(self, state: State, idle_ms: int, monotonic_ms: MonotonicMs) -> None:
         self.idle_ms: Final = idle_ms
         self._state = state
-        self._watched: set[tuple[int, str]] = set()
+        self._monotonic_ms = monotonic_ms
+        self._used: dict[tuple[int, str], int] = {}
         self._queue: list[tuple[int, int, str]] = []
         for number, stream in state.by_number.items():
             for producer_id in stream.producers or ():
-                self.watch(number, producer_id)
+                self._use(number, producer_id)
 
-    def watch(self, number: int, producer_id: str) -> None:
-        """Watch a producer of the stream `number`, unless that producer is watched already."""
-        if (number, producer_id) in self._watched:
-            return
-        row = self._row(number, producer_id)
-        if row is not None:
-            self._watched.add((number, producer_id))
-            heappush(self._queue, (row.updated_ms + self.idle_ms, number, producer_id))
+    def note(self, event: Event | None) -> None:
+        """Record the use of a producer by an event that was just applied."""
+        if isinstance(event, TxnPublished | ProducerRaised):
+            claimed = event.claimed if isinstance(event, ProducerRaised) else None
+            event = event.append or claimed
+        if isinstance(event, StreamAppended) and event.stamp:
+            self._use(event.stream, event.stamp.id)
+        elif isinstance(event, ProducerClaimed):
+            self._use(event.stream, event.id)
 
-    def due(self, now_ms: int, count_max: int) -> list[tuple[str, str]]:
+    def _use(self, number: int, producer_id: str) -> None:
+        is_watched = (number, producer_id) in self._used
+        if is_watched or self._is_live(number, producer_id):
+            now_ms = self._used[number, producer_id] = self._monotonic_ms()
+            if not is_watched:
+                heappush(self._queue, (now_ms + self.idle_ms, number, producer_id))
+
+    def elapsed_ms(self, number: int, producer_id: str) -> int:
+        """Return how long ago a watched producer was used."""
+        return self._monotonic_ms() - self._used[number, producer_id]
+
+    def due(self, count_max: int) -> list[tuple[Stream, str]]:
         """Return at most `count_max` producers that have been idle for too long.
 
-        Each producer is returned as a pair: the path of its stream, and its id.
+        Each producer is returned as a pair: its stream, and its id.
         """
-        idle: list[tuple[str, str]] = []
-        time_ms = self._state.frame_time(now_ms)
+        idle: list[tuple[Stream, str]] = []
+        now_ms = self._monotonic_ms()
         for _ in range(_CHECKS_PER_RESULT * count_max):
-            if not self._queue or self._queue[0][0] > time_ms or len(idle) >= count_max:
+            if not self._queue or self._queue[0][0] > now_ms or len(idle) >= count_max:
                 break
             _, number, producer_id = heappop(self._queue)
-            row = self._row(number, producer_id)
-            if row is None:
-                self._watched.discard((number, producer_id))
+            if not self._is_live(number, producer_id):
+                del self._used[number, producer_id]
                 continue
-            deadline = row.updated_ms + self.idle_ms
+            due_ms = self._used[number, producer_id] + self.idle_ms
             # Queue the producer again, because the disk may have no space to expire it now.
-            heappush(self._queue, (max(deadline, time_ms + 1), number, producer_id))
-            if deadline <= time_ms:
-                idle.append((self._state.by_number[number].row.path, producer_id))
+            heappush(self._queue, (max(due_ms, now_ms + 1), number, producer_id))
+            if due_ms <= now_ms:
+                idle.append((self._state.by_number[number], producer_id))
         return idle
 
-    def _row(self, number: int, producer_id: str) -> ProducerRow | None:
-        """Return a row, or None if the producer is unknown or expired, or its stream is deleted."""
+    def _is_live(self, number: int, producer_id: str) -> bool:
+        """Return False if the producer is unknown or expired, or if its stream is deleted."""
         stream = self._state.by_number.get(number)
         if stream is None or stream.tail.is_deleted or not stream.producers:
-            return None
-        row = stream.producers.get(producer_id)
-        return None if row is None or row.is_expired else row
+            return False
+        row: ProducerRow | None = stream.producers.get(producer_id)
+        return row is not None and not row.is_expired
+
+
+# ---- the clock -----------------------------------------------------------------------------------
+
+_AHEAD_MS_MAX: Final = 1_000
+
+
+class ClockWatch:
+    """Warns when the newest frame is ahead of the wall clock, once each time that this begins.
+
+    Frame time never goes back. So one append with a clock that is years ahead leaves frame time
+    ahead of the clock for years.
+    """
+
+    def __init__(self) -> None:
+        self._is_ahead = False
+
+    def check(self, *, frame_ms: int, now_ms: int) -> None:
+        """Compare the time of the newest frame with the wall clock."""
+        ahead_ms = frame_ms - now_ms
+        was_ahead, self._is_ahead = self._is_ahead, ahead_ms > _AHEAD_MS_MAX
+        if self._is_ahead and not was_ahead:
+            log.warning(
+                "the newest frame is %d s ahead of the clock: the clock is wrong now, or was wrong "
+                "then. New messages get that time until the clock has reached it. Timeouts are not "
+                "affected. Check the clock of this machine",
+                ahead_ms // 1000,
+            )

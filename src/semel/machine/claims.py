@@ -251,7 +251,7 @@ def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer
     if row is None or row.is_expired:
         return Decision(UnknownProducer())
     is_busy = _txns_in(state, stream, command.producer_id)
-    if is_busy or state.frame_time(command.now_ms) < row.updated_ms + command.idle_ms:
+    if is_busy or command.elapsed_ms < command.idle_ms:
         return Decision(StillAlive())
     return Decision(Forgotten(), ProducerExpired(stream.row.number, command.producer_id))
 

@@ -276,10 +276,9 @@ def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decisio
     return Decision(Switched(since, tail), DedupSwitched(stream.row.number, since))
 
 
-def decide_expire(state: State, stream: Stream, command: Expire) -> Decision:
+def decide_expire(_state: State, stream: Stream, command: Expire) -> Decision:
     """Return the decision on a command that deletes a stream if it has expired."""
-    time_ms = state.frame_time(command.now_ms)
-    if not is_expired(stream, command.touched_ms, now_ms=command.now_ms, time_ms=time_ms):
+    if not is_expired(stream, now_ms=command.now_ms, elapsed_ms=command.elapsed_ms):
         return Decision(StillAlive())
     return Decision(Expired(), StreamExpired(stream.row.number))
 
@@ -339,21 +338,15 @@ def _fork_start(fork: Stream) -> int:
     return fork.row.fork.start
 
 
-def is_expired(stream: Stream, touched_ms: int, *, now_ms: int, time_ms: int) -> bool:
-    """Return True if a stream has expired. `touched_ms` is the time of its last use.
+def is_expired(stream: Stream, *, now_ms: int, elapsed_ms: int) -> bool:
+    """Return True if a stream has expired.
 
-    An expiry date is compared with `now_ms`, the time of the clock. The end of a TTL is compared
-    with `time_ms`, the time of the journal, which never goes back.
+    An expiry date is compared with `now_ms`, the time of the clock. A TTL is compared with
+    `elapsed_ms`, the time since the last use of the stream by the broker's monotonic clock.
     """
     row = stream.row
-    # Not `time_ms`: if the clock jumps ahead and is then corrected, the time of the journal stays
-    # ahead, and streams would expire before their dates.
+    # Not frame time: if the clock jumps ahead and is then corrected, frame time stays ahead. Then
+    # streams would expire before their dates, and TTLs would never end.
     if row.expires_at_ms is not None and now_ms >= row.expires_at_ms:
         return True
-    return row.ttl_ms is not None and time_ms >= window_end_ms(stream, touched_ms)
-
-
-def window_end_ms(stream: Stream, touched_ms: int) -> int:
-    """Return the time at which a stream with a TTL expires if it is not used again."""
-    assert stream.row.ttl_ms is not None
-    return max(stream.tail.written_ms, touched_ms) + stream.row.ttl_ms
+    return row.ttl_ms is not None and elapsed_ms >= row.ttl_ms

@@ -198,10 +198,10 @@ class SwitchDedup(StreamCommand, frozen=True, gc=False):
 class Expire(StreamCommand, frozen=True, gc=False):
     """Delete a stream if it has expired.
 
-    `touched_ms` is the time of its last use, as the broker recorded it.
+    `elapsed_ms` is the time since its last use, by the broker's monotonic clock.
     """
 
-    touched_ms: int
+    elapsed_ms: int
 
 
 class Register(Struct, frozen=True, gc=False):
@@ -235,11 +235,13 @@ class ForgetProducer(StreamCommand, frozen=True, gc=False):
 class ExpireProducer(StreamCommand, frozen=True, gc=False):
     """If a producer has been idle for `idle_ms`, replace it with a tombstone.
 
-    The tombstone keeps old instances of the producer fenced.
+    The tombstone keeps old instances of the producer fenced. `elapsed_ms` is the time since the
+    producer's last append or claim, by the broker's monotonic clock.
     """
 
     producer_id: str
     idle_ms: int
+    elapsed_ms: int = 0
 
 
 Command = (
@@ -297,6 +299,7 @@ class Begin(Struct, frozen=True, gc=False):
     streams: tuple[str, ...] = ()
     is_implicit: bool = False
     last_epoch: int = 0  # a lookup: the epoch of the newest retained outcome with this id
+    due_ms: int | None = None  # a lookup: the deadline of the pending transaction with this id
 
 
 class TxnCall(Struct, frozen=True, gc=False):
@@ -369,14 +372,16 @@ class FenceTxn(TxnCall, frozen=True, gc=False):
 
 
 class ExpireTxn(Struct, frozen=True, gc=False):
-    """Abort a transaction if its deadline has passed.
+    """Abort a transaction if its timeout has passed.
 
-    The deadline of a sink's transaction is SINK_IDLE_MS after the transaction's last use.
+    `elapsed_ms` is the time since the timeout started or was renewed, by the broker's monotonic
+    clock. The timeout of a sink's transaction is SINK_IDLE_MS, and each use renews it.
     """
 
     now_ms: int
     id: str
     epoch: int
+    elapsed_ms: int = 0
 
 
 class CommitAppend(Struct, frozen=True, gc=False):

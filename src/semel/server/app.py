@@ -282,7 +282,6 @@ class App:
         text = render_metrics(
             engine_figures(self._engine),
             self._tally,
-            now_ms=self._engine.clock.now_ms(),
             live_readers=len(self._live.readers),
             gaps_held=0 if self._gaps is None else self._gaps.count,
             unread=self._reads.unread,

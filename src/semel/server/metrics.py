@@ -49,7 +49,6 @@ def render_metrics(
     figures: EngineFigures,
     tally: OutcomeCounts,
     *,
-    now_ms: int,
     live_readers: int,
     gaps_held: int,
     unread: UnreadBudget,
@@ -59,7 +58,7 @@ def render_metrics(
         *_engine_metrics(figures, live_readers),
         *_connection_metrics(unread),
         *_producer_metrics(figures, tally, gaps_held),
-        *_txn_metrics(figures, now_ms),
+        *_txn_metrics(figures),
     ]
     lines = [
         f"# HELP semel_{name} {text}\n# TYPE semel_{name} {kind}\nsemel_{name} {value}"
@@ -84,6 +83,12 @@ def _engine_metrics(figures: EngineFigures, live_readers: int) -> list[Metric]:
         ("disk_full", "gauge", "1 while the disk is full, otherwise 0.", int(figures.is_full)),
         ("live_readers", "gauge", "Open long-polls and event streams.", live_readers),
         ("replayed_bytes", "gauge", "Journal bytes replayed at start.", figures.replayed_bytes),
+        (
+            "clock_ahead_seconds",
+            "gauge",
+            "How far the time of the newest message is ahead of the clock, in seconds.",
+            figures.clock_ahead_ms / 1000,
+        ),
     ]
 
 
@@ -146,7 +151,7 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
     ]
 
 
-def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
+def _txn_metrics(figures: EngineFigures) -> list[Metric]:
     totals = (
         ("started", "Started transactions.", figures.txns_started),
         ("committed", "Committed transactions.", figures.txns_committed),
@@ -163,7 +168,7 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
         (
             "oldest_transaction_seconds",
             "Age of the oldest open or prepared transaction, in seconds.",
-            _seconds(now_ms, figures.oldest_txn_ms),
+            figures.oldest_txn_age_ms / 1000,
         ),
         (
             "stable_lag_offsets",
@@ -173,7 +178,7 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
         (
             "stable_lag_seconds",
             "Age of the oldest transaction that holds back a stable offset, in seconds.",
-            _seconds(now_ms, figures.stable_lag_ms),
+            figures.stable_lag_age_ms / 1000,
         ),
         ("sinks", "Sinks that have committed at least once.", figures.sinks),
     )
@@ -181,7 +186,3 @@ def _txn_metrics(figures: EngineFigures, now_ms: int) -> list[Metric]:
         *((f"transactions_{name}_total", "counter", text, value) for name, text, value in totals),
         *((name, "gauge", text, value) for name, text, value in gauges),
     ]
-
-
-def _seconds(now_ms: int, since_ms: int | None) -> float:
-    return 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000

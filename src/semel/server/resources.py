@@ -12,6 +12,7 @@ from typing import TypeVar
 from semel.broker.engine import Engine
 from semel.machine import State
 from semel.machine.txn.views import (
+    Dates,
     TxnView,
     group_view,
     sink,
@@ -142,15 +143,16 @@ class TransactionsResource(Resource):
 
     def _list(self, request: Request, responder: Responder) -> None:
         query = valid(parse_txn_query(request.query))
-        question = partial(transactions_page, query=query, now_ms=self.now_ms)
+        dates = self.engine.txn_dates()
+        question = partial(transactions_page, query=query, now_ms=self.now_ms, dates=dates)
         self.ask(question, responder, partial(responses.json_response, 200))
 
     def _show(self, request: Request, responder: Responder, name: str) -> None:
         epoch = valid(parse_txn_epoch(request.query))
         # Both calls of the engine read the same state, and their replies arrive in this order.
         views: list[TxnView | None] = []
-        self.engine.ask(partial(transaction, txn_id=name), views.append)
-        now_ms = self.now_ms
+        now_ms, dates = self.now_ms, self.engine.txn_dates()
+        self.engine.ask(partial(transaction, txn_id=name, dates=dates), views.append)
 
         def reply(ended: TxnOutcome | Outcome | None) -> None:
             send_response(responder, _transaction_response(views[0], ended, epoch, now_ms))
@@ -174,13 +176,17 @@ def _transaction_response(
 
 
 def transactions_page(
-    state: State, query: TxnQuery, now_ms: int
+    state: State, query: TxnQuery, now_ms: int, dates: Dates
 ) -> TransactionsPage[PendingTransaction]:
     """Return a page of the pending transactions that match `query`, oldest first."""
     views = (
         view
         for view in transactions(
-            state, None if query.state == STUCK else query.state, query.stream, query.after
+            state,
+            None if query.state == STUCK else query.state,
+            query.stream,
+            query.after,
+            dates=dates,
         )
         if query.state != STUCK or is_stuck(view, now_ms)
     )
@@ -241,8 +247,15 @@ class GroupsResource(Resource):
 
     def _show(self, request: Request, responder: Responder, group: str) -> None:
         query = valid(groups.parse_group_query(request.query))
+        question = partial(
+            group_view,
+            group=group,
+            stream=query.stream,
+            transaction=query.transaction,
+            dates=self.engine.txn_dates(),
+        )
         self.ask(
-            partial(group_view, group=group, stream=query.stream, transaction=query.transaction),
+            question,
             responder,
             partial(groups.positions_response, query=query, now_ms=self.now_ms),
         )

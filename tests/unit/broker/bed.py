@@ -13,7 +13,10 @@ SEGMENT_BYTES = 4096
 
 
 class Bed:
-    """All parts of an engine except its threads."""
+    """All parts of an engine except its threads.
+
+    Both clocks follow `now_ms`, until `jump` moves the wall clock alone.
+    """
 
     def __init__(
         self,
@@ -27,6 +30,7 @@ class Bed:
         self._segment_bytes = segment_bytes
         self._producer_idle_ms = producer_idle_ms
         self.now_ms = 1_000
+        self.behind_ms = 0
         self.start()
 
     def start(self) -> None:
@@ -43,7 +47,7 @@ class Bed:
         )
         self.broker = Broker(
             recovered,
-            now_ms=self.now_ms,
+            monotonic_ms=lambda: self.now_ms + self.behind_ms,
             segment_bytes=self._segment_bytes,
             producer_idle_ms=self._producer_idle_ms,
         )
@@ -55,6 +59,11 @@ class Bed:
         self.disk.kill()
         self.store.kill()
         self.start()
+
+    def jump(self, ms: int) -> None:
+        """Set the wall clock forward or back. The monotonic clock does not change."""
+        self.now_ms += ms
+        self.behind_ms -= ms
 
     def submit(self, command: EngineCommand) -> list[Outcome]:
         """Submit without flushing. The outcome is added to the returned list when it is sent."""

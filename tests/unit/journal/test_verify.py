@@ -51,7 +51,7 @@ class Directory:
         recovered = recover(
             self.disk, self.store, fresh_identity=IDENTITY, segment_bytes=SEGMENT_BYTES
         )
-        self.broker = Broker(recovered, now_ms=self.now_ms, segment_bytes=SEGMENT_BYTES)
+        self.broker = Broker(recovered, monotonic_ms=lambda: 0, segment_bytes=SEGMENT_BYTES)
         self.segments = recovered.segments
         self.writer = JournalWriter(
             self.disk,

@@ -177,7 +177,7 @@ def test_a_listed_transaction_is_staged_open_and_the_committers() -> None:
     assert listing("nope") == UnknownTransaction()
     machine.execute(stage("d"))
     assert listing("d", "d") == InvalidRequest("transactions")
-    machine.execute(ExpireTxn(60_000, "d", 1))
+    machine.execute(ExpireTxn(0, "d", 1, 60_000))
     assert listing("d") == TxnTimedOut()
 
 

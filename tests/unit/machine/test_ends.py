@@ -88,21 +88,22 @@ def test_a_trim_past_the_tail_is_refused() -> None:
 
 def test_a_stream_expires_at_its_date_whatever_its_use() -> None:
     machine = machine_of(create(expires_at=10))
-    assert unchanged(machine, ask.Expire("s", 9, 99)) == out.StillAlive()
-    assert machine.execute(ask.Expire("s", 10, 99)) == out.Expired()
+    assert unchanged(machine, ask.Expire("s", 9, 0)) == out.StillAlive()
+    assert machine.execute(ask.Expire("s", 10, 0)) == out.Expired()
     assert machine.state.by_path == {}
 
 
 def test_a_stream_expires_when_unused_for_its_time() -> None:
     machine = machine_of(create(ttl=10), append(now=3), ask.Trim("s", 8, 1))
-    assert unchanged(machine, ask.Expire("s", 12, 0)) == out.StillAlive()
-    assert unchanged(machine, ask.Expire("s", 13, 4)) == out.StillAlive()
-    assert machine.execute(ask.Expire("s", 13, 3)) == out.Expired()
+    assert unchanged(machine, ask.Expire("s", 10**9, 9)) == out.StillAlive()
+    assert machine.execute(ask.Expire("s", 0, 10)) == out.Expired()
 
 
 def test_a_stream_with_a_date_and_a_time_expires_at_the_first_of_both() -> None:
-    machine = machine_of(create(ttl=10, expires_at=100))
-    assert machine.execute(ask.Expire("s", 10, 0)) == out.Expired()
+    for ended in (ask.Expire("s", 10, 10), ask.Expire("s", 100, 0)):
+        machine = machine_of(create(ttl=10, expires_at=100))
+        assert unchanged(machine, ask.Expire("s", 99, 9)) == out.StillAlive()
+        assert machine.execute(ended) == out.Expired()
 
 
 def test_a_clock_that_was_far_ahead_once_does_not_end_a_date_to_come() -> None:
@@ -111,13 +112,19 @@ def test_a_clock_that_was_far_ahead_once_does_not_end_a_date_to_come() -> None:
     assert machine.execute(ask.Expire("s", 50, 0)) == out.Expired()
 
 
+def test_a_clock_that_was_far_ahead_once_does_not_switch_a_ttl_off() -> None:
+    machine = machine_of(create(ttl=10), append(now=1_000))
+    assert unchanged(machine, ask.Expire("s", 20, 9)) == out.StillAlive()
+    assert machine.execute(ask.Expire("s", 20, 10)) == out.Expired()
+
+
 def test_a_stream_without_expiry_never_expires() -> None:
-    assert unchanged(machine_of(create()), ask.Expire("s", 98, 0)) == out.StillAlive()
+    assert unchanged(machine_of(create()), ask.Expire("s", 98, 98)) == out.StillAlive()
 
 
 def test_a_stream_with_forks_expires_softly() -> None:
     machine = machine_of(create(ttl=1), fork(expires_at=99))
-    assert machine.execute(ask.Expire("s", 98, 0)) == out.Expired()
+    assert machine.execute(ask.Expire("s", 98, 1)) == out.Expired()
     assert unchanged(machine, append()) == out.Gone()
 
 

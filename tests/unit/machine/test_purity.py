@@ -71,7 +71,7 @@ EVERYTHING: tuple[Command, ...] = (
     ask.Delete("child", 0),
     ask.Trim("s", 0, 1),
     ask.Trim("s", 0, 99),
-    ask.Expire("s", 99, 0),
+    ask.Expire("s", 99, 99),
     ask.Expire("s", 0, 0),
     ask.Register(0),
     ask.Register(0, "1"),

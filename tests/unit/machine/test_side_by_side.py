@@ -103,9 +103,9 @@ def command_of(step: Step, model: Model) -> Command:
             tail = 0 if stream is None else stream.tail
             return ask.Trim(step.path, now, max(0, tail + step.ahead - 2))
         case "expire":
-            return ask.Expire(step.path, now, now - 3)
+            return ask.Expire(step.path, now, step.span)
         case "bury":
-            return ask.ExpireProducer(step.path, now, step.name, step.span)
+            return ask.ExpireProducer(step.path, now, step.name, step.span, now % 5)
         case "claim":
             return _claim(step, model, now)
         case "forget":

@@ -152,7 +152,7 @@ def test_a_commit_names_branches_that_are_there_sealed_and_its_own() -> None:
         assert machine.execute(listed[name]) == NotOwner()
     for name in "dx":
         assert machine.execute(listed[name]) == BranchMissing(name)
-    machine.execute(ExpireTxn(10**9, "a", 1))
+    machine.execute(ExpireTxn(0, "a", 1, 10**9))
     assert machine.execute(listed["a"]) == BranchMissing("a")
 
 

@@ -67,7 +67,7 @@ def test_a_sink_has_no_deadline_and_stages_only() -> None:
 def test_the_same_begin_finds_the_transaction_open() -> None:
     machine = txn_machine(begin(now=5))
     again = Begun("t", 1, 5 + TXN_TIMEOUT_MS_DEFAULT, is_new=False)
-    assert unchanged(machine, begin(now=9)) == again
+    assert unchanged(machine, replace(begin(now=9), due_ms=again.deadline_ms)) == again
     machine.execute(prepare())
     assert unchanged(machine, begin()) == InvalidTxnState("prepared")
 

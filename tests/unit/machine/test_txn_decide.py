@@ -216,23 +216,30 @@ def test_a_fence_of_a_sink_only_aborts_and_an_epoch_has_an_end() -> None:
 
 def test_a_transaction_times_out_at_its_deadline() -> None:
     machine = txn_machine(begin(timeout=10), publish(0))
-    assert unchanged(machine, ExpireTxn(9, "t", 1)) == StillAlive()
-    assert machine.execute(ExpireTxn(10, "t", 1)) == AbortDone("t", 1, BY_TIMEOUT)
+    assert unchanged(machine, ExpireTxn(10**9, "t", 1, 9)) == StillAlive()
+    assert machine.execute(ExpireTxn(0, "t", 1, 10)) == AbortDone("t", 1, BY_TIMEOUT)
     assert machine.execute(commit()) == TxnTimedOut()
     assert machine.execute(prepare()) == TxnTimedOut()
     assert machine.execute(abort()) == AbortDone("t", 1, BY_TIMEOUT)
-    assert unchanged(machine, ExpireTxn(10, "t", 1)) == UnknownTransaction()
+    assert unchanged(machine, ExpireTxn(10, "t", 1, 10)) == UnknownTransaction()
+
+
+def test_a_timeout_passes_whatever_the_time_of_the_frames() -> None:
+    """After one frame with a wrong clock, frame time is far ahead of every later command."""
+    machine = txn_machine(begin(timeout=10), publish(0, now=10**12))
+    assert unchanged(machine, ExpireTxn(9, "t", 1, 9)) == StillAlive()
+    assert machine.execute(ExpireTxn(10, "t", 1, 10)) == AbortDone("t", 1, BY_TIMEOUT)
 
 
 def test_a_prepared_transaction_waits_as_long_as_it_takes() -> None:
     machine = txn_machine(begin(timeout=10), prepare())
-    assert unchanged(machine, ExpireTxn(10**9, "t", 1)) == StillAlive()
+    assert unchanged(machine, ExpireTxn(10**9, "t", 1, 10**9)) == StillAlive()
 
 
 def test_what_a_sink_left_untouched_for_a_day_is_reaped_prepared_or_not() -> None:
     machine = txn_machine(stage(owner=sunk()), chunk(0, now=5), prepare(now=7))
-    assert unchanged(machine, ExpireTxn(DAY_MS + 6, "t", 1)) == StillAlive()
-    assert machine.execute(ExpireTxn(DAY_MS + 7, "t", 1)) == AbortDone("t", 1, BY_REAPER)
+    assert unchanged(machine, ExpireTxn(DAY_MS + 6, "t", 1, DAY_MS - 1)) == StillAlive()
+    assert machine.execute(ExpireTxn(DAY_MS + 7, "t", 1, DAY_MS)) == AbortDone("t", 1, BY_REAPER)
 
 
 # ---- prepare -------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_a_publish_names_a_transaction_that_is_there() -> None:
 
 
 def test_after_its_time_a_transaction_takes_nothing_more() -> None:
-    machine = txn_machine(begin(timeout=10), ExpireTxn(10, "t", 1))
+    machine = txn_machine(begin(timeout=10), ExpireTxn(10, "t", 1, 10))
     assert machine.execute(publish(0)) == TxnTimedOut()
 
 

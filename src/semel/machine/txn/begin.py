@@ -46,7 +46,7 @@ def decide_begin(state: State, command: Begin) -> Decision:
         return Decision(InvalidRequest("kind"))  # 1
     txn = state.transactions.get(command.id)
     if txn is not None and (txn.row.owner, txn.row.kind) == (owner, command.kind):
-        return Decision(_again(txn))  # 2
+        return Decision(_again(txn, command))  # 2
     if isinstance(owner, ProducerOwner):
         refusal = refuse_producer(state, owner.id, owner.epoch)  # 3, 4
         if refusal is not None:
@@ -65,11 +65,11 @@ def decide_begin(state: State, command: Begin) -> Decision:
     return _accept(state, command, txn, streams)
 
 
-def _again(txn: Txn) -> Outcome:
+def _again(txn: Txn, command: Begin) -> Outcome:
     row = txn.row
     if row.is_prepared:
         return outcomes.InvalidTxnState("prepared")
-    return outcomes.Begun(row.id, row.epoch, row.deadline_ms, is_new=False)
+    return outcomes.Begun(row.id, row.epoch, command.due_ms, is_new=False)
 
 
 def refuse_producer(state: State, producer_id: str, epoch: int) -> Refusal | None:
@@ -143,7 +143,7 @@ def _accept(state: State, command: Begin, old: Txn | None, streams: dict[str, St
         streams=tuple(stream.row.number for stream in streams.values()),
         ended=tuple(draft.ended),
     )
-    deadline_ms = None if timeout_ms is None else state.frame_time(command.now_ms) + timeout_ms
+    deadline_ms = None if timeout_ms is None else command.now_ms + timeout_ms
     outcome = outcomes.Begun(command.id, epoch, deadline_ms, is_new=True)
     return Decision(outcome, event, tuple(draft.sections), grows=True)
 

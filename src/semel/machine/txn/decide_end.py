@@ -150,13 +150,16 @@ def decide_abort_txn(state: State, command: AbortTxn | FenceTxn) -> Decision:
 
 
 def decide_expire_txn(state: State, command: ExpireTxn) -> Decision:
-    """Return the decision on a command that aborts a transaction if its deadline has passed."""
+    """Return the decision on a command that aborts a transaction if its timeout has passed.
+
+    Only the broker's monotonic clock decides this. The time of the frame does not matter.
+    """
     txn = find_txn(state, ListedTxn(command.id, command.epoch), command.now_ms)
     if not isinstance(txn, Txn):
         assert isinstance(txn, Outcome)
         return Decision(txn)
-    due_ms = deadline_of(txn)
-    if due_ms is None or state.frame_time(command.now_ms) < due_ms:
+    timeout_ms = timeout_of(txn)
+    if timeout_ms is None or command.elapsed_ms < timeout_ms:
         return Decision(StillAlive())
     reason = BY_TIMEOUT if isinstance(txn.row.owner, ProducerOwner) else BY_REAPER
     draft = Draft(state)
@@ -165,10 +168,21 @@ def decide_expire_txn(state: State, command: ExpireTxn) -> Decision:
     return Decision(outcome, Decided(tuple(draft.ended)), tuple(draft.sections))
 
 
-def deadline_of(txn: Txn) -> int | None:
-    """Return the deadline of a transaction, or None if it has no deadline.
+def timeout_of(txn: Txn) -> int | None:
+    """Return the timeout of a transaction, or None if it has none.
 
-    The deadline of a sink's transaction is SINK_IDLE_MS after the transaction's last use.
+    A producer's prepared transaction has none. A sink's transaction always has SINK_IDLE_MS.
+    """
+    row = txn.row
+    if not isinstance(row.owner, ProducerOwner):
+        return SINK_IDLE_MS
+    return None if row.is_prepared else row.timeout_ms
+
+
+def deadline_of(txn: Txn) -> int | None:
+    """Return the deadline of a transaction in frame time, or None if it has no timeout.
+
+    It is for display only, because frame time can be far ahead of the clock.
     """
     row = txn.row
     if isinstance(row.owner, ProducerOwner):

@@ -1,6 +1,6 @@
 """Views of transactions, groups and sinks: plain values for operators and clients."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
@@ -12,6 +12,28 @@ from semel.model.commands import Owner, SnapshotRange, TxnResult
 
 OPEN = "open"
 PREPARED = "prepared"
+
+
+class TxnDates(Struct, frozen=True, gc=False):
+    """When a pending transaction began, when it was last used, and when it times out.
+
+    `due_ms` is None if the transaction has no timeout.
+    """
+
+    begun_ms: int
+    touched_ms: int
+    due_ms: int | None
+
+
+Dates = Callable[[Txn], TxnDates]
+
+
+def stored_dates(txn: Txn) -> TxnDates:
+    """Return the dates of a transaction in frame time, as they are stored.
+
+    Clients need the broker's dates instead, because frame time can be far ahead of the clock.
+    """
+    return TxnDates(txn.row.begun_ms, txn.row.touched_ms, deadline_of(txn))
 
 
 class TxnStreamView(Struct, frozen=True):
@@ -64,7 +86,7 @@ class GroupView(Struct, frozen=True):
 
 
 class TxnView(Struct, frozen=True):
-    """A pending transaction. `due_ms` is its deadline, or None if it has no deadline."""
+    """A pending transaction. Its dates are those of `TxnDates`."""
 
     id: str
     epoch: int
@@ -118,6 +140,8 @@ def transactions(
     state_filter: str | None = None,
     stream: str | None = None,
     after: int = 0,
+    *,
+    dates: Dates = stored_dates,
 ) -> Iterator[TxnView]:
     """Yield the pending transactions with numbers greater than `after`, oldest first.
 
@@ -125,7 +149,7 @@ def transactions(
     transactions that can write to that stream or name a position in it are included.
     """
     return (
-        _view(state, txn)
+        _view(state, txn, dates)
         for txn in _of_stream(state, stream)
         if txn.row.number > after and state_filter in (None, _state_of(txn))
     )
@@ -139,13 +163,13 @@ def _of_stream(state: State, path: str | None) -> Iterator[Txn]:
     return (state.by_txn[number] for number in numbers)
 
 
-def transaction(state: State, txn_id: str) -> TxnView | None:
+def transaction(state: State, txn_id: str, dates: Dates = stored_dates) -> TxnView | None:
     """Return the pending transaction with the id `txn_id`, or None if there is none."""
     txn = state.transactions.get(txn_id)
-    return None if txn is None else _view(state, txn)
+    return None if txn is None else _view(state, txn, dates)
 
 
-def holding_view(state: State, path: str) -> TxnView | None:
+def holding_view(state: State, path: str, dates: Dates = stored_dates) -> TxnView | None:
     """Return the pending transaction that keeps a stream's stable offset from moving forward.
 
     Return None if the stream does not exist, or if no pending inline transaction has messages in
@@ -154,15 +178,15 @@ def holding_view(state: State, path: str) -> TxnView | None:
     stream = state.by_path.get(path)
     if stream is None or not stream.open:
         return None
-    return _view(state, state.by_txn[next(iter(stream.open))])
+    return _view(state, state.by_txn[next(iter(stream.open))], dates)
 
 
 def _state_of(txn: Txn) -> str:
     return PREPARED if txn.row.is_prepared else OPEN
 
 
-def _view(state: State, txn: Txn) -> TxnView:
-    row, by_number = txn.row, state.by_number
+def _view(state: State, txn: Txn, dates: Dates) -> TxnView:
+    row, by_number, dated = txn.row, state.by_number, dates(txn)
     streams = (
         TxnStreamView(
             by_number[number].row.path,
@@ -180,9 +204,9 @@ def _view(state: State, txn: Txn) -> TxnView:
         owner=row.owner,
         state=_state_of(txn),
         is_implicit=row.is_implicit,
-        begun_ms=row.begun_ms,
-        touched_ms=row.touched_ms,
-        due_ms=deadline_of(txn),
+        begun_ms=dated.begun_ms,
+        touched_ms=dated.touched_ms,
+        due_ms=dated.due_ms,
         chunks=chunks_of(txn),
         next_seq=row.next_seq,
         streams=tuple(streams),
@@ -195,7 +219,12 @@ def _view(state: State, txn: Txn) -> TxnView:
 
 
 def group_view(
-    state: State, group: str, *, stream: str | None = None, transaction: str | None = None
+    state: State,
+    group: str,
+    *,
+    stream: str | None = None,
+    transaction: str | None = None,
+    dates: Dates = stored_dates,
 ) -> GroupView:
     """Return the positions of a group and its pending moves.
 
@@ -208,7 +237,7 @@ def group_view(
         numbers &= set() if only is None else {only.row.number}
     streams = sorted((state.by_number[number] for number in numbers), key=lambda s: s.row.path)
     stored = (_position_view(each, group) for each in streams)
-    pending = (_pending_view(state, each, group, transaction) for each in streams)
+    pending = (_pending_view(state, each, group, transaction, dates) for each in streams)
     return GroupView(
         group,
         tuple(view for view in stored if view is not None),
@@ -224,7 +253,7 @@ def _position_view(stream: Stream, group: str) -> PositionView | None:
 
 
 def _pending_view(
-    state: State, stream: Stream, group: str, exempt: str | None
+    state: State, stream: Stream, group: str, exempt: str | None, dates: Dates
 ) -> PendingView | None:
     """Return a pending move of the group's position in the stream, or None if there is none.
 
@@ -241,7 +270,8 @@ def _pending_view(
         named.to for named in txn.row.positions if (named.group, named.stream) == (group, number)
     )
     row = txn.row
-    return PendingView(stream.row.path, row.id, row.epoch, _state_of(txn), to, deadline_of(txn))
+    due_ms = dates(txn).due_ms
+    return PendingView(stream.row.path, row.id, row.epoch, _state_of(txn), to, due_ms)
 
 
 def snapshot(state: State, group: str) -> SnapshotView | None:

@@ -1,0 +1,107 @@
+"""When transactions and streams must time out, by a second record of their uses.
+
+It is kept by the simulator's monotonic clock, from the decisions and the reference model. Nothing
+may end before its time, no call may find a transaction after it, and in the end nothing is left.
+"""
+
+from collections.abc import Iterator
+
+from semel.model.commands import (
+    Append,
+    Begin,
+    Commit,
+    EngineCommand,
+    Expire,
+    ExpireTxn,
+    SinkOwner,
+    TxnCall,
+)
+from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import Begun, Staged
+from tests.sim.demands import demand
+from tests.sim.reference import Model
+from tests.sim.reference_txn import Txn
+
+
+class Timeouts:
+    """The last uses of all transactions and streams since the process started."""
+
+    def __init__(self) -> None:
+        self._started_ms = 0
+        self._txns: dict[int, int] = {}
+        self._streams: dict[int, int] = {}
+        self._ends: dict[int, tuple[int, bool]] = {}
+
+    def restart(self, model: Model, monotonic_ms: int) -> None:
+        """Begin again, because a new process knows of no use."""
+        self._started_ms = monotonic_ms
+        self._txns, self._streams = {}, {}
+        self._ends = {s.number: (s.tail, s.is_closed) for s in model.streams.values()}
+
+    def read(self, number: int, monotonic_ms: int) -> None:
+        """Record that a stream was read."""
+        self._streams[number] = monotonic_ms
+
+    def written(
+        self, command: EngineCommand, outcome: Outcome, model: Model, monotonic_ms: int
+    ) -> None:
+        """Record the uses by a command whose event was written. The model has executed it."""
+        for stream in model.streams.values():
+            end = (stream.tail, stream.is_closed)
+            if self._ends.get(stream.number) != end:
+                self._ends[stream.number] = end
+                self._streams[stream.number] = monotonic_ms
+        for txn in _named(command, model):
+            renews = isinstance(outcome, Begun | Staged) or isinstance(txn.owner, SinkOwner)
+            if renews:
+                self._txns[txn.number] = monotonic_ms
+
+    def _has_passed(self, txn: Txn, monotonic_ms: int) -> bool:
+        since_ms = self._txns.get(txn.number, self._started_ms)
+        return txn.has_passed(monotonic_ms - since_ms)
+
+    def demand_not_early(self, command: EngineCommand, model: Model, monotonic_ms: int) -> None:
+        """Check a command that ends something. The model has not executed it yet."""
+        if isinstance(command, ExpireTxn):
+            txn = model.txns.open[command.id]
+            demand(self._has_passed(txn, monotonic_ms), f"{command.id} was ended early")
+        elif isinstance(command, Expire):
+            stream = model.streams[command.path]
+            if stream.ttl_ms is not None and stream.expires_at_ms is None:
+                used_ms = self._streams.get(stream.number, self._started_ms)
+                is_due = monotonic_ms >= used_ms + stream.ttl_ms
+                demand(is_due, f"{command.path} expired while in use")
+
+    def demand_found_in_time(self, command: EngineCommand, model: Model, monotonic_ms: int) -> None:
+        """Check that a call finds no transaction whose time has passed."""
+        for txn in _named(command, model):
+            is_late = self._has_passed(txn, monotonic_ms)
+            demand(not is_late, f"{command} found {txn.id} after its time")
+
+    def demand_nothing_left(self, model: Model, *, now_ms: int, monotonic_ms: int) -> None:
+        """Check, after a complete sweep, that everything has ended whose time has passed."""
+        for txn in model.txns.open.values():
+            demand(not self._has_passed(txn, monotonic_ms), f"{txn.id} is never ended")
+        for path, stream in model.streams.items():
+            used_ms = self._streams.get(stream.number, self._started_ms)
+            is_idle = stream.ttl_ms is not None and monotonic_ms >= used_ms + stream.ttl_ms
+            is_dated = stream.expires_at_ms is not None and now_ms >= stream.expires_at_ms
+            is_left = (is_idle or is_dated) and not stream.is_deleted
+            demand(not is_left, f"{path} never expires")
+
+
+def _named(command: EngineCommand, model: Model) -> Iterator[Txn]:
+    """Yield the pending transactions that a command names."""
+    names: list[tuple[str, int | None]] = []
+    if isinstance(command, TxnCall):
+        names = [(command.id, command.epoch)]
+    elif isinstance(command, Begin):
+        names = [(command.id, None)]
+    elif isinstance(command, Append) and command.transaction is not None:
+        names = [(command.transaction.id, command.transaction.epoch)]
+    elif isinstance(command, Commit):
+        names = [(listed.id, listed.epoch) for listed in command.transactions]
+    for name, epoch in names:
+        txn = model.txns.open.get(name)
+        if txn is not None and epoch in (None, txn.epoch):
+            yield txn

@@ -1,0 +1,314 @@
+"""A real server with a wrong clock: ten years ahead for one append, behind, or moved later.
+
+The clock of the process is moved from outside. `sitecustomize` replaces the two functions that the
+server's clock calls by ones that add an offset from a file.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.spec.process import PATIENCE_SECONDS, ZERO, Server, Stream
+from tests.spec.txn_calls import Txn, begun, call, committed, fresh
+
+MINUTE_MS: Final = 60_000
+TEN_YEARS_MS: Final = 3_653 * 24 * 60 * MINUTE_MS
+TIMEOUT_MS: Final = 2_000
+ROUNDING_MS: Final = 5  # clocks are compared in whole milliseconds
+BUSY_MS: Final = 30_000  # how far two dates may differ on a busy machine
+
+SHIM: Final = """
+import os, time
+
+_file = os.environ["SEMEL_TEST_CLOCK"]
+_wall, _elapsed = time.time_ns, time.monotonic_ns
+
+
+def _offsets():
+    with open(_file) as file:
+        return [int(word) * 1_000_000 for word in file.read().split()]
+
+
+time.time_ns = lambda: _wall() + _offsets()[0]
+time.time = lambda: time.time_ns() / 1e9
+time.monotonic_ns = lambda: _elapsed() + _offsets()[1]
+"""
+
+
+class Machine:
+    """A machine with one server process and a clock that the test moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = folder / "data"
+        self._file = folder / "clock"
+        self._wall_ms = self._elapsed_ms = 0
+        self.set_clock(0)
+        self.server = Server(self._data)
+
+    def set_clock(self, offset_ms: int) -> None:
+        """Make the wall clock wrong by this much. The time that elapses is not affected."""
+        self._wall_ms = offset_ms
+        self._write()
+
+    def let_pass(self, ms: int) -> None:
+        """Let time pass: both clocks go on."""
+        self._wall_ms += ms
+        self._elapsed_ms += ms
+        self._write()
+
+    def _write(self) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{self._wall_ms} {self._elapsed_ms}")
+        os.replace(new, self._file)
+
+    @property
+    def now_ms(self) -> int:
+        """The wall clock of the machine."""
+        return time.time_ns() // 1_000_000 + self._wall_ms
+
+    def restart(self) -> None:
+        self.server.kill()
+        self.server = Server(self._data)
+
+    def glimpse(self, stream: Stream) -> None:
+        """Append once while the clock is ten years ahead, and set it right again."""
+        self.set_clock(TEN_YEARS_MS)
+        assert stream.post(b"from the future,").status == 204
+        self.set_clock(0)
+
+    def stream(self, path: str = "s") -> Stream:
+        return self.server.stream(path)
+
+    def metric(self, name: str) -> float:
+        page = self.server.ask("GET", "/metrics").body.decode()
+        found = re.search(rf"^semel_{name} (\S+)$", page, re.MULTILINE)
+        assert found is not None, page
+        return float(found[1])
+
+    def is_near(self, date: str, ms: int) -> bool:
+        """Return whether a date in a response is near a time of the machine's wall clock."""
+        found = datetime.fromisoformat(date).astimezone(UTC).timestamp() * 1000
+        return abs(found - ms) < BUSY_MS
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    shim = tmp_path / "shim"
+    shim.mkdir()
+    (shim / "sitecustomize.py").write_text(SHIM)
+    paths = [str(shim), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("SEMEL_TEST_CLOCK", str(tmp_path / "clock"))
+    it = Machine(tmp_path)
+    try:
+        it.stream().create(b"first,")
+        yield it
+    finally:
+        it.server.kill()
+
+
+def eventually(is_so: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def listed(machine: Machine, state: str) -> list[str]:
+    answer = call(machine.server, "GET", f"/v1/transactions?state={state}")
+    return [each["transaction_id"] for each in answer.json["transactions"]]
+
+
+def demand_times_out(machine: Machine, txn: Txn, since: float) -> None:
+    """Check that a transaction is aborted after its timeout, and not before."""
+    txn.server = machine.server
+    assert eventually(lambda: txn.status().json["state"] == "aborted"), "it is never ended"
+    assert (time.monotonic() - since) * 1000 >= TIMEOUT_MS - ROUNDING_MS, "it was ended early"
+    assert txn.status().json["reason"] == "timeout"
+    reader = machine.stream()
+    assert "stream-blocked-since" not in committed(reader).headers
+    assert b"inside" not in committed(reader).body
+    assert reader.post(b"after,").status == 204
+    assert committed(reader).body.endswith(b"after,"), "committed readers still wait"
+
+
+def open_one(machine: Machine, **more: Any) -> Txn:
+    """Begin a transaction and append in it."""
+    txn = begun(machine.stream(), **{"timeout_ms": TIMEOUT_MS, **more})
+    assert txn.post(machine.stream(), b"inside,").status == 200
+    return txn
+
+
+# ---- a glimpse: the clock was wrong for one append -----------------------------------------------
+
+
+@pytest.mark.parametrize("has_restart", [False, True])
+def test_after_a_glimpse_of_a_wrong_clock_transactions_still_time_out(
+    machine: Machine, has_restart: bool
+) -> None:
+    machine.glimpse(machine.stream())
+    if has_restart:
+        machine.restart()
+    since = time.monotonic()
+    txn = open_one(machine)
+    demand_times_out(machine, txn, since)
+
+
+def test_after_a_glimpse_a_transaction_that_was_open_at_a_restart_times_out(
+    machine: Machine,
+) -> None:
+    machine.glimpse(machine.stream())
+    txn = open_one(machine)
+    since = time.monotonic()
+    machine.restart()
+    demand_times_out(machine, txn, since)
+
+
+def test_each_chunk_renews_the_timeout_also_after_a_glimpse(machine: Machine) -> None:
+    machine.glimpse(machine.stream())
+    txn = begun(machine.stream(), kind="staged", timeout_ms=TIMEOUT_MS)
+    for seq in range(3):  # together longer than the timeout
+        machine.let_pass(TIMEOUT_MS * 2 // 3)
+        assert txn.stage(machine.stream(), b"inside", seq).status == 200
+    machine.let_pass(TIMEOUT_MS)
+    late = txn.stage(machine.stream(), b"inside", 3)
+    assert (late.status, late.code) == (409, "TRANSACTION_TIMED_OUT")
+
+
+def test_after_a_glimpse_the_dates_and_ages_of_a_transaction_are_true(machine: Machine) -> None:
+    machine.glimpse(machine.stream())
+    txn = Txn(machine.server)
+    answer = txn.begin(streams=["s"], timeout_ms=15 * MINUTE_MS)
+    assert machine.is_near(answer.json["deadline"], machine.now_ms + 15 * MINUTE_MS)
+    again = txn.begin(streams=["s"], timeout_ms=15 * MINUTE_MS)
+    assert (again.status, again.json["deadline"]) == (200, answer.json["deadline"])
+    move = {"s": {"from": ZERO, "to": machine.stream().tail}}
+    assert txn.call("offsets", group="g", offsets=move).status == 200
+    assert txn.post(machine.stream(), b"inside").status == 200
+    began_ms = machine.now_ms
+    machine.let_pass(5 * MINUTE_MS)
+
+    shown = txn.status().json
+    assert 5 * MINUTE_MS <= shown["age_ms"] < 5 * MINUTE_MS + BUSY_MS
+    assert 5 * MINUTE_MS <= shown["idle_ms"] < 5 * MINUTE_MS + BUSY_MS
+    assert machine.is_near(shown["begun_at"], began_ms)
+    assert machine.is_near(shown["deadline"], began_ms + 15 * MINUTE_MS)
+    pending = call(machine.server, "GET", "/v1/groups/g/offsets").json["pending"]["s"]
+    assert machine.is_near(pending["deadline"], began_ms + 15 * MINUTE_MS)
+    assert 9 * MINUTE_MS < pending["remaining_ms"] <= 10 * MINUTE_MS
+    since = committed(machine.stream()).headers["stream-blocked-since"]
+    assert machine.is_near(since, began_ms), since
+    for name in ("oldest_transaction_seconds", "stable_lag_seconds"):
+        assert 300 <= machine.metric(name) < 300 + BUSY_MS / 1000, name
+
+
+def test_after_a_glimpse_a_prepared_transaction_is_reported_as_stuck(machine: Machine) -> None:
+    machine.glimpse(machine.stream())
+    txn = begun(machine.stream(), kind="staged")
+    assert txn.call("prepare").status == 200
+    machine.let_pass(14 * MINUTE_MS)
+    assert listed(machine, "stuck") == []
+    machine.let_pass(MINUTE_MS)
+    assert listed(machine, "stuck") == [txn.id]
+    machine.restart()
+    assert listed(machine, "stuck") == [], "its true age is unknown now"
+    machine.let_pass(15 * MINUTE_MS)
+    assert listed(machine, "stuck") == [txn.id]
+
+
+@pytest.mark.parametrize("has_restart", [False, True])
+def test_after_a_glimpse_streams_still_expire(machine: Machine, has_restart: bool) -> None:
+    machine.glimpse(machine.stream())
+    if has_restart:
+        machine.restart()
+    since = time.monotonic()
+    stream = machine.stream("short")
+    stream.create(b"x", stream_ttl=2)
+    assert eventually(lambda: stream.head().status == 404), "it never expires"
+    assert (time.monotonic() - since) * 1000 >= 2_000 - ROUNDING_MS, "it expired early"
+
+
+def test_a_stream_that_was_created_during_the_glimpse_expires_by_the_right_clock(
+    machine: Machine,
+) -> None:
+    machine.set_clock(TEN_YEARS_MS)
+    sliding, dated = machine.stream("sliding"), machine.stream("dated")
+    sliding.create(b"x", stream_ttl=2)
+    date = datetime.fromtimestamp((machine.now_ms + MINUTE_MS) / 1000, UTC)
+    dated.create(b"x", stream_expires_at=date.isoformat())
+    machine.set_clock(0)
+    assert eventually(lambda: sliding.head().status == 404)
+    assert dated.head().status == 200
+    machine.set_clock(TEN_YEARS_MS + MINUTE_MS)
+    assert dated.head().status == 404
+
+
+def test_an_idle_producer_still_expires_after_a_glimpse(machine: Machine) -> None:
+    machine.server.kill()
+    machine.server = Server(machine.server.data, "--producer-idle-seconds", "600")
+    stream = machine.stream()
+    tag = {"producer_id": "p", "producer_epoch": 0}
+    assert stream.post(b"0", **tag, producer_seq=0).status == 200
+    machine.glimpse(stream)
+    sentinel = begun(stream, timeout_ms=1)
+    assert eventually(lambda: sentinel.status().json["state"] == "aborted")
+    assert stream.post(b"1", **tag, producer_seq=1).status == 200, "it expired early"
+    machine.let_pass(10 * MINUTE_MS)
+
+    def is_expired() -> bool:
+        page = machine.server.ask("GET", "/v1/producers?stream=s&id=p").json
+        return bool(page["producers"][0]["expired"])
+
+    assert eventually(is_expired), "it never expires"
+    late = stream.post(b"2", **tag, producer_seq=2)
+    assert (late.status, late.code) == (409, "producer_state_expired")
+
+
+def test_a_frame_time_ahead_of_the_clock_is_reported(machine: Machine) -> None:
+    assert machine.metric("clock_ahead_seconds") == 0
+    machine.glimpse(machine.stream())
+    ahead = machine.metric("clock_ahead_seconds")
+    assert TEN_YEARS_MS - BUSY_MS < ahead * 1000 <= TEN_YEARS_MS
+    assert eventually(lambda: machine.server.stderr.count("ahead of the clock") == 1)
+    sentinel = begun(machine.stream(), timeout_ms=1)
+    assert eventually(lambda: sentinel.status().json["state"] == "aborted")
+    assert machine.server.stderr.count("ahead of the clock") == 1, "it is reported once"
+    machine.restart()
+    assert eventually(lambda: "ahead of the clock" in machine.server.stderr)
+
+
+# ---- a clock that is behind, or that moves -------------------------------------------------------
+
+
+def test_with_a_clock_ten_years_behind_transactions_time_out(machine: Machine) -> None:
+    machine.set_clock(-TEN_YEARS_MS)
+    since = time.monotonic()
+    txn = open_one(machine)
+    assert machine.is_near(txn.status().json["begun_at"], machine.now_ms)
+    demand_times_out(machine, txn, since)
+
+
+@pytest.mark.parametrize("offset_ms", [TEN_YEARS_MS, -TEN_YEARS_MS])
+def test_a_clock_that_jumps_ends_nothing_early(machine: Machine, offset_ms: int) -> None:
+    sliding = machine.stream("sliding")
+    sliding.create(b"x", stream_ttl=3600)
+    txn = open_one(machine, timeout_ms=15 * MINUTE_MS)
+    machine.set_clock(offset_ms)
+    sentinel = Txn(machine.server, fresh("other"))  # when it is ended, all timers have run
+    assert sentinel.begin(streams=["s"], timeout_ms=1).status == 201
+    assert eventually(lambda: sentinel.status().json["state"] == "aborted")
+    shown = txn.status().json
+    assert (shown["state"], shown["age_ms"] < BUSY_MS) == ("open", True), shown
+    assert listed(machine, "stuck") == []
+    assert machine.is_near(shown["deadline"], machine.now_ms + 15 * MINUTE_MS)
+    assert sliding.head().status == 200
+    assert machine.metric("oldest_transaction_seconds") < BUSY_MS / 1000
+    assert txn.commit().status == 200
