@@ -19,7 +19,7 @@ from semel.broker.settings import Clock
 from semel.server.http import Handler, Request, Responder, Response, ResponseStream
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 from semel.wire.rendering import CONSTANT_HEADERS, EXPOSED_HEADER
 
 ANSWER_SECONDS: Final = 20.0

@@ -16,7 +16,7 @@ from semel.server.app import App
 from semel.server.event_stream import FanoutGroup
 from semel.server.http import Request, Responder
 from semel.server.limits_http import HttpLimits
-from semel.server.unread import UnreadBudget, address_of
+from semel.server.unread_budget import UnreadBudget, address_of
 from tests.http.harness import Client, Server, eventually, get, post, serving
 
 APPEND_BYTES: Final = 64 * KIB

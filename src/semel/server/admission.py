@@ -30,7 +30,7 @@ from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED
 from semel.model.limits import BODY_BYTES_MAX, KIB, READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome, Overloaded
 from semel.server.http import Responder
-from semel.server.unread import AddressUse, UnreadAccount, UnreadBudget
+from semel.server.unread_budget import AddressUse, UnreadAccount, UnreadBudget
 from semel.wire.rendering import Response, compress
 
 # The memory that is reserved for a long read. It does not depend on the limit of the read: a read

@@ -31,7 +31,7 @@ from semel.server.phases import (
 )
 from semel.server.request_body import PartialBody
 from semel.server.request_head import check_partial_head, head_too_large
-from semel.server.unread import UnreadAccount, address_of
+from semel.server.unread_budget import UnreadAccount, address_of
 
 if TYPE_CHECKING:
     from semel.server.listener import ConnectionSet

@@ -20,7 +20,7 @@ from semel.server.http import (
 )
 from semel.server.limits_http import HttpLimits
 from semel.server.phases import EXCHANGE, ExchangeEvent, ExchangePhase
-from semel.server.unread import UnreadAccount
+from semel.server.unread_budget import UnreadAccount
 from semel.wire.rendering import CONSTANT_LINES, EXPOSED_LINE
 
 if TYPE_CHECKING:
