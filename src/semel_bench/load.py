@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -292,3 +293,91 @@ def _read_response(line: socket.socket, buffer: bytearray) -> tuple[bytes, int]:
             raise BadResponse(CLOSED)
         missing -= count
     return head, size
+
+
+# ---- readers of events ---------------------------------------------------------------------------
+
+
+class EventReader(asyncio.Protocol):
+    """A reader of server-sent events that records the data with the time at which it arrives.
+
+    The data is not parsed while it arrives, because that would disturb the measurement.
+    """
+
+    __slots__ = ("_began", "_head", "_request", "arrived", "is_lost", "transport")
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._head = b""
+        self.arrived: list[tuple[float, bytes]] | None = None
+        self.is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the request for the events."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        """Record the data in `arrived`. While `arrived` is None, only look for the tail."""
+        if self.arrived is not None:
+            self.arrived.append((time.perf_counter(), data))
+        elif not self._began.done():
+            self._begin(data)
+
+    def _begin(self, data: bytes) -> None:
+        self._head += data
+        if not b"HTTP/1.1 200".startswith(self._head[:12]):
+            self._began.set_exception(BadResponse(self._head[:200].decode("latin-1")))
+        elif b'"upToDate":true' in self._head.replace(b" ", b""):
+            self._head = b""
+            self._began.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Record that the connection was closed."""
+        self.is_lost = True
+        if not self._began.done():
+            self._began.set_exception(exc or ConnectionError(CLOSED))
+
+    async def began(self) -> None:
+        """Wait until the reader is at the tail.
+
+        Raises BadResponse if the server refuses the request, ConnectionError if the server closes
+        the connection, and TimeoutError after a minute.
+        """
+        await asyncio.wait_for(self._began, 60.0)
+
+
+async def connect_readers(process: Process, name: str, count: int) -> list[EventReader]:
+    """Connect and return `count` readers that wait at the tail of a stream."""
+    url = f"{stream_url(name)}?offset=now&live=sse"
+    request = bare_request("GET", url, "Accept: text/event-stream")
+    loop = asyncio.get_running_loop()
+    readers: list[EventReader] = []
+    while len(readers) < count:
+        connecting = (
+            loop.create_connection(partial(EventReader, request), HOST, process.port)
+            for _ in range(min(100, count - len(readers)))
+        )
+        connected = [reader for _, reader in await asyncio.gather(*connecting)]
+        await asyncio.gather(*(reader.began() for reader in connected))
+        readers += connected
+    return readers
+
+
+async def close_readers(readers: Sequence[EventReader]) -> None:
+    """Close the connections of the readers."""
+    for reader in readers:
+        reader.transport.abort()
+    await asyncio.sleep(0.1)
+
+
+def allow_many_files() -> int:
+    """Increase the limit on open files as far as possible, and return the new limit.
+
+    The limit applies to this process and to its child processes.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20

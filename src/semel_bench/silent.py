@@ -18,8 +18,15 @@ from msgspec import Struct, field
 
 from semel.model.limits import MIB
 from semel_bench.harness import Figure, Harness, at_most, percentile, ratio
-from semel_bench.load import CLOSED, create_streams, send_all
-from semel_bench.reads import EventReader, close_readers, connect_readers, raise_file_limit
+from semel_bench.load import (
+    CLOSED,
+    EventReader,
+    allow_many_files,
+    close_readers,
+    connect_readers,
+    create_streams,
+    send_all,
+)
 from semel_bench.requests import BYTES, JSON, bare_request, http_response_bytes, post, stream_url
 from semel_bench.servers import HOST, Process, memory_of, semel_server
 
@@ -48,7 +55,7 @@ class Latencies(Struct):
 
 async def measure_silent(harness: Harness) -> list[Figure]:
     """Measure another client's requests without silent readers, and with three numbers of them."""
-    raise_file_limit()
+    allow_many_files()
     figures: list[Figure] = []
     for count in map(harness.options.scaled, _COUNTS):
         with harness.scratch() as folder, semel_server(folder) as semel:
@@ -114,13 +121,10 @@ async def _probe(process: Process, seconds: float) -> Latencies:
     latencies = Latencies()
     readers = await connect_readers(process, _EVENTS, 1)
     readers[0].arrived = []
-    sent: list[float] = []
     reads, appends = _Pool(process), _Pool(process)
-    await asyncio.gather(
+    _, sent = await asyncio.gather(
         _at_rate(seconds, _READS_PER_SECOND, partial(_time, reads, _READ, latencies.reads)),
-        _at_rate(
-            seconds, _APPENDS_PER_SECOND, partial(_time, appends, _APPEND, latencies.appends, sent)
-        ),
+        _at_rate(seconds, _APPENDS_PER_SECOND, partial(_time, appends, _APPEND, latencies.appends)),
     )
     latencies.events = await _events(readers[0], sent)
     await close_readers(readers)
@@ -131,23 +135,19 @@ async def _probe(process: Process, seconds: float) -> Latencies:
 
 async def _at_rate(
     seconds: float, per_second: int, send: Callable[[float], Awaitable[None]]
-) -> None:
+) -> list[float]:
+    """Call `send` at a fixed rate, with the time at which it is due. Return all those times."""
     began = time.perf_counter()
+    dues = [began + n / per_second for n in range(max(2, int(seconds * per_second)))]
     tasks = []
-    for number in range(max(2, int(seconds * per_second))):
-        due = began + number / per_second
+    for due in dues:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         tasks.append(asyncio.ensure_future(send(due)))
     await asyncio.wait_for(asyncio.gather(*tasks), _WAIT_SECONDS)
+    return dues
 
 
-async def _time(
-    pool: "_Pool", request: bytes, latencies: list[float], *rest: "list[float] | float"
-) -> None:
-    *sent, due = rest
-    assert isinstance(due, float)
-    for each in sent:
-        cast("list[float]", each).append(due)
+async def _time(pool: "_Pool", request: bytes, latencies: list[float], due: float) -> None:
     await pool.ask(request)
     latencies.append(time.perf_counter() - due)
 

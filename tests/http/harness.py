@@ -20,7 +20,7 @@ from semel.server.browsers import NO_CORS, BrowserPolicy
 from semel.server.http import Handler, Request, Responder, Response, ResponseStream
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 
 ANSWER_SECONDS: Final = 20.0
 LOOPS: Final = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}

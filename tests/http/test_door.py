@@ -18,7 +18,7 @@ from semel.server.connection import ServerConnection
 from semel.server.http import Request, Responder, Response
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 from tests.http.harness import ANSWER_SECONDS, Client, each_loop, echo, eventually, get, serving
 
 

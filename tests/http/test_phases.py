@@ -30,7 +30,7 @@ from semel.server.phases import (
     InputPhase,
     PhaseTable,
 )
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 from tests.http.harness import get, post, put
 
 Phase = ConnectionPhase

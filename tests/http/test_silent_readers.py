@@ -10,7 +10,7 @@ import pytest
 from semel.model.limits import KIB, MIB
 from semel.server.exchange import ConnectionOutput
 from semel.server.limits_http import HttpLimits
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 from tests.http.harness import Client, eventually, get, post
 from tests.http.test_unread import EVENTS, PAGE, TEXT, TYPED, Bed, a_bed
 

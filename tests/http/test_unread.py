@@ -16,7 +16,7 @@ from semel.server.app import App
 from semel.server.event_stream import FanoutGroup
 from semel.server.http import Request, Responder
 from semel.server.limits_http import HttpLimits
-from semel.server.unread import UnreadBudget, address_of
+from semel.server.unread_budget import UnreadBudget, client_address
 from tests.http.harness import Client, Server, eventually, get, post, serving
 
 APPEND_BYTES: Final = 64 * KIB
@@ -353,4 +353,4 @@ def test_a_long_response_after_a_short_one_makes_all_of_it_long() -> None:
     ],
 )
 def test_an_ipv6_network_counts_as_one_address(peer: object, address: str) -> None:
-    assert address_of(peer) == address
+    assert client_address(peer) == address

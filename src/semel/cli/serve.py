@@ -33,7 +33,7 @@ from semel.server.app import App
 from semel.server.browsers import BrowserRules, parse_host, parse_origin
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 
 # ---- config file ---------------------------------------------------------------------------------
 # Settings can be in a TOML file. The command line and the environment override the file.
@@ -223,7 +223,7 @@ def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
     type=click.IntRange(min=1),
     default=HttpLimits().unread_bytes_per_address_max,
     help="Size of the responses that clients at one address have not read, above which their long"
-    " reads wait. Behind a proxy, all clients have the same address.",
+    " reads wait. All clients of a proxy have the same address.",
 )
 @_setting(
     "cors-origin",

@@ -30,15 +30,14 @@ from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED
 from semel.model.limits import BODY_BYTES_MAX, KIB, READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome, Overloaded
 from semel.server.http import Responder
-from semel.server.unread import AddressUse, UnreadAccount, UnreadBudget
+from semel.server.unread_budget import AddressUse, UnreadAccount, UnreadBudget
 from semel.wire.rendering import Response, compress
 
 # The memory that is reserved for a long read. It does not depend on the limit of the read: a read
 # returns at least one append, and an append is never split.
 _RESPONSE_BYTES_MAX: Final = BODY_BYTES_MAX
-# The size of a short read. It is also the size of its longest append, so that its messages have at
-# most twice as many bytes. That is the default of `HttpLimits.write_buffer_bytes`: a response up to
-# this size is not counted as unread.
+# The size of a short read, and of its longest append. So its messages have at most 16 KiB, which is
+# the default of `HttpLimits.write_buffer_bytes`: up to it, a response does not count as unread.
 _SHORT_READ_BYTES: Final = 8 * KIB
 # Reads run on the event loop, one after the other. More than a few that have been started would
 # only reserve memory, and delay the short reads that come after them.

@@ -35,7 +35,7 @@ from semel.server.resources import (
     reads,
     valid,
 )
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 from semel.wire import paths, requests, responses
 from semel.wire.paths import (
     COMMITS,

@@ -31,7 +31,7 @@ from semel.server.phases import (
 )
 from semel.server.request_body import PartialBody
 from semel.server.request_head import check_partial_head, head_too_large
-from semel.server.unread import UnreadAccount, address_of
+from semel.server.unread_budget import UnreadAccount, client_address
 
 if TYPE_CHECKING:
     from semel.server.listener import ConnectionSet
@@ -106,7 +106,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # Resume writing only when the buffer is empty, because its memory is freed only as a whole.
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
-        address = address_of(transport.get_extra_info("peername"))
+        address = client_address(transport.get_extra_info("peername"))
         account = self._registry.unread.open(address)
         self.output = ConnectionOutput(self._transport, self._limits, account)
         self._registry.enter(self)

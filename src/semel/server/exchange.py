@@ -20,7 +20,7 @@ from semel.server.http import (
 )
 from semel.server.limits_http import HttpLimits
 from semel.server.phases import EXCHANGE, ExchangeEvent, ExchangePhase
-from semel.server.unread import UnreadAccount
+from semel.server.unread_budget import UnreadAccount
 
 if TYPE_CHECKING:
     from semel.server.connection import ServerConnection

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from semel.server.unread import UnreadAccount
+from semel.server.unread_budget import UnreadAccount
 from semel.wire.problems import Problem
 from semel.wire.rendering import Response
 from semel.wire.requests import AppendPlan

@@ -16,7 +16,7 @@ from semel.server.exchange import PrefixCache
 from semel.server.http import Handler, HttpRefused
 from semel.server.limits_http import HttpLimits, connections_allowed
 from semel.server.request_head import HeadCache
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 
 _HANDSHAKE_SHARE: Final = 4  # a quarter of the connections can be TLS handshakes under way
 

@@ -13,7 +13,7 @@ from semel.model.outcomes_txn import (
     CommitDone,
     ExtendDone,
 )
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 
 # Outcomes whose label is not the name of their class. Labels must not change, because dashboards
 # use them.

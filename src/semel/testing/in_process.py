@@ -18,7 +18,7 @@ from semel.server.app import App
 from semel.server.browsers import BrowserRules
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
-from semel.server.unread import UnreadBudget
+from semel.server.unread_budget import UnreadBudget
 
 _HOST: Final = "127.0.0.1"
 _DRAIN_SECONDS: Final = 5.0

@@ -24,7 +24,7 @@ _SHORT_SHARE: Final = 8  # an eighth of the budget is kept for short responses
 _NETWORK_BYTES: Final = 8  # one client often has all addresses of an IPv6 network with 64 bits
 
 
-def address_of(peer: Any) -> str:
+def client_address(peer: Any) -> str:
     """Return the address of a connection's client, given the `peername` of the connection.
 
     Clients in the same IPv6 /64 network have the same address here. Without a peer name, as on a
