@@ -63,5 +63,5 @@ def _verify(path: str, *, is_quiet: bool) -> Report:
 
 
 def _raise_generation(disk: RealDisk) -> Identity:
-    disk.claim()
+    disk.create_lock_file()
     return raise_generation(disk)
