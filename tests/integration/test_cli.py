@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,23 @@ def test_a_directory_nobody_may_write_verifies(data: Path) -> None:
         assert not (data / "checkpoint.mdb-lock").exists()
     finally:
         data.chmod(0o755)
+
+
+def test_rights_of_other_users_are_told_with_the_command_that_removes_them(data: Path) -> None:
+    data.chmod(0o750)
+    (data / "identity").chmod(0o604)
+    result = doctor("--data", data)
+    assert result.exit_code == 0
+    command = f"chmod -R go-rwx {data}"
+    assert f"2 files give rights to other users than the owner; to remove them, run: {command}" in (
+        result.stdout
+    )
+    found = json.loads(doctor("--json", "--data", data).stdout)
+    assert found["directory"]["wide_rights"] == [".", "identity"]
+    subprocess.run(shlex.split(command), check=True)
+    result = doctor("--json", "--data", data)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["directory"]["wide_rights"] == []
 
 
 def test_json_is_for_programs(data: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bit flips in a finished run: each is detected or harmless."""
+"""Bit flips in a finished run: each is found or harmless, and a refused start changes nothing."""
 
 from semel.journal.segments import segment_lsn
 from semel.model.errors import CorruptData, CorruptRead
@@ -24,6 +24,7 @@ def _flip(world: World, name: str, position: int) -> str:
     disk.kill()
     store.kill()
     disk.flip(name, position, world.rng.randrange(8))
+    before = disk.digest(), store.digest()
     disk.lock()
     try:
         recovered = world.recover(disk, store)
@@ -36,6 +37,7 @@ def _flip(world: World, name: str, position: int) -> str:
         )
         demand_readable(broker, world.model)
     except CorruptData:
+        demand_equal((disk.digest(), store.digest()), before, "files after a refused start")
         return "flip refused at start"
     except CorruptRead:
         return "flip refused at a read"

@@ -18,6 +18,7 @@ from semel.broker.timers import Expiry
 from semel.journal import checkpoint, frame, recovery
 from semel.journal.appender import Appender, SegmentPart
 from semel.journal.index import Index
+from semel.journal.segments import SPARE_NAME
 from semel.journal.writer import JournalWriter
 from semel.machine import checks, producers
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
@@ -117,6 +118,18 @@ def answer_refusals_at_once() -> Any:
 def cut_a_corrupt_middle() -> Any:
     """A corrupt frame always counts as a torn tail."""
     return patch.object(recovery, "check_torn", lambda *_: None)
+
+
+def change_before_the_checks() -> Any:
+    """Recovery removes the spare segment before it has checked the journal."""
+    real = recovery._recover
+
+    def recover(disk: Any, *arguments: Any) -> Any:
+        if SPARE_NAME in disk.names():
+            disk.unlink(SPARE_NAME)
+        return real(disk, *arguments)
+
+    return patch.object(recovery, "_recover", recover)
 
 
 def data_without_its_producer() -> Any:
@@ -314,6 +327,7 @@ MUTANTS: tuple[Mutant, ...] = (
     forget_a_run_in_the_checkpoint,
     answer_refusals_at_once,
     cut_a_corrupt_middle,
+    change_before_the_checks,
     data_without_its_producer,
     checkpoint_without_producers,
     unlink_a_live_segment,

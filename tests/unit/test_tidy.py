@@ -4,8 +4,10 @@ Every checker takes source text and returns complaints, and is also tested with 
 """
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 
@@ -361,3 +363,41 @@ def test_importing_semel_loads_nothing_heavy() -> None:
 def test_a_heavy_import_is_noticed() -> None:
     loaded = ["os", "pyspark.sql", "semel", "semel.broker", "semel.brokerage", "semel.server.x"]
     assert heavy_modules(loaded) == ["pyspark.sql", "semel.broker", "semel.server.x"]
+
+
+# ---- dependencies --------------------------------------------------------------------------------
+
+# A new version of one of these could change the bytes on disk, or how they get there.
+BOUNDED = ("crc32c", "lmdb", "msgspec", "uvloop")
+
+
+def unbounded(requirements: Iterable[str]) -> list[str]:
+    """Return the requirements of bounded packages without the next incompatible version."""
+    complaints = []
+    for requirement in requirements:
+        name, low, high = re.fullmatch(
+            r"([a-z0-9-]+)>=([\d.]+)(?:,<([\d.]+))?", requirement
+        ).groups()  # type: ignore[union-attr]
+        if name in BOUNDED:
+            # Below version 1, a new minor version may be incompatible.
+            wanted = 2 if low.startswith("0.") else 1
+            if high is None or len(high.split(".")) != wanted:
+                complaints.append(requirement)
+    return complaints
+
+
+def requirements() -> list[str]:
+    project = tomllib.loads((SOURCE_ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    found: list[str] = project["project"]["dependencies"]
+    return found
+
+
+def test_what_could_change_the_bytes_on_disk_has_an_upper_bound() -> None:
+    found = requirements()
+    assert unbounded(found) == []
+    assert all(any(each.startswith(f"{name}>") for each in found) for name in BOUNDED)
+
+
+@pytest.mark.parametrize("bad", ["lmdb>=1.7", "msgspec>=0.20,<1", "lmdb>=1.7,<1.8"])
+def test_a_missing_or_wrong_upper_bound_is_noticed(bad: str) -> None:
+    assert unbounded(["click>=8.1", bad]) == [bad]

@@ -21,22 +21,28 @@ from rich.text import Text
 
 from semel.cli.output import (
     EXIT_CORRUPT,
-    EXIT_DISK,
-    EXIT_NO_INPUT,
     EXIT_UNAVAILABLE,
     CommandRefused,
     ProgressLine,
     printable,
     size_text,
 )
-from semel.cli.read_only import DamagedStore, ReadOnlyDisk, is_in_use, open_store, wide_rights
+from semel.cli.read_only import (
+    DamagedStore,
+    ReadOnlyDisk,
+    check_directory,
+    is_in_use,
+    open_store,
+    print_findings,
+    wide_rights,
+)
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import disk_failed
 from semel.journal.identity import FORMAT_VERSION, IDENTITY_NAME, read_identity
 from semel.journal.lmdb_store import has_content
 from semel.journal.segments import segment_lsn
 from semel.journal.store import BadSeal
-from semel.journal.verify import Finding, Report, verify
+from semel.journal.verify import Report, verify
 from semel.model.errors import CorruptData
 from semel.model.limits import RESERVE_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT
 from semel.spark.runtime.environment import (
@@ -328,25 +334,6 @@ def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
     return code
 
 
-def check_directory(path: str) -> None:
-    """Raise CommandRefused unless `path` is a data directory that can be read."""
-    if not os.path.isdir(path):
-        what = "is not a directory" if os.path.exists(path) else "does not exist"
-        raise CommandRefused(
-            f"{path} {what}; pass the same --data as to `semel serve`", EXIT_NO_INPUT
-        )
-    try:
-        names = os.listdir(path)
-    except OSError as error:
-        message = f"{path} cannot be read ({error.strerror}); run as the user that runs the server"
-        raise CommandRefused(message, EXIT_DISK) from error
-    if not any(name in {IDENTITY_NAME, FILE_NAME} or name.endswith(".seg") for name in names):
-        raise CommandRefused(
-            f"{path} is not a semel data directory; pass the same --data as to `semel serve`",
-            EXIT_NO_INPUT,
-        )
-
-
 def _exit_code(checks: list[Check], overview: Overview | None, report: Report | None) -> int:
     if overview is not None and overview.is_corrupt:
         return EXIT_CORRUPT
@@ -432,26 +419,3 @@ def _totals(report: Report) -> Table:
     ):
         table.add_row(name, Text(value, justify="right"))
     return table
-
-
-def print_findings(console: Console, report: Report) -> None:
-    for finding in report.findings:
-        console.print(_finding_text(finding), soft_wrap=True)
-    if report.omitted_count:
-        console.print(f"and {report.omitted_count:,} more findings")
-    damage = sum(not finding.is_note for finding in report.findings)
-    if report.is_sound:
-        console.print(Text("the data is sound: all checks have passed", style="green"))
-    else:
-        count = f"{damage:,} finding" + ("" if damage == 1 else "s")
-        console.print(
-            Text(f"the data is CORRUPT; see the {count} above (no data was changed)", "bold red")
-        )
-
-
-def _finding_text(finding: Finding) -> Text:
-    where = finding.file
-    if finding.position is not None:
-        where += f" at byte {finding.position}"
-    label = Text("note     ", "cyan") if finding.is_note else Text("CORRUPT  ", "bold red")
-    return label.append(f"{printable(where)}: {printable(finding.message)}", style="default")

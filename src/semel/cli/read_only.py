@@ -1,4 +1,4 @@
-"""Read-only access to a data directory, for `semel doctor`."""
+"""Read-only access to a data directory, for `semel doctor` and `semel restore`."""
 
 import contextlib
 import fcntl
@@ -6,12 +6,38 @@ import os
 from contextlib import AbstractContextManager
 from typing import Final
 
+from rich.console import Console
+from rich.text import Text
+
+from semel.cli.output import EXIT_DISK, EXIT_NO_INPUT, CommandRefused, printable
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import CANNOT_LOCK, LOCK_NAME, RealFile
-from semel.journal.lmdb_store import LmdbReader, LmdbStore
+from semel.journal.identity import IDENTITY_NAME
+from semel.journal.lmdb_store import LmdbStore
+from semel.journal.lmdb_transactions import LmdbReader
+from semel.journal.verify import Finding, Report
 from semel.model.errors import CorruptData
 
 _OTHERS: Final = 0o077  # the rights of the group and of all others
+
+
+def check_directory(path: str) -> None:
+    """Raise CommandRefused unless `path` is a data directory that can be read."""
+    if not os.path.isdir(path):
+        what = "is not a directory" if os.path.exists(path) else "does not exist"
+        raise CommandRefused(
+            f"{path} {what}; pass the same --data as to `semel serve`", EXIT_NO_INPUT
+        )
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        message = f"{path} cannot be read ({error.strerror}); run as the user that runs the server"
+        raise CommandRefused(message, EXIT_DISK) from error
+    if not any(name in {IDENTITY_NAME, FILE_NAME} or name.endswith(".seg") for name in names):
+        raise CommandRefused(
+            f"{path} is not a semel data directory; pass the same --data as to `semel serve`",
+            EXIT_NO_INPUT,
+        )
 
 
 def is_in_use(path: str) -> bool:
@@ -80,3 +106,27 @@ def open_store(path: str, *, is_shared: bool) -> LmdbStore:
     `is_shared` means that a server uses the directory. Raises CorruptData or DiskFailed.
     """
     return LmdbStore(os.path.join(path, FILE_NAME), is_shared=is_shared)
+
+
+def print_findings(console: Console, report: Report) -> None:
+    """Print the findings of a verification, and whether the data is sound."""
+    for finding in report.findings:
+        console.print(_finding_text(finding), soft_wrap=True)
+    if report.omitted_count:
+        console.print(f"and {report.omitted_count:,} more findings")
+    damage = sum(not finding.is_note for finding in report.findings)
+    if report.is_sound:
+        console.print(Text("the data is sound: all checks have passed", style="green"))
+    else:
+        count = f"{damage:,} finding" + ("" if damage == 1 else "s")
+        console.print(
+            Text(f"the data is CORRUPT; see the {count} above (no data was changed)", "bold red")
+        )
+
+
+def _finding_text(finding: Finding) -> Text:
+    where = finding.file
+    if finding.position is not None:
+        where += f" at byte {finding.position}"
+    label = Text("note     ", "cyan") if finding.is_note else Text("CORRUPT  ", "bold red")
+    return label.append(f"{printable(where)}: {printable(finding.message)}", style="default")

@@ -4,9 +4,8 @@ import click
 import msgspec
 from rich.console import Console
 
-from semel.cli.doctor import check_directory, print_findings
 from semel.cli.output import EXIT_CORRUPT, ProgressLine, printable
-from semel.cli.read_only import ReadOnlyDisk, open_store
+from semel.cli.read_only import ReadOnlyDisk, check_directory, open_store, print_findings
 from semel.journal.disk import RealDisk, disk_failed
 from semel.journal.identity import Identity, raise_generation
 from semel.journal.verify import Report, verify
@@ -64,5 +63,5 @@ def _verify(path: str, *, is_quiet: bool) -> Report:
 
 
 def _raise_generation(disk: RealDisk) -> Identity:
-    disk.claim()
+    disk.create_lock_file()
     return raise_generation(disk)

@@ -99,7 +99,7 @@ class Disk(Files, Protocol):
         Raises DirectoryLocked if a different process has the lock. Also raises DiskFailed.
         """
 
-    def claim(self) -> None:
+    def create_lock_file(self) -> None:
         """Create the lock file if it is missing.
 
         Call this before the first change of the directory, and after all checks of its content, so
@@ -188,12 +188,12 @@ class RealDisk:
         """
         is_locked = self._flock(self._dir_fd, ignored=CANNOT_LOCK)
         if not is_locked or self._has_lock_file():
-            self.claim()
+            self.create_lock_file()
 
     def _has_lock_file(self) -> bool:
         return os.access(LOCK_NAME, os.F_OK, dir_fd=self._dir_fd)
 
-    def claim(self) -> None:
+    def create_lock_file(self) -> None:
         """Open the lock file and lock it, unless that is already done. Create it if necessary."""
         if self._lock_fd >= 0:
             return

@@ -183,6 +183,21 @@ def test_a_stream_made_anew_under_the_same_path_is_another_one() -> None:
         play(it.next_page(), frames(b"1", start=1, stream_incarnation="two"))
 
 
+def test_a_stream_that_was_restored_from_an_older_copy_is_another_one() -> None:
+    it = reader(is_live=True)
+    play(it.next_page(), frames(b"1", stream_incarnation="one", stream_generation="1"))
+    with pytest.raises(errors.StreamRestored, match="older copy"):
+        again = frames(b"1", start=1, stream_incarnation="one", stream_generation="2")
+        play(it.next_page(), again)
+
+
+def test_a_server_that_tells_no_generation_can_be_read() -> None:
+    it = reader(is_live=True)
+    play(it.next_page(), frames(b"1", stream_incarnation="one", stream_generation="2"))
+    assert play(it.next_page(), frames(b"1", start=1, stream_incarnation="one"))
+    assert it.generation == 2
+
+
 def test_a_reader_that_was_never_answered_does_not_wait_for_ever() -> None:
     it = reader(is_live=True)
     assert not it.has_begun

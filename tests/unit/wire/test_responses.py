@@ -246,6 +246,7 @@ def test_head_tells_the_stream() -> None:
         "Stream-Next-Offset": print_offset(3),
         "Stream-Stable-Offset": print_offset(3),
         "Stream-Incarnation": "inc",
+        "Stream-Generation": "1",
         "Cache-Control": "no-store",
     }
     headers = headers_of(head_response(StreamFacts("i", JSON, 0, True, 3_600_000, 0)))
@@ -352,6 +353,7 @@ def test_every_kind_of_answer_has_its_own_etag() -> None:
         read(next_offset=3),
         read(facts=closed),
         read(facts=StreamFacts("other", "text/plain", 3)),
+        read(facts=StreamFacts("inc", "text/plain", 3, generation=2)),
         read(ReadRequest(isolation=READ_COMMITTED)),
         read(ReadRequest(is_frames=True)),
         read(ReadRequest(accepts_gzip=True), slices=list(large)),
@@ -390,6 +392,7 @@ def test_an_empty_poll_is_204() -> None:
         "Stream-Next-Offset": print_offset(3),
         "Stream-Stable-Offset": print_offset(3),
         "Stream-Incarnation": "inc",
+        "Stream-Generation": "1",
         "Stream-Up-To-Date": "true",
         "Stream-Cursor": "9",
         "Cache-Control": "no-store",

@@ -1,0 +1,79 @@
+"""The identity file: its bytes, the generation, and what is refused."""
+
+import pytest
+
+from semel.journal.identity import (
+    IDENTITY_NAME,
+    Identity,
+    raise_generation,
+    read_identity,
+    write_identity,
+)
+from semel.model.checksum import crc32c
+from semel.model.errors import CorruptData
+from semel.testing.disk import VirtualDisk
+
+ID = b"sixteen bytes id"
+
+
+def written(identity: Identity) -> VirtualDisk:
+    disk = VirtualDisk()
+    write_identity(disk, identity)
+    return disk
+
+
+def data_of(disk: VirtualDisk) -> bytes:
+    return disk.files()[IDENTITY_NAME]
+
+
+def disk_with(data: bytes) -> VirtualDisk:
+    disk = VirtualDisk()
+    disk.create(IDENTITY_NAME, 0).write(0, [data])
+    return disk
+
+
+def test_the_first_generation_has_the_bytes_it_always_had() -> None:
+    body = b"semel data\n\x01" + ID
+    assert data_of(written(Identity(ID))) == body + crc32c(body).to_bytes(4, "little")
+    assert len(data_of(written(Identity(ID)))) == 32
+
+
+def test_a_later_generation_is_stored_in_8_more_bytes() -> None:
+    body = b"semel data\n\x01" + ID + (7).to_bytes(8, "little")
+    data = data_of(written(Identity(ID, 7)))
+    assert data == body + crc32c(body).to_bytes(4, "little")
+    assert len(data) == 40
+
+
+@pytest.mark.parametrize("generation", [1, 2, 2**40])
+def test_an_identity_reads_as_it_was_written(generation: int) -> None:
+    assert read_identity(written(Identity(ID, generation))) == Identity(ID, generation)
+
+
+def test_the_generation_is_raised_by_1_and_the_id_stays() -> None:
+    disk = written(Identity(ID))
+    for generation in (2, 3):
+        assert raise_generation(disk) == Identity(ID, generation) == read_identity(disk)
+
+
+@pytest.mark.parametrize("length", [0, 4, 31, 33, 39, 41])
+def test_an_identity_of_another_length_is_damaged(length: int) -> None:
+    data = data_of(written(Identity(ID, 2)))
+    with pytest.raises(CorruptData, match="damaged"):
+        read_identity(disk_with((data + data)[:length]))
+
+
+def test_every_flipped_bit_of_an_identity_is_noticed() -> None:
+    for generation in (1, 2):
+        data = data_of(written(Identity(ID, generation)))
+        for bit in range(8 * len(data)):
+            flipped = bytearray(data)
+            flipped[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(CorruptData):
+                read_identity(disk_with(bytes(flipped)))
+
+
+def test_a_newer_format_is_refused() -> None:
+    body = b"semel data\n\x02" + ID
+    with pytest.raises(CorruptData, match="format"):
+        read_identity(disk_with(body + crc32c(body).to_bytes(4, "little")))
