@@ -118,6 +118,8 @@ def test_the_names_that_are_remembered_are_bounded() -> None:
         heads = HeadCache(LIMITS, policy)
         assert _decision(heads, raw(host=f"h{number}.example")) == (421, NO_CORS)
     assert len(policy._known) <= 4096
+    assert decided(policy, raw(host="h" * 300)) == (421, NO_CORS)
+    assert "h" * 300 not in policy._known
 
 
 # ---- Origin and Sec-Fetch-Site -------------------------------------------------------------------

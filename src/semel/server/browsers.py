@@ -46,6 +46,7 @@ _ORIGIN: Final = re.compile(
 )
 _NAME: Final = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
 _HOSTS_MAX: Final = 4096
+_HOST_CHARS_MAX: Final = 256  # a longer value of Host is not cached
 _LOGGED_MAX: Final = 16
 _SHOWN_CHARS_MAX: Final = 200
 
@@ -163,9 +164,11 @@ class BrowserPolicy:
     def _is_allowed(self, host: str) -> bool:
         allowed = self._known.get(host)
         if allowed is None:
-            if len(self._known) >= _HOSTS_MAX:
-                self._known.clear()
-            allowed = self._known[host] = self._is_name(host.lower())
+            allowed = self._is_name(host.lower())
+            if len(host) <= _HOST_CHARS_MAX:
+                if len(self._known) >= _HOSTS_MAX:
+                    self._known.clear()
+                self._known[host] = allowed
         return allowed
 
     def _is_name(self, host: str) -> bool:
