@@ -181,7 +181,6 @@ MEDIAN_LINES = (130, 250)  # 106
 ONE_IMPORTER: dict[str, str] = {
     "semel.broker.gap_hold": "layer",
     "semel.broker.lookups": "size",
-    "semel.broker.timers": "size",
     "semel.cli.demo.run": "size",
     "semel.client.aio.stream": "size",
     "semel.client.aio.transaction": "size",
