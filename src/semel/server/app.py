@@ -5,7 +5,7 @@ and encodes the response with `semel.wire`.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -32,11 +32,13 @@ from semel.server.resources import (
     Routes,
     SinksResource,
     TransactionsResource,
+    in_steps,
     reads,
     valid,
 )
 from semel.server.unread_budget import UnreadBudget
 from semel.wire import paths, requests, responses
+from semel.wire.json_mode import STEP_BYTES, prepare_limits
 from semel.wire.paths import (
     COMMITS,
     GROUPS,
@@ -107,6 +109,7 @@ class App:
             COMMITS: {"POST": CommitsResource(engine, self._tally).commit},
             **self._producers.pages(),
         }
+        prepare_limits()
         # Keyed by the first two segments of the address.
         self._resources: dict[str, Routes] = {
             TRANSACTIONS: TransactionsResource(engine, self._tally).routes(),
@@ -168,8 +171,11 @@ class App:
     # ---- writes ----------------------------------------------------------------------------------
 
     def _put(self, request: Request, responder: Responder, path: str) -> None:
+        responder.run(in_steps(self._create(request, responder, path), responder))
+
+    def _create(self, request: Request, responder: Responder, path: str) -> Iterator[None]:
         clock = self._engine.clock
-        command = requests.parse_put(
+        command = yield from requests.parse_put(
             path,
             request.headers,
             request.repeated,
@@ -202,10 +208,23 @@ class App:
         self._submit_append(plan, request, responder)
 
     def _submit_append(self, plan: AppendPlan, request: Request, responder: Responder) -> None:
+        if len(request.body) > STEP_BYTES and not plan.is_opaque:
+            responder.run(in_steps(self._append_in_steps(plan, request, responder), responder))
+            return
         now_ms = self._engine.clock.now_ms()
         command = requests.append_of(plan, request.body, now_ms=now_ms, seq=request.seq)
-        if isinstance(command, Problem):
-            raise MalformedRequest(command)
+        self._append_command(plan, valid(command), responder)
+
+    def _append_in_steps(
+        self, plan: AppendPlan, request: Request, responder: Responder
+    ) -> Iterator[None]:
+        now_ms = self._engine.clock.now_ms()
+        command = yield from requests.append_steps(
+            plan, request.body, now_ms=now_ms, seq=request.seq
+        )
+        self._append_command(plan, command, responder)
+
+    def _append_command(self, plan: AppendPlan, command: Append, responder: Responder) -> None:
         note = self._tally.note
 
         def reply(outcome: Outcome) -> None:  # a closure is faster than an object for each append

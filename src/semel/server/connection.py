@@ -14,7 +14,7 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from semel.server.exchange import CONTINUE_RESPONSE, ConnectionOutput, Exchange
@@ -151,7 +151,7 @@ class ServerConnection(asyncio.Protocol):
         self.output.unblock()
         if self._waiting:
             self._waiting[0].drained()
-        self._resume_soon()
+        self.resume_soon()
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -263,6 +263,14 @@ class ServerConnection(asyncio.Protocol):
             _log.exception("the handler of request %s %s failed", request.method, request.path)
             self._fail(exchange)
 
+    def run_step(self, exchange: Exchange, steps: Iterator[None]) -> None:
+        """Run a step of a request that is handled in steps. Called on a turn of its own."""
+        try:
+            exchange.run(steps)
+        except Exception:  # noqa: BLE001 - the boundary of a request
+            _log.exception("a request failed")
+            self._fail(exchange)
+
     def _fail(self, exchange: Exchange) -> None:
         """Close the connection after a handler failed. First send 500 if no response was sent."""
         if self._phase <= _BODY:
@@ -286,6 +294,7 @@ class ServerConnection(asyncio.Protocol):
         return (
             self.output.is_blocked
             or len(self._waiting) >= self._limits.pipelined_max
+            or (bool(self._waiting) and self._waiting[-1].is_in_steps)
             or (self._held_bytes >= self._limits.pipelined_bytes_max and bool(self._waiting))
         )
 
@@ -295,7 +304,8 @@ class ServerConnection(asyncio.Protocol):
             if not self._transport.is_closing():
                 self._transport.pause_reading()
 
-    def _resume_soon(self) -> None:
+    def resume_soon(self) -> None:
+        """Read on if reading has paused, unless there is another reason for the pause."""
         # Resume on the next turn of the loop. If the engine is calling this during a reply, it
         # cannot accept a command now.
         if self._input is _PAUSED and self._phase <= _BODY:
@@ -351,7 +361,7 @@ class ServerConnection(asyncio.Protocol):
         elif phase is _CONTINUE:
             self._send_continue_if_turn()
         if self._input is _PAUSED:
-            self._resume_soon()
+            self.resume_soon()
 
     def refuse(self, refused: HttpRefused) -> None:
         """Send all owed responses, then the refusal, then close the connection."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -234,6 +235,7 @@ class Exchange(Struct, eq=False, gc=False):
     _held: tuple[bytes, ...] = ()  # bytes that wait until all earlier responses are sent
     _gone: Callbacks = ()
     _drained: Callbacks = ()
+    is_in_steps: bool = False  # later requests of the connection wait for the last step
 
     # ---- a complete response -------------------------------------------------------------------
 
@@ -270,6 +272,20 @@ class Exchange(Struct, eq=False, gc=False):
         if self.closes or not self._is_modern:
             framing += self._connection_line().encode("ascii")
         self._complete(b"%b%b%b\r\n" % (self._prefixes[status], lines, framing))
+
+    def run(self, steps: Iterator[None]) -> None:
+        """Handle the request in steps: run the first step now, and one per turn of the loop later.
+
+        Later requests of the same connection wait for the last step, so that requests are handled
+        in order. If a step raises an exception, the response is 500.
+        """
+        for _ in steps:
+            self.is_in_steps = True
+            self._line.call_soon(partial(self._line.run_step, self, steps))
+            return
+        if self.is_in_steps:
+            self.is_in_steps = False
+            self._line.resume_soon()
 
     def _complete(self, data: bytes) -> None:
         self.phase = _COMPLETE  # the callers have checked that the phase was WAITING

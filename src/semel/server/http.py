@@ -1,6 +1,6 @@
 """The types that connections and handlers share: requests, responders and refused requests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -139,6 +139,13 @@ class Responder(Protocol):
 
     def start(self, status: int, headers: Headers) -> ResponseStream:
         """Begin a response whose length is unknown. Drop it if a response was already sent."""
+
+    def run(self, steps: Iterator[None]) -> None:
+        """Handle the request in steps: run the first step now, and one per turn of the loop later.
+
+        Later requests of the same connection wait for the last step, so that requests are handled
+        in order. If a step raises an exception, the response is 500.
+        """
 
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Call `callback` if the client disconnects before the response is complete."""

@@ -4,7 +4,7 @@ If a request is malformed, the handler raises MalformedRequest. `App.handle` cat
 and responds with a problem document.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -114,6 +114,14 @@ def valid(value: T | Problem) -> T:
     if isinstance(value, Problem):
         raise MalformedRequest(value)
     return value
+
+
+def in_steps(steps: Iterator[None], responder: Responder) -> Iterator[None]:
+    """Return the steps of a handler. If the request is malformed, respond with the problem."""
+    try:
+        yield from steps
+    except MalformedRequest as refusal:
+        send_response(responder, responses.problem_response(refusal.problem))
 
 
 def reads(handler: Route) -> dict[str, Route]:
@@ -228,10 +236,11 @@ class CommitsResource(Resource):
 
     def commit(self, request: Request, responder: Responder) -> None:
         """Submit the commit that the request contains, and respond with its outcome."""
-        command = valid(
-            commits.parse_commit(
-                request.headers, request.body, now_ms=self.now_ms, type_of=self.type_of
-            )
+        responder.run(in_steps(self._commit(request, responder), responder))
+
+    def _commit(self, request: Request, responder: Responder) -> Iterator[None]:
+        command = yield from commits.parse_commit(
+            request.headers, request.body, now_ms=self.now_ms, type_of=self.type_of
         )
         self.submit(command, responder, partial(commits.commit_response, command=command))
 

@@ -35,7 +35,7 @@ from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX, PRODUCER_ID_BYTES_MAX
 from semel.model.messages import Header, encode_extras, find_extras_fault, is_json
 from semel.model.slices import Slice, SliceProducer
-from semel.wire.json_mode import split_json
+from semel.wire.json_mode import Steps, finish, split_steps
 
 U32: Final = struct.Struct("<I")
 
@@ -137,6 +137,11 @@ def decode_batch(body: bytes) -> DecodedBatch:
 
     The extras (keys, headers and timestamps) are not checked. The engine checks them later.
     """
+    return finish(decode_batch_steps(body))
+
+
+def decode_batch_steps(body: bytes) -> Steps[DecodedBatch]:
+    """Do the same as `decode_batch`, in steps."""
     if len(body) < _BATCH_HEAD.size:
         raise BadFormat("the batch is truncated")
     magic, flags, type_bytes, count = _BATCH_HEAD.unpack_from(body)
@@ -156,13 +161,13 @@ def decode_batch(body: bytes) -> DecodedBatch:
     if not all(sizes):
         return DecodedBatch(content_type, None, "a message is empty")
     if is_json(content_type):
-        return _decode_json(content_type, payload, sizes, extras)
+        return (yield from _decode_json(content_type, payload, sizes, extras))
     return DecodedBatch(content_type, Batch(payload, count, lengths if count > 1 else b"", extras))
 
 
 def _decode_json(
     content_type: str, payload: bytes, sizes: Sequence[int], extras: bytes
-) -> DecodedBatch:
+) -> Steps[DecodedBatch]:
     """Make a batch of JSON messages. Each message must be exactly one JSON value.
 
     For example, the message `1,2` is refused, and so are the messages `[1` and `2]`.
@@ -175,7 +180,7 @@ def _decode_json(
     # Add the brackets before the join, because adding them afterwards would copy the whole batch.
     messages[0] = b"[" + messages[0]
     messages[-1] += b"]"
-    batch = split_json(b",".join(messages))
+    batch = yield from split_steps(b",".join(messages))
     if not isinstance(batch, Batch):
         return DecodedBatch(content_type, None, batch or "a message is empty")
     if batch.count != len(messages) or (batch.count > 1 and batch.lengths != lengths):

@@ -26,23 +26,36 @@ from semel.model.commands import (
     RebindSink,
     SinkTag,
 )
-from semel.model.limits import BATCH_MESSAGES_MAX, PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX
+from semel.model.limits import (
+    BATCH_MESSAGES_MAX,
+    PRODUCER_ID_BYTES_MAX,
+    TXN_ID_BYTES_MAX,
+    TXN_LIST_MAX,
+)
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
 from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
 from semel.wire.groups import read_move
-from semel.wire.headers import Headers
+from semel.wire.headers import Headers, require_json
 from semel.wire.json_mode import (
     EMPTY_ARRAY,
+    STEP_BYTES,
+    TOO_MANY,
+    Steps,
     check_name,
+    decode_document,
+    first_elements,
     read_document,
     read_offset,
-    split_json,
+    refuse_long_list,
+    split_steps,
+    too_many_entries,
 )
 from semel.wire.problems import parser
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.commits import (
     Base64Message,
+    CommitLists,
     CommitRequest,
     CommitResponse,
     CommittedSink,
@@ -74,10 +87,11 @@ _messages: Final = msgspec.json.Decoder(list[str | Base64Message])
 # ---- one-shot commits ----------------------------------------------------------------------------
 
 
-@parser
-def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf) -> Commit:
-    """Parse the request of a one-shot commit."""
-    request = read_document(headers, body, CommitRequest)
+def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf) -> Steps[Commit]:
+    """Parse the request of a one-shot commit, in steps. Raises MalformedRequest."""
+    require_json(headers, body)
+    _refuse_long_lists(body)
+    request = decode_document(body, CommitRequest)
     if request.producer_id is not None:
         check_name(request.producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
     listed = [
@@ -90,6 +104,7 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
         for path, target in targets.items()
     ]
     expects = [(path, read_offset(tail, "if")) for path, tail in request.expects.items()]
+    appends = yield from _read_appends(request.appends, type_of)
     sink = request.sink
     return Commit(
         now_ms=now_ms,
@@ -99,12 +114,27 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
         sink=None
         if sink is None
         else SinkTag(sink.app, sink.query_id, sink.version, sink.input, sink.previous),
-        appends=tuple([_read_append(append, type_of) for append in request.appends]),
+        appends=tuple(appends),
         transactions=tuple(listed),
         positions=tuple(moves),
         expects=tuple(expects),
         digest=_digest_of(request, moves),
     )
+
+
+def _refuse_long_lists(body: bytes) -> None:
+    """Raise MalformedRequest if a list of the commit has too many entries. It is not parsed.
+
+    The messages are left out. They are checked later, one append after another.
+    """
+    if len(body) <= STEP_BYTES:
+        return  # parsed quickly, whatever it contains
+    lists = decode_document(body, CommitLists)
+    for text in (lists.offsets, lists.expects, lists.transactions):
+        refuse_long_list(bytes(text))
+    appends = bytes(lists.appends)
+    if appends.startswith(b"[") and first_elements(appends, TXN_LIST_MAX) is None:
+        raise too_many_entries()
 
 
 def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
@@ -117,7 +147,19 @@ def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
     return digest_of(msgspec.msgpack.encode(parts))
 
 
-def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
+def _read_appends(appends: Sequence[StreamAppend], type_of: TypeOf) -> Steps[list[CommitAppend]]:
+    found, unpaused_bytes = [], 0
+    for append in appends:
+        read = yield from _read_append(append, type_of)
+        found.append(read)
+        unpaused_bytes += len(bytes(append.messages))
+        if unpaused_bytes > STEP_BYTES:
+            unpaused_bytes = 0
+            yield
+    return found
+
+
+def _read_append(append: StreamAppend, type_of: TypeOf) -> Steps[CommitAppend]:
     """Parse one append of a commit. Return the append with its batch.
 
     If the messages are invalid, the result contains the reason instead of the batch. In that
@@ -131,7 +173,7 @@ def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
     if not raw.startswith(b"["):
         batch: Batch | str = _NO_ARRAY
     elif is_json(content_type):
-        batch = split_json(raw) or EMPTY_ARRAY
+        batch = (yield from split_steps(raw)) or EMPTY_ARRAY
     else:
         batch = _read_texts(raw)
     if isinstance(batch, str):
@@ -141,14 +183,14 @@ def _read_append(append: StreamAppend, type_of: TypeOf) -> CommitAppend:
 
 def _read_texts(raw: bytes) -> Batch | str:
     try:
+        if first_elements(raw, BATCH_MESSAGES_MAX) is None:
+            return TOO_MANY
         messages = [_to_bytes(message) for message in _messages.decode(raw)]
     except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError):
         return _NO_TEXT
     count = len(messages)
     if not count:
         return EMPTY_ARRAY
-    if count > BATCH_MESSAGES_MAX:
-        return f"a batch can have at most {BATCH_MESSAGES_MAX} messages"
     if not all(messages):
         return "a message is empty"
     lengths = struct.pack(f"<{count}I", *map(len, messages)) if count > 1 else b""

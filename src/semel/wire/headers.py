@@ -224,11 +224,12 @@ def refuse_encoding(headers: Headers) -> None:
 
 
 def require_json(headers: Headers, body: bytes) -> None:
-    """Raise MalformedRequest if there is a body and its media type is not `application/json`.
+    """Raise MalformedRequest if the body is compressed, or has a type other than JSON.
 
     A web page can send a body of any other type, or of none, to a server of another origin, without
     asking the server first. An empty body needs no type.
     """
+    refuse_encoding(headers)
     if body and normalise(headers.get("content-type", "")) != JSON_MEDIA_TYPE:
         message = (
             "the body must be sent with the header Content-Type: application/json"

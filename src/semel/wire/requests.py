@@ -32,7 +32,7 @@ from semel.model.limits import (
 )
 from semel.model.messages import is_json, normalise
 from semel.model.offsets import parse_offset
-from semel.wire.bodies import BadFormat, decode_batch
+from semel.wire.bodies import BadFormat, DecodedBatch, decode_batch, decode_batch_steps
 from semel.wire.headers import (
     BATCH,
     FRAMES,
@@ -53,7 +53,7 @@ from semel.wire.headers import (
     speaks_x,
     to_position,
 )
-from semel.wire.json_mode import EMPTY_ARRAY, split_json
+from semel.wire.json_mode import EMPTY_ARRAY, Steps, split_json, split_steps
 from semel.wire.paths import parse_query, read_choice, stream_path
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request, parser
 
@@ -133,22 +133,48 @@ def plan_post(
     )
 
 
+# The media type of the messages in a body, the batch, and an error text. If the messages are valid,
+# the error text is None. If not, the batch is None. All are None if there is no body.
+Content = tuple[str | None, Batch | None, str | None]
+
+
 def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -> Append | Problem:
     """Return the append command for a plan and a body, or a problem if the body is refused.
 
     If `seq` is not empty, it replaces the sequence in the plan. The caller must ensure that `seq`
     contains only digits and is not longer than a valid sequence.
     """
-    media_type: str | None = None
-    batch, error = None, None
     if body:
         try:
-            media_type, batch, error = _read_body(plan, body)
+            content = _read_body(plan, body)
         except MalformedRequest as refusal:
             return refusal.problem
-    elif not plan.is_closing:
+    elif plan.is_closing:
+        content = None, None, None
+    else:
         message = "an append needs a body or the header Stream-Closed: true"
         return bad_request("empty_body", message).problem  # 2
+    return _append(plan, content, now_ms, seq)
+
+
+def append_steps(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes) -> Steps[Append]:
+    """Return the append command for a plan and a long body, in steps.
+
+    The body must not be opaque. Raises MalformedRequest if it is refused.
+    """
+    media_type = _read_type(plan, body)
+    if is_json(media_type):
+        content = _json_content(media_type, (yield from split_steps(body)))
+    else:
+        try:
+            content = _batch_content((yield from decode_batch_steps(body)))
+        except BadFormat as error:
+            raise _bad_batch(error) from None
+    return _append(plan, content, now_ms, seq)
+
+
+def _append(plan: AppendPlan, content: Content, now_ms: int, seq: bytes) -> Append:
+    media_type, batch, error = content
     return Append(  # positional arguments, because this runs for every append and keywords are slow
         plan.path,
         now_ms,
@@ -170,31 +196,46 @@ def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
     )
 
 
-def _read_body(plan: AppendPlan, body: bytes) -> tuple[str, Batch | None, str | None]:
-    """Return the messages' media type, the batch, and an error text.
+def _read_body(plan: AppendPlan, body: bytes) -> Content:
+    """Return the content of a body.
 
-    If the messages are valid, the error text is None. If not, the batch is None. Raises
-    MalformedRequest if the media type, the size or the batch format is wrong.
+    Raises MalformedRequest if the media type, the size or the batch format is wrong.
     """
+    media_type = _read_type(plan, body)
+    if plan.is_opaque:
+        return media_type, Batch(body), None
+    if is_json(media_type):
+        return _json_content(media_type, split_json(body))
+    try:
+        return _batch_content(decode_batch(body))
+    except BadFormat as error:
+        raise _bad_batch(error) from None
+
+
+def _read_type(plan: AppendPlan, body: bytes) -> str:
+    """Return the media type of a body. Raises MalformedRequest if it or the size is wrong."""
     media_type = plan.media_type
     if media_type is None:
         raise bad_request("missing_content_type", "a body needs a Content-Type header")  # 3
     if isinstance(media_type, Problem):
         raise MalformedRequest(media_type)
     _refuse_size(body)  # 4
-    if plan.is_opaque:
-        return media_type, Batch(body), None
-    if is_json(media_type):
-        batch = split_json(body)
-        if isinstance(batch, Batch):
-            return media_type, batch, None
-        return media_type, None, batch or EMPTY_ARRAY
-    try:
-        decoded = decode_batch(body)
-    except BadFormat as error:
-        # The engine's checks need a media type. It is unknown here, so the body is refused now.
-        raise bad_request("bad_body", str(error)) from None
+    return media_type
+
+
+def _json_content(media_type: str, batch: Batch | str | None) -> Content:
+    if isinstance(batch, Batch):
+        return media_type, batch, None
+    return media_type, None, batch or EMPTY_ARRAY
+
+
+def _batch_content(decoded: DecodedBatch) -> Content:
     return decoded.content_type, decoded.batch, decoded.error
+
+
+def _bad_batch(error: BadFormat) -> MalformedRequest:
+    # The engine's checks need a media type. It is unknown here, so the body is refused now.
+    return bad_request("bad_body", str(error))
 
 
 def _refuse_size(body: bytes) -> None:
@@ -209,7 +250,6 @@ def _refuse_size(body: bytes) -> None:
         )
 
 
-@parser
 def parse_put(
     path: str,
     headers: Headers,
@@ -220,8 +260,8 @@ def parse_put(
     incarnation: str,
     source_type: Callable[[str], str | None] | None = None,
     dedup_default: bool = True,
-) -> Create:
-    """Parse a request to create a stream.
+) -> Steps[Create]:
+    """Parse a request to create a stream, in steps. Raises MalformedRequest.
 
     If a fork has a body but no Content-Type, the body has the media type of the fork's source. The
     function `source_type` takes the path of the source and returns this type.
@@ -235,7 +275,7 @@ def parse_put(
     if content_type is None and body and fork is not None and source_type is not None:
         # The fork continues the messages of its source, so the body has the same media type.
         content_type = source_type(fork.source)
-    batch, error = _read_first_content(content_type, body)
+    batch, error = yield from _read_first_content(content_type, body)
     return Create(
         path=path,
         now_ms=now_ms,
@@ -279,13 +319,15 @@ def _read_stream_type(headers: Headers) -> str | None:
     return content_type
 
 
-def _read_first_content(content_type: str | None, body: bytes) -> tuple[Batch | None, str | None]:
+def _read_first_content(
+    content_type: str | None, body: bytes
+) -> Steps[tuple[Batch | None, str | None]]:
     if not body:
         return None, None
     _refuse_size(body)
     if content_type is None or not is_json(content_type):
         return Batch(body), None
-    batch = split_json(body)
+    batch = yield from split_steps(body)
     return (None, batch) if isinstance(batch, str) else (batch, None)
 
 

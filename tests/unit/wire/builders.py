@@ -2,10 +2,12 @@
 
 import struct
 from collections.abc import Mapping, Set
+from typing import Any
 
 from semel.model.commands import Append, Create
 from semel.model.slices import Slice
-from semel.wire.problems import Problem
+from semel.wire.json_mode import finish
+from semel.wire.problems import Problem, parser
 from semel.wire.rendering import Response
 from semel.wire.requests import append_of, parse_put, plan_post
 
@@ -49,8 +51,15 @@ def posted(body: bytes = b"x", /, **values: str) -> Append:
     return command
 
 
+@parser
+def parse_create(
+    headers: Mapping[str, str], repeated: Set[str], body: bytes, **options: Any
+) -> Create:
+    return finish(parse_put("s", headers, repeated, body, now_ms=5, incarnation="i", **options))
+
+
 def put(body: bytes = b"", /, **values: str) -> Create | Problem:
-    return parse_put("s", named(**values), NONE, body, now_ms=5, incarnation="i")
+    return parse_create(named(**values), NONE, body)
 
 
 def created(body: bytes = b"", /, **values: str) -> Create:

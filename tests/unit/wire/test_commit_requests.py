@@ -8,8 +8,11 @@ import pytest
 from semel.model.commands import Batch, Commit, CommitAppend, ListedTxn, PositionMove, SinkTag
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.offsets import print_offset
+from semel.wire import commits, json_mode
 from semel.wire.commits import parse_commit
-from semel.wire.problems import Problem
+from semel.wire.json_mode import STEP_BYTES, finish
+from semel.wire.problems import Problem, parser
+from semel.wire.schema.commits import CommitLists
 from tests.unit.wire.builders import JSON, refused
 
 TYPES = {"j": "application/json", "t": "text/plain"}
@@ -17,7 +20,8 @@ WHO: dict[str, Any] = {"producer_id": "p", "producer_epoch": 1, "producer_seq": 
 
 
 def raw(body: bytes) -> object:
-    return parse_commit(JSON, body, now_ms=5, type_of=TYPES.get)
+    steps = parse_commit(JSON, body, now_ms=5, type_of=TYPES.get)
+    return parser(finish)(steps)
 
 
 def parse(**document: Any) -> object:
@@ -155,10 +159,10 @@ def test_a_commit_that_means_nothing_is_refused(document: dict[str, Any], code: 
 
 
 def test_a_compressed_body_is_refused() -> None:
-    answer = parse_commit({"content-type": "text/plain"}, b"{}", now_ms=5, type_of=TYPES.get)
-    assert refused(answer) == (415, "unsupported_media_type")
-    answer = parse_commit({"content-encoding": "br"}, b"x", now_ms=5, type_of=TYPES.get)
-    assert refused(answer) == (415, "unsupported_encoding")
+    typed = parse_commit({"content-type": "text/plain"}, b"{}", now_ms=5, type_of=TYPES.get)
+    assert refused(parser(finish)(typed)) == (415, "unsupported_media_type")
+    encoded = parse_commit({"content-encoding": "br"}, b"x", now_ms=5, type_of=TYPES.get)
+    assert refused(parser(finish)(encoded)) == (415, "unsupported_encoding")
 
 
 def test_a_body_without_a_bottom_is_refused() -> None:
@@ -185,3 +189,60 @@ def test_half_a_surrogate_pair_is_told_from_a_body_that_was_cut(body: bytes, wor
     assert isinstance(problem, Problem)
     assert problem.code == "bad_body"
     assert words in problem.message
+
+
+# ---- long bodies ---------------------------------------------------------------------------------
+
+ENTRIES = 60_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"offsets":{"g":{%b}}}' % b",".join([b'"s":0'] * ENTRIES),
+        b'{"offsets":{%b}}' % b",".join([b'"g":{}'] * ENTRIES),
+        b'{"if":{%b}}' % b",".join([b'"s":0'] * ENTRIES),
+        b'{"transactions":[%b]}' % b",".join([b'{"id":"t","epoch":0}'] * ENTRIES),
+        b'{"appends":[%b]}' % b",".join([b'{"stream":"j","messages":[0]}'] * ENTRIES),
+    ],
+    ids=["positions", "groups", "conditions", "transactions", "appends"],
+)
+def test_a_list_that_is_too_long_is_refused_before_it_is_parsed(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = []
+    real = json_mode.decode_document
+
+    def decode(text: bytes, kind: type[Any]) -> Any:
+        kinds.append(kind)
+        return real(text, kind)
+
+    monkeypatch.setattr(commits, "decode_document", decode)
+    problem = raw(body)
+    assert isinstance(problem, Problem)
+    assert (problem.code, kinds) == ("invalid_request", [CommitLists])
+    assert "too many entries" in problem.message
+
+
+def test_messages_do_not_count_as_entries() -> None:
+    numbers = b"[" + b"1," * 150_000 + b"1]"
+    body = b'{"offsets": {"g": {"s": 5}}, "appends": [{"stream": "j", "messages": [%b]}]}' % numbers
+    found = raw(body)
+    assert isinstance(found, Commit)
+    assert found.appends[0].batch == Batch(numbers)
+    assert refused(raw(body[:-1])) == (400, "bad_body")
+    assert refused(raw(body.replace(b'"appends": [{', b'"appends": {"x": {'))) == (400, "bad_body")
+
+
+def test_too_many_texts_are_refused() -> None:
+    texts = b"[" + b'"a",' * BATCH_MESSAGES_MAX + b'"a"]'
+    found = raw(b'{"appends": [{"stream": "t", "messages": %b}]}' % texts)
+    assert isinstance(found, Commit)
+    assert "10000 messages" in str(found.appends[0].body_error)
+
+
+def test_many_long_appends_are_read_in_steps() -> None:
+    append = b'{"stream": "j", "messages": ["%b"]}' % (b"x" * STEP_BYTES)
+    body = b'{"appends": [' + b",".join([append] * 10) + b"]}"
+    steps = parse_commit(JSON, body, now_ms=5, type_of=TYPES.get)
+    assert len(list(steps)) == 10

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,21 @@ from hypothesis import strategies as st
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.wire import json_mode
-from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
+from semel.wire.json_mode import (
+    JSON_DEPTH_MAX,
+    STEP_BYTES,
+    Steps,
+    finish,
+    first_elements,
+    is_too_deep,
+    prepare_limits,
+    read_document,
+    split_json,
+    split_steps,
+)
+from semel.wire.problems import MalformedRequest
+from semel.wire.schema.transactions import SetPositionsRequest
+from tests.unit.wire.builders import JSON
 
 SPACES = st.text(alphabet=" \t\r\n", max_size=3)
 VALUES = st.recursive(
@@ -171,8 +186,9 @@ def test_surrogates_are_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large body that is not JSON even after the replacement must not be searched twice."""
     seen: list[bytes] = []
 
-    def replaced(body: bytes) -> bytes:
+    def replaced(body: bytes) -> Steps[bytes]:
         seen.append(body)
+        yield
         return body.replace(rb"\ud800", rb"\u0041")
 
     monkeypatch.setattr(json_mode, "_without_surrogates", replaced)
@@ -224,3 +240,110 @@ def is_json(text: str) -> bool:
 @given(st.text(alphabet='[]{},:" \\u0d8e1-.ntrue\n\x00é', max_size=24))
 def test_what_is_json_is_decided_as_the_standard_parser_decides(text: str) -> None:
     assert isinstance(split_json(text.encode()), str) != is_json(text)
+
+
+# ---- long bodies ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("element", [b'""', b"0", b"[]", b"{}", b"[[0,1],2]", b'"\\ud800"'])
+def test_elements_after_the_limit_are_not_read(element: bytes) -> None:
+    """What follows is not JSON, so it cannot have been read."""
+    prepare_limits()
+    body = b"[" + b",".join([element] * (BATCH_MESSAGES_MAX + 1)) + b", not JSON"
+    assert "10000 messages" in str(split_json(body))
+    assert len(split(b"[" + b",".join([element] * BATCH_MESSAGES_MAX) + b"]")) == 10_000
+
+
+@pytest.mark.parametrize(("count", "limit"), [(2, 3), (3, 3), (4, 3), (4, 1)])
+def test_the_elements_of_an_array_are_found_or_there_are_too_many(count: int, limit: int) -> None:
+    elements = [b'{"a": [1, 2, 3]}'] * count
+    found = first_elements(b"[" + b", ".join(elements) + b"]", limit)
+    assert (None if found is None else list(map(bytes, found))) == (
+        elements if count <= limit else None
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b",".join([b"[]"] * 400_000) + b"]",
+        b"[" + b",".join([b'"["'] * 300_000) + b"]",
+        b"[" + b",".join([rb'"\ud800"'] * 150_000) + b"]",
+        b'{"a":[' + b",".join([b"{}"] * 400_000) + b"]}",
+    ],
+    ids=["arrays", "strings", "surrogates", "objects"],
+)
+def test_a_long_message_is_checked_in_steps(body: bytes) -> None:
+    """Each step looks at STEP_BYTES, so the number of steps shows that none looks at more."""
+    steps = split_steps(b"[" + body + b"]")
+    assert len(list(steps)) >= len(body) // STEP_BYTES
+    assert split_json(b"[" + body + b"]") == Batch(body)
+
+
+def test_many_long_messages_are_checked_in_steps() -> None:
+    message = b"[" + b"[]," * 100 + b"[]]"
+    body = b"[" + b",".join([message] * 5_000) + b"]"
+    assert len(list(split_steps(body))) >= len(body) // STEP_BYTES - 1
+    assert len(split(body)) == 5_000
+
+
+@pytest.mark.parametrize("depth", [JSON_DEPTH_MAX, JSON_DEPTH_MAX + 1])
+@pytest.mark.parametrize("before", [0, 1, STEP_BYTES - 70, STEP_BYTES, 3 * STEP_BYTES])
+@pytest.mark.parametrize("text", [b"x", b"[", b'\\"', b"\\\\"])
+def test_a_step_may_end_anywhere(before: int, depth: int, text: bytes) -> None:
+    """Also within a string, an escape, or in the middle of nested arrays."""
+    string = b'"' + text * (before // len(text)) + b'"'
+    message = b"[" * (depth - 1) + string + b",[]" + b"]" * (depth - 1)
+    assert is_too_deep(message) == (depth > JSON_DEPTH_MAX)
+    assert is_too_deep(b"[" + b"[]," * 70 + message[1:]) == (depth > JSON_DEPTH_MAX)
+
+
+def test_a_text_that_is_not_json_is_not_too_deep() -> None:
+    assert not is_too_deep(b"[" * 10 + b'"' + b"[" * 100)
+
+
+def nest(children: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.lists(children, max_size=4) | st.dictionaries(st.text("[}", max_size=3), children)
+
+
+def depth_of(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(depth_of, inner), default=0) if isinstance(value, list | dict) else 0
+
+
+TEXTS = st.text('[]{}\\"a\u00e9\ud800', max_size=9)
+
+
+@given(st.recursive(TEXTS | st.integers(), nest, max_leaves=60))
+def test_steps_of_any_size_find_the_same(value: object) -> None:
+    body = json.dumps([value, value]).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_mode, "JSON_DEPTH_MAX", 3)
+        patch.setattr(json_mode, "_DEEP_BYTES_MIN", 0)
+        patch.setattr(json_mode, "_DEEP_OBJECTS_BYTES_MIN", 0)
+        whole = finish(split_steps(body))
+        patch.setattr(json_mode, "STEP_BYTES", 24)
+        assert finish(split_steps(body)) == whole
+    assert isinstance(whole, Batch) == (depth_of(value) <= 3)
+
+
+@pytest.mark.parametrize("entry", [b'"s":0', b'"a,b":{"to":"x\\"y"}'])
+def test_a_document_with_too_many_entries_is_not_read(entry: bytes) -> None:
+    """What follows is not JSON, so it cannot have been read."""
+    body = b'{"offsets":{' + b",".join([entry] * 30_000) + b", not JSON"
+    with pytest.raises(MalformedRequest, match="too many entries"):
+        read_document(JSON, body, SetPositionsRequest)
+
+
+def test_the_longest_documents_are_read() -> None:
+    """Commas within strings do not count as entries."""
+    move = '{"from": "1", "to": "2", "incarnation": "%s", "version": 3}' % ("," * 64)
+    moves = ", ".join([f'"{"," * 500}{number:04}": {move}' for number in range(1_000)])
+    found = read_document(JSON, f'{{"offsets": {{{moves}}}}}'.encode(), SetPositionsRequest)
+    assert len(found.offsets) == 1_000
+
+
+def test_a_long_document_with_half_a_surrogate_pair_is_not_searched() -> None:
+    body = b'{"offsets": {"' + rb"\ud800" * STEP_BYTES + b'": 1}}'
+    with pytest.raises(MalformedRequest, match="surrogate pair"):
+        read_document(JSON, body, SetPositionsRequest)

@@ -15,9 +15,20 @@ from semel.model.offsets import print_offset
 from semel.model.validation import find_invalid_field
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, SINGLE
-from semel.wire.problems import Problem
-from semel.wire.requests import AppendPlan, append_of, parse_patch, parse_put, plan_post
-from tests.unit.wire.builders import NONE, created, named, parse_post, post, posted, put, refused
+from semel.wire.json_mode import finish
+from semel.wire.problems import Problem, parser
+from semel.wire.requests import AppendPlan, append_of, append_steps, parse_patch, plan_post
+from tests.unit.wire.builders import (
+    NONE,
+    created,
+    named,
+    parse_create,
+    parse_post,
+    post,
+    posted,
+    put,
+    refused,
+)
 
 JSON = "application/json"
 PRODUCER = {"producer_id": "p", "producer_epoch": "1", "producer_seq": "0"}
@@ -149,7 +160,7 @@ def test_a_header_given_twice_is_refused(name: str) -> None:
     headers = {"content-type": "text/plain", name: "1, 1"}
     twice = frozenset({name})
     assert refused(parse_post("s", headers, twice, b"x", now_ms=0)) == (400, "invalid_header")
-    created_twice = parse_put("s", headers, twice, b"", now_ms=0, incarnation="i")
+    created_twice = parse_create(headers, twice, b"")
     assert refused(created_twice) == (400, "invalid_header")
 
 
@@ -265,12 +276,10 @@ def test_a_fork_s_first_content_is_read_as_its_source_s_type() -> None:
         asked.append(path)
         return JSON
 
-    command = parse_put(
-        "s", headers, NONE, b"[1]", now_ms=5, incarnation="i", source_type=source_type
-    )
+    command = parse_create(headers, NONE, b"[1]", source_type=source_type)
     assert isinstance(command, Create)
     assert (command.content_type, command.batch, asked) == (JSON, Batch(b"1"), ["src"])
-    bare = parse_put("s", headers, NONE, b"", now_ms=5, incarnation="i", source_type=source_type)
+    bare = parse_create(headers, NONE, b"", source_type=source_type)
     assert isinstance(bare, Create)
     assert (bare.content_type, asked) == (None, ["src"])
     own = created(b"[1]", stream_forked_from="/v1/stream/src")
@@ -287,7 +296,7 @@ def test_whatever_is_sent_becomes_a_sound_command_or_a_problem(
     headers: dict[str, str], body: bytes
 ) -> None:
     appended = parse_post("s", headers, NONE, body, now_ms=5)
-    made = parse_put("s", headers, NONE, body, now_ms=5, incarnation="i")
+    made = parse_create(headers, NONE, body)
     for command in (appended, made):
         if not isinstance(command, Problem):
             assert find_invalid_field(command) is None
@@ -320,7 +329,7 @@ def test_a_patch_without_anything_to_change_or_with_two_is_refused() -> None:
 
 
 def test_a_creation_that_says_nothing_carries_what_the_server_does() -> None:
-    command = parse_put("s", {}, NONE, b"", now_ms=5, incarnation="i", dedup_default=False)
+    command = parse_create({}, NONE, b"", dedup_default=False)
     assert isinstance(command, Create)
     assert (command.dedup, command.dedup_default) == (None, False)
 
@@ -362,3 +371,25 @@ def test_only_an_append_with_nothing_special_has_the_common_answer() -> None:
     assert not planned(stream_closed="true").is_common
     assert not planned(idempotency_key="k").is_common
     assert not planned(**{f"x_{name}": value for name, value in claim.items()}).is_common
+
+
+# ---- long bodies, in steps -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (JSON, b'[{"a": [1]}, 2]'),
+        (JSON, b"[]"),
+        (JSON, b"[1"),
+        (BATCH, encode_batch(JSON, [b"1", b"[2]"])),
+        (BATCH, encode_batch("text/plain", [b"1", b"2"])),
+        (BATCH, b"x"),
+        ("", b"1"),
+    ],
+)
+def test_in_steps_a_body_means_the_same(kind: str, body: bytes) -> None:
+    plan = planned(content_type=kind) if kind else plan_post("s", {}, NONE)
+    assert isinstance(plan, AppendPlan)
+    at_once = append_of(plan, body, now_ms=5, seq=b"")
+    assert parser(finish)(append_steps(plan, body, now_ms=5, seq=b"")) == at_once

@@ -65,6 +65,15 @@ class CommitRequest(StrictRequest, frozen=True, rename={"expects": "if"}):
     transactions: list[ListedTransaction] = field(default_factory=list)
 
 
+class CommitLists(Struct, frozen=True, rename={"expects": "if"}):
+    """The lists of a `CommitRequest`, as they were sent. Every other member is ignored."""
+
+    appends: Raw = Raw(b"[]")
+    offsets: Raw = Raw(b"{}")
+    expects: Raw = Raw(b"{}")
+    transactions: Raw = Raw(b"[]")
+
+
 class CommittedSink(Struct, frozen=True):
     """The sink version that was committed."""
 
