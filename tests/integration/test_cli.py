@@ -181,7 +181,7 @@ def test_a_flip_in_the_checkpoint_ends_with_65(data: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [0, 10, 5_000, 20_000])
+@pytest.mark.parametrize("size", [10, 5_000, 20_000])
 def test_a_cut_checkpoint_ends_with_65_and_the_journal_is_still_read(data: Path, size: int) -> None:
     os.truncate(data / "checkpoint.mdb", size)
     result = doctor("--verify", "--json", "--data", data)
@@ -191,20 +191,13 @@ def test_a_cut_checkpoint_ends_with_65_and_the_journal_is_still_read(data: Path,
     assert report["message_count"] == 300
 
 
-def test_a_checkpoint_that_kills_its_reader_ends_with_65(
-    data: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_directory_without_a_checkpoint_is_sound_if_its_journal_is_whole(
+    data: Path, is_empty: bool
 ) -> None:
-    dead = subprocess.CompletedProcess[bytes]([], -11)
-    monkeypatch.setattr(subprocess, "run", lambda *_args, **_extra: dead)
-    result = doctor("--verify", "--data", data)
-    assert result.exit_code == 65
-    assert (
-        "checkpoint.mdb: the process that read this file was killed by signal 11" in result.stdout
-    )
-
-
-def test_a_directory_without_a_checkpoint_is_sound_if_its_journal_is_whole(data: Path) -> None:
     (data / "checkpoint.mdb").unlink()
+    if is_empty:
+        (data / "checkpoint.mdb").touch()  # a server starts with it, too
     result = doctor("--verify", "--data", data)
     assert result.exit_code == 0
     assert "note" in result.stdout

@@ -354,7 +354,9 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
         store.close()
     if not has_content(os.path.join(path, FILE_NAME)):
         report.note(
-            FILE_NAME, None, "the file is missing; the next start replays the whole journal"
+            FILE_NAME,
+            None,
+            "the file is missing or empty; the next start replays the whole journal",
         )
     if is_shared:
         report.note(
