@@ -136,7 +136,7 @@ def _rows_of(path: Path, data: bytes) -> tuple[Places, Places]:
 
 
 def _places(data: bytes, parts: list[bytes]) -> list[int]:
-    found = set()
+    found: set[int] = set()
     for part in parts:
         at = data.find(part)
         while at >= 0:
