@@ -1,6 +1,8 @@
 PYTHON ?= python3
 SEEDS  ?= 1000
 KILLS  ?= 6
+HOURS  ?= 1
+SEED   ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -22,7 +24,7 @@ NODE := build/conformance/.installed build/interop/.installed
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install postgres chromium demo test cover spark spark-torture check format facades rows sim bench clean
+.PHONY: help install postgres chromium xfs demo test cover spark spark-torture check format facades rows sim soak bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +57,15 @@ chromium:
 	  >/dev/null 2>&1 || \
 	  echo "chromium cannot be installed: tests/browser is skipped"; \
 	else echo "chromium is missing, and only root can install it: tests/browser is skipped"; fi
+
+# `make soak` cuts the power of ext4 and xfs. Without mkfs.xfs, which is installed only on Debian, as
+# root, the rounds with xfs are skipped.
+xfs:
+	@if ! command -v mkfs.xfs >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing xfsprogs for power cuts on xfs" && \
+	  { apt-get update; DEBIAN_FRONTEND=noninteractive apt-get install -y xfsprogs; } \
+	  >/dev/null 2>&1 || \
+	  echo "xfsprogs cannot be installed: the power cuts on xfs are skipped"; fi
 
 # No lock file: it would record where the packages were downloaded.
 $(NODE): build/%/.installed: tests/%/package.json
@@ -108,6 +119,9 @@ rows: $(STAMP) ## the promises of the source documents and the tests that show e
 
 sim: $(STAMP) ## simulate the engine: make sim SEEDS=1000
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
+
+soak: $(STAMP) xfs ## kills, crash images, damage and power cuts by the hour: make soak HOURS=1 SEED=7
+	$(BIN)/python -m tests.soak --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 bench: $(STAMP) ## measure everything, or some: make bench NAMES='append engine'
 	$(BIN)/python -m semel_bench $(NAMES)

@@ -3,6 +3,8 @@
 The first process builds the history and ends abruptly while appends are in flight. Then the files
 are dropped from the page cache. The second process opens the directory, checks a sample of the
 streams, and closes the directory normally. After this close, a third process does the same.
+
+At the end, the time to open directories with torn tails is measured (`torn_tail.py`).
 """
 
 import asyncio
@@ -33,6 +35,7 @@ from semel_bench.engine_load import create_engine_streams, path_of, timed
 from semel_bench.harness import Figure, Harness, Options, at_most, median, percentile
 from semel_bench.requests import BYTES
 from semel_bench.servers import Memory, memory_of
+from semel_bench.torn_tail import torn_tail_figures
 
 _NEVER_MS: Final = 10**9
 # The share of a segment that is filled after the last checkpoint. Each new segment starts a
@@ -108,6 +111,7 @@ def _measure(harness: Harness) -> list[Figure]:
         Figure("build", built_s, "s"),
         *_figures("after kill", killed, extent.streams),
         *_figures("after close", closed, extent.streams),
+        *torn_tail_figures(harness, in_child),
     ]
 
 

@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 
-# FS_IOC_SHUTDOWN. Flag 2: do not flush the log either, as in a power failure.
+# FS_IOC_SHUTDOWN of ext4, and XFS_IOC_GOINGDOWN of xfs, which is the same number. Flag 2: do not
+# flush the log either, as in a power failure.
 _SHUTDOWN: Final = 0x8004587D
 _NO_LOG_FLUSH: Final = struct.pack("I", 2)
 
@@ -52,19 +53,36 @@ def small_disk(target: Path, size_bytes: int) -> Iterator[Path]:
         unmount(target)
 
 
-class FragileDisk:
-    """An ext4 file system in an image file that can lose power."""
+# The command that makes a file system, and the size of its image in MiB: xfs has a minimum.
+_FILE_SYSTEMS: Final = {
+    "ext4": (("mkfs.ext4", "-q", "-F"), 64),
+    "xfs": (("mkfs.xfs", "-q", "-f"), 320),
+}
+FILE_SYSTEMS: Final = tuple(_FILE_SYSTEMS)
 
-    def __init__(self, directory: Path, image_mib: int) -> None:
+
+class FragileDisk:
+    """A file system in an image file that can lose power. Its kind is one of FILE_SYSTEMS."""
+
+    def __init__(self, directory: Path, kind: str) -> None:
         self._image = directory / "image"
         self.path = directory / "disk"
         self.path.mkdir()
+        self._is_mounted = self._was_mounted = False
+        command, image_mib = _FILE_SYSTEMS[kind]
         with self._image.open("wb") as file:
             file.truncate(image_mib * 1024 * 1024)
-        _run("mkfs.ext4", "-q", "-F", str(self._image))
+        _run(*command, str(self._image))
 
     def plug_in(self) -> None:
-        mount(self.path, "-o", "loop", str(self._image))
+        """Mount it. The test is skipped if this machine cannot mount it for the first time."""
+        try:
+            mount(self.path, "-o", "loop", str(self._image))
+        except pytest.skip.Exception as error:
+            if self._was_mounted:
+                raise AssertionError(f"the file system does not come back: {error}") from error
+            raise
+        self._is_mounted = self._was_mounted = True
 
     def cut_power(self) -> None:
         """Shut the file system down; data that was not synced is lost."""
@@ -77,5 +95,6 @@ class FragileDisk:
             os.close(directory)
 
     def pull_out(self) -> None:
-        if os.path.ismount(self.path):
+        if self._is_mounted:  # after a cut, xfs does not even tell that it is mounted
             unmount(self.path)
+            self._is_mounted = False

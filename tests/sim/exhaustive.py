@@ -62,9 +62,9 @@ class Recording(World):
         super().note(entry)
         self.history.append(entry)
 
-    def run_steps(self) -> None:
+    def run_steps(self, count: int) -> None:
         """Run a random mix of commands, writes and checkpoints."""
-        for _ in range(STEPS):
+        for _ in range(count):
             step = self.rng.choices(
                 [self.ask, self.write, self.checkpoint, self.tick, self.find_room],
                 [40, 42, 12, 3, 3],
@@ -72,10 +72,10 @@ class Recording(World):
             step()
 
 
-def check_all(seed: int, txn_share: float | None = None) -> int:
+def check_all(seed: int, txn_share: float | None = None, *, steps: int = STEPS) -> int:
     """Record a run, and check every image in every crash mode; return the number of checks."""
     run = Recording(seed, txn_share)
-    run.run_steps()
+    run.run_steps(steps)
     count = 0
     for number, image in enumerate(run.images):
         for way in WAYS:

@@ -18,6 +18,7 @@ A section has a header of 32 bytes, a list of message lengths, the extras (keys,
 timestamps), and the payload. The details are in `docs/reference/format.md`.
 """
 
+import re
 from struct import Struct as Layout
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from msgspec import Struct
 
 from semel.machine import events
 from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
-from semel.model.checksum import crc32c
+from semel.model.checksum import Ranges, crc32c
 from semel.model.limits import KIB
 
 MAGIC: Final = b"SML1"
@@ -36,8 +37,9 @@ ALIGN: Final = 8
 _START: Final = Layout("<4sI")
 _REST: Final = Layout("<BBHIIIQQQ")
 _SECTION: Final = Layout("<QQIIII")
+_FIND_MAGIC: Final = re.compile(re.escape(MAGIC)).finditer
+_CLAIM: Final = Layout("<4xI4xI8xQ")  # of a header: the checksum, the length and the LSN
 CHECKSUM_FROM: Final = _START.size
-_CRC_FROM: Final = CHECKSUM_FROM
 HEADER_BYTES: Final = _START.size + _REST.size
 SECTION_BYTES: Final = _SECTION.size
 _IS_JOINED: Final = 1
@@ -190,13 +192,13 @@ def encode(  # noqa: PLR0913 - one argument per field of the header
         parts += (head, lengths, payload)
     if length > _COPY_BYTES_MAX:
         return _encode_large(parts, length, seed)
-    body = b"".join(parts).ljust(length - _CRC_FROM, b"\0")
+    body = b"".join(parts).ljust(length - CHECKSUM_FROM, b"\0")
     crc = crc32c(body, seed)
     return Encoded((_START.pack(MAGIC, crc) + body,), length, crc)
 
 
 def _encode_large(parts: list[bytes], length: int, seed: int) -> Encoded:
-    parts.append(bytes(length - _CRC_FROM - sum(map(len, parts))))
+    parts.append(bytes(length - CHECKSUM_FROM - sum(map(len, parts))))
     crc = seed
     for part in parts:
         crc = crc32c(part, crc)
@@ -210,26 +212,30 @@ def peek_length(data: bytes, at: int) -> int | None:
     """
     if data[at : at + 4] != MAGIC or len(data) - at < HEADER_BYTES:
         return None
-    length: int = _REST.unpack_from(data, at + _CRC_FROM)[3]
+    length: int = _REST.unpack_from(data, at + CHECKSUM_FROM)[3]
     return length if length >= HEADER_BYTES and length % ALIGN == 0 else None
 
 
-def peek_claim(data: bytes, at: int, lsn: int) -> int | None:
-    """Return the frame length that the header at index `at` states.
+def claimed_ranges(data: bytes, at: int, stop: int, segment: int) -> Ranges:
+    """Return the bytes that each frame header covers, and the checksum it states for them.
 
-    Return None if the header is not valid, does not have the LSN `lsn`, or states a frame that is
-    longer than `data`. The checksum is not computed.
+    Included are the headers from index `at` up to, but not including, `stop` that have the LSN of
+    their place in the segment, and that state a length which is possible there. No checksum is
+    computed, so a header can also be a part of a message.
     """
-    length = peek_length(data, at)
-    if length is None or length > len(data) - at:
-        return None
-    return length if _REST.unpack_from(data, at + _CRC_FROM)[6] == lsn else None
-
-
-def stored_checksum(data: bytes, at: int) -> int:
-    """Return the checksum in the header at index `at`. It covers the bytes after itself."""
-    checksum: int = _START.unpack_from(data, at)[1]
-    return checksum
+    starts, ends, checksums = ranges = Ranges([], [], [])
+    size = len(data)
+    stop = min(stop, size - HEADER_BYTES + len(MAGIC))
+    last = data.rfind(MAGIC, at, stop)  # fast, and often most of the segment is empty
+    for match in _FIND_MAGIC(data, at, last + len(MAGIC)):
+        at = match.start()
+        checksum, length, lsn = _CLAIM.unpack_from(data, at)
+        is_length = HEADER_BYTES <= length <= size - at and length % ALIGN == 0
+        if lsn == segment + at and at % ALIGN == 0 and is_length:
+            starts.append(at + CHECKSUM_FROM)
+            ends.append(at + length)
+            checksums.append(checksum)
+    return ranges
 
 
 def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
@@ -244,10 +250,10 @@ def decode(data: bytes, at: int, *, lsn: int, seed: int) -> Frame:
     if length > len(data) - at:
         raise BadFrame("the frame extends past the end of the file")
     version, kind, count, _, meta_bytes, previous_crc, own_lsn, watermark, time_ms = (
-        _REST.unpack_from(data, at + _CRC_FROM)
+        _REST.unpack_from(data, at + CHECKSUM_FROM)
     )
     crc: int = _START.unpack_from(data, at)[1]
-    if crc32c(memoryview(data)[at + _CRC_FROM : at + length], seed) != crc:
+    if crc32c(memoryview(data)[at + CHECKSUM_FROM : at + length], seed) != crc:
         raise BadFrame("the frame does not match its checksum")
     if own_lsn != lsn:
         raise BadFrame(f"the frame was written for a different position, LSN {own_lsn}")

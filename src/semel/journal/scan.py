@@ -12,22 +12,19 @@ from collections.abc import Iterator
 from typing import Final
 
 from semel.journal.frame import (
-    ALIGN,
     CHECKSUM_FROM,
-    MAGIC,
     BadFrame,
     Frame,
     SegmentStarted,
     UnknownVersion,
+    claimed_ranges,
     decode,
-    peek_claim,
-    stored_checksum,
 )
 from semel.journal.segments import Segments, segment_name
 from semel.machine.events import SECTION_STAGED, ChunkStaged, Decided
 from semel.machine.state import State
 from semel.machine.txn.draft import chunks_in, extents_of
-from semel.model.checksum import RangeChecksums
+from semel.model.checksum import matching_ranges
 from semel.model.errors import CorruptData, CorruptRead, DiskFailed, ReadFailed
 from semel.model.limits import SEGMENT_BYTES_MIN
 
@@ -126,26 +123,11 @@ def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> I
     A message can contain many headers of long frames that do not exist. Their checksums are
     computed together, so that the time does not grow with the lengths in these headers.
     """
-    lengths = dict(_claimed_lengths(data, at, stop, segment))
-    starts = [start + CHECKSUM_FROM for start in lengths]
-    ends = [start + length for start, length in lengths.items()]
-    checksums = RangeChecksums(data, (*starts, *ends))
-    for start, length in lengths.items():
-        found = checksums.checksum(start + CHECKSUM_FROM, start + length, seed)
-        if found == stored_checksum(data, start):
-            frame = intact_frame(data, start, segment, seed)
-            if frame is not None:
-                yield frame
-
-
-def _claimed_lengths(data: bytes, at: int, stop: int, segment: int) -> Iterator[tuple[int, int]]:
-    """Yield the position and the stated length of each frame header with the right LSN."""
-    at = data.find(MAGIC, at, stop)
-    while at >= 0:
-        length = peek_claim(data, at, segment + at) if at % ALIGN == 0 else None
-        if length is not None:
-            yield at, length
-        at = data.find(MAGIC, at + 1, stop)
+    ranges = claimed_ranges(data, at, stop, segment)
+    for index in matching_ranges(data, ranges, seed):
+        frame = intact_frame(data, ranges.starts[index] - CHECKSUM_FROM, segment, seed)
+        if frame is not None:
+            yield frame
 
 
 def intact_frame(data: bytes, at: int, segment: int, seed: int) -> Frame | None:

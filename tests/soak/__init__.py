@@ -1,0 +1,1 @@
+"""Long runs: kills, crash images, damage and power cuts by the hour."""
