@@ -1,10 +1,10 @@
 """A listening address: it accepts connections, checks their deadlines, and shuts them down."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from functools import partial
 from ssl import SSLContext
 from typing import Final
 
@@ -38,7 +38,7 @@ class ConnectionSet:
         self.held_bytes = 0
         self.is_draining = False
         self.members: Final[set[ServerConnection]] = set()
-        self.handshakes: Final[dict[asyncio.Task[None], None]] = {}  # of TLS; oldest first
+        self.handshakes: Final[dict[ServerConnection, socket.socket]] = {}  # oldest first
         self.on_empty: Callable[[], None] | None = None
         self._count_max = connections_allowed(limits)
         # Above `_count_max` connections are refused with a response; above this, without one.
@@ -51,6 +51,7 @@ class ConnectionSet:
         If there are too many connections, refuse the connection with a response. If there are far
         too many, or if the listener is draining, close the connection immediately.
         """
+        self.end_handshake(connection)
         self.members.add(connection)
         self.unread.counts.connections = len(self.members)
         if self.is_draining or len(self.members) > self._refused_max:
@@ -80,21 +81,24 @@ class ConnectionSet:
             len(self.handshakes) >= self._handshakes_max
             or len(self.members) + len(self.handshakes) >= self._refused_max
         ):
-            oldest = next(iter(self.handshakes))
+            oldest, accepted = next(iter(self.handshakes.items()))
             self.end_handshake(oldest)
-            oldest.cancel()
+            # The handshake fails, because the input has ended. If the task were cancelled before
+            # the handshake has begun, the connection would stay open.
+            with contextlib.suppress(OSError):  # the client is gone
+                accepted.shutdown(socket.SHUT_RDWR)
             self.unread.counts.handshakes_dropped += 1
         return len(self.members) < self._refused_max
 
-    def begin_handshake(self, entry: asyncio.Task[None]) -> None:
+    def begin_handshake(self, connection: ServerConnection, accepted: socket.socket) -> None:
         """Count a TLS handshake until `end_handshake` is called."""
-        self.handshakes[entry] = None
+        self.handshakes[connection] = accepted
         self.unread.counts.handshakes = len(self.handshakes)
 
-    def end_handshake(self, entry: asyncio.Task[None]) -> None:
+    def end_handshake(self, connection: ServerConnection) -> None:
         """Count a handshake no longer, because it succeeded, failed or was dropped."""
-        self.handshakes.pop(entry, None)
-        self.unread.counts.handshakes = len(self.handshakes)
+        if self.handshakes.pop(connection, None) is not None:
+            self.unread.counts.handshakes = len(self.handshakes)
 
     def sweep(self, now: float) -> None:
         """Update the Date header of responses, and check the deadlines of every connection."""
@@ -218,7 +222,7 @@ _ACCEPTS_PER_TURN: Final = 32
 _UNSENT_BYTES: Final = 256 * KIB  # in the kernel; connections inherit the setting
 _PAUSE_SECONDS: Final = 0.1  # the pause after an error such as "too many open files"
 
-Factory = Callable[[], asyncio.Protocol]
+Factory = Callable[[], ServerConnection]
 
 
 class Acceptor:
@@ -293,30 +297,20 @@ class Acceptor:
                 self._loop.call_later(_PAUSE_SECONDS, self._watch, listening)
                 return
             accepted.setblocking(False)
-            if self.tls is None:
-                self._begin(accepted)
-            elif self._registry.make_room_for_handshake():
-                entry = self._begin(accepted)
-                self._registry.begin_handshake(entry)
-                entry.add_done_callback(self._registry.end_handshake)
-            else:
+            if self.tls is not None and not self._registry.make_room_for_handshake():
                 accepted.close()
+                continue
+            connection = self._factory()
+            if self.tls is not None:
+                self._registry.begin_handshake(connection, accepted)
+            entry = self._loop.create_task(self._enter(connection, accepted))
+            self._entries.add(entry)
+            entry.add_done_callback(self._entries.discard)
 
-    def _begin(self, accepted: socket.socket) -> asyncio.Task[None]:
-        entry = self._loop.create_task(self._enter(accepted))
-        self._entries.add(entry)
-        entry.add_done_callback(partial(self._entered, accepted))
-        return entry
-
-    def _entered(self, accepted: socket.socket, entry: asyncio.Task[None]) -> None:
-        self._entries.discard(entry)
-        if entry.cancelled():
-            accepted.close()
-
-    async def _enter(self, accepted: socket.socket) -> None:
+    async def _enter(self, connection: ServerConnection, accepted: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                self._factory,
+                lambda: connection,
                 accepted,
                 ssl=self.tls,
                 ssl_handshake_timeout=self._handshake_seconds,
@@ -324,6 +318,8 @@ class Acceptor:
         except OSError as error:
             _log.debug("a connection failed before its first request: %s", error)
             accepted.close()
+        finally:
+            self._registry.end_handshake(connection)
 
     async def shut(self) -> None:
         """Stop accepting. Some accepted connections may still be in setup; wait until none is.
