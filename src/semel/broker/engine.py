@@ -7,7 +7,6 @@ writes to the journal, and the other thread commits checkpoints.
 import asyncio
 import gc
 import logging
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +17,7 @@ from semel.broker.broker import Broker, OutcomeReply, Reply
 from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_waiting
 from semel.broker.settings import Clock, Directory, Settings, SystemClock
 from semel.broker.timers import ClockWatch
-from semel.broker.worker import ReadTurns, Worker
+from semel.broker.worker import ReadTurns, Worker, end_process
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_cut, drop_removed
 from semel.journal.disk import LOCK_LOST
@@ -31,7 +30,7 @@ from semel.machine import State
 from semel.machine.state import Stream
 from semel.machine.txn.views import Dates, TxnView, holding_view
 from semel.model.commands import READ_UNCOMMITTED, EngineCommand
-from semel.model.errors import DiskFailed, EngineError, EngineStopped
+from semel.model.errors import DiskFailed, EngineStopped
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
 
@@ -44,15 +43,7 @@ _SWITCH_SECONDS: Final = 0.0005
 _GC_ALLOCATIONS: Final = 10_000
 _ROOM_RETRY_SECONDS: Final = 1.0
 _SWEEP_COUNT_MAX: Final = 1_000
-_EXIT_BUG: Final = 70
 _INLINE_SYNC_SECONDS: Final = 0.001
-
-
-def end_process(error: BaseException) -> None:
-    """Print the error and exit the process immediately, so that no further reply is sent."""
-    sys.stderr.write(f"semel: fatal: {error}\n")
-    sys.stderr.flush()
-    os._exit(error.exit_code if isinstance(error, EngineError) else _EXIT_BUG)
 
 
 class Engine:

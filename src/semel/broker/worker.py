@@ -1,6 +1,11 @@
-"""Two ways to run work: on a separate thread, or on the event loop for a limited time per turn."""
+"""Two ways to run work: on a separate thread, or on the event loop for a limited time per turn.
+
+`end_process` is for work that fails.
+"""
 
 import asyncio
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -8,7 +13,18 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final
 
+from semel.model.errors import EngineError
+
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
+
+_EXIT_BUG: Final = 70
+
+
+def end_process(error: BaseException) -> None:
+    """Print the error and exit the process immediately, so that no further reply is sent."""
+    sys.stderr.write(f"semel: fatal: {error}\n")
+    sys.stderr.flush()
+    os._exit(error.exit_code if isinstance(error, EngineError) else _EXIT_BUG)
 
 
 class Worker:
