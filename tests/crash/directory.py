@@ -79,3 +79,21 @@ def quick_directory() -> Iterator[Path]:
     where = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="semel-", dir=where) as path:
         yield Path(path)
+
+
+def doctor_in_process(path: Path) -> int:
+    """Return the exit code of `doctor --verify`, after a check that it changed no file."""
+    from click.testing import CliRunner
+
+    from semel.cli.doctor import doctor_command
+    from semel.cli.output import CommandRefused
+
+    before = snapshot(path)
+    result = CliRunner().invoke(
+        doctor_command, ["--verify", "--json", "--data", str(path)], standalone_mode=False
+    )
+    assert snapshot(path) == before
+    if isinstance(result.exception, CommandRefused):
+        return result.exception.code
+    assert result.exception is None, (result.exception, result.output)
+    return int(result.return_value)

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from tests.crash.conftest import Report
-from tests.crash.directory import quick_directory
+from tests.crash.directory import doctor_in_process, quick_directory
 from tests.crash.process import Zygote, start_alone
 from tests.crash.protocol import Hangup, Job
 from tests.crash.script import small
@@ -144,6 +144,8 @@ def test_a_new_directory_starts_again_wherever_the_power_failed(
                 if image is not path and (image / file).is_file():
                     lose(image / file)
                     damaged += name != "none"
+            verdict = doctor_in_process(image) if image.exists() else 66
+            assert verdict in (0, 66), f"{call.name} of {call.files}, lost {name}: {verdict}"
             found, code, stderr = zygote.inspect(small(directory / "image"))
             assert code == 0, f"killed at {call.name} of {call.files}, lost {name}: {stderr}"
             assert len(found) == 2

@@ -21,6 +21,7 @@ from tests.crash.directory import (
     CHECKPOINT,
     IDENTITY,
     copy,
+    doctor_in_process,
     flip,
     quick_directory,
     segments,
@@ -213,21 +214,6 @@ def test_a_cut_checkpoint_is_refused_unchanged_or_opened_and_doctor_agrees(
             refused += 1
             assert snapshot(path) == before, f"cut at {cut}"
     assert refused > 20
-
-
-def doctor_in_process(path: Path) -> int:
-    """Return the exit code of `doctor --verify`, after a check that it changed no file."""
-    from click.testing import CliRunner
-
-    from semel.cli.doctor import doctor_command
-
-    before = snapshot(path)
-    result = CliRunner().invoke(
-        doctor_command, ["--verify", "--json", "--data", str(path)], standalone_mode=False
-    )
-    assert result.exception is None, (result.exception, result.output)
-    assert snapshot(path) == before
-    return int(result.return_value)
 
 
 # ---- another process owns the directory: 73 ------------------------------------------------------

@@ -38,8 +38,9 @@ from semel.cli.read_only import (
 )
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import disk_failed
-from semel.journal.identity import FORMAT_VERSION, IDENTITY_NAME, read_identity
+from semel.journal.identity import FORMAT_VERSION, read_identity
 from semel.journal.lmdb_store import has_content
+from semel.journal.recovery import INTERRUPTED, check_new
 from semel.journal.segments import segment_lsn
 from semel.journal.store import BadSeal
 from semel.journal.verify import Report, verify
@@ -230,11 +231,11 @@ class Overview(Struct):
         )
         self.checks.append(Check("directory", "info", detail))
 
-    def add_identity(self, disk: ReadOnlyDisk) -> None:
+    def add_identity(self, disk: ReadOnlyDisk, path: str) -> None:
         try:
             identity = read_identity(disk)
         except FileNotFoundError:
-            self._corrupt("format", f"{IDENTITY_NAME} is missing")
+            self._add_no_identity(disk, path)
         except CorruptData as error:
             self._corrupt("format", str(error))
         else:
@@ -242,6 +243,16 @@ class Overview(Struct):
             self.generation = identity.generation
             detail = f"version {FORMAT_VERSION}, generation {identity.generation}"
             self.checks.append(Check("format", "ok", detail))
+
+    def _add_no_identity(self, disk: ReadOnlyDisk, path: str) -> None:
+        try:
+            store = open_store(path, is_shared=self.is_in_use)
+            check_new(disk, store)
+            store.close()
+        except CorruptData as error:
+            self._corrupt("format", str(error))
+        else:
+            self.checks.append(Check("format", "info", INTERRUPTED))
 
     def add_segments(self, disk: ReadOnlyDisk) -> None:
         for name in disk.names():
@@ -283,7 +294,7 @@ def inspect_directory(path: str) -> Overview:
     disk = ReadOnlyDisk(path)
     overview = Overview()
     overview.add_lock(path)
-    overview.add_identity(disk)
+    overview.add_identity(disk, path)
     overview.add_segments(disk)
     overview.add_checkpoint(path)
     overview.add_rights(path)

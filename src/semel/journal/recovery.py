@@ -9,13 +9,14 @@ a later sync skips that page.
 import errno
 from collections.abc import Callable
 from contextlib import closing
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.journal.appender import chunks_max, streams_max
 from semel.journal.checkpoint import CheckpointPosition, load
-from semel.journal.disk import NO_ROOM, Disk, File, disk_failed, finish_file
+from semel.journal.disk import NO_ROOM, Disk, File, Files, disk_failed, finish_file
 from semel.journal.frame import Frame, SegmentEnded, SegmentStarted, WatermarkMoved, checksum_seed
 from semel.journal.identity import IDENTITY_NAME, Identity, read_identity, write_identity
 from semel.journal.index import Index
@@ -36,13 +37,18 @@ from semel.journal.segments import (
     segment_name,
     unlink_segments,
 )
-from semel.journal.store import TABLES, Store
+from semel.journal.store import TABLES, Store, TableReader
 from semel.journal.txn_history import TxnHistory
 from semel.journal.writer import RESERVE_NAME
 from semel.machine import MachineLimits, State, apply
 from semel.machine.events import Decided
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.limits import SEGMENT_BYTES_DEFAULT
+
+INTERRUPTED: Final = (
+    "the creation of the directory was interrupted; nothing is stored yet, and the next start"
+    " completes it"
+)
 
 
 class Recovered(Struct, frozen=True):
@@ -134,7 +140,7 @@ def _create_directory(disk: Disk, store: Store, fresh: bytes, segment_bytes: int
     Raises CorruptData, and changes nothing, if the directory is not new.
     """
     unfinished = [name for name in disk.names() if segment_lsn(name) is not None]
-    _check_new(disk, store, unfinished)
+    check_new(disk, store)
     disk.create_lock_file()
     for name in unfinished:
         disk.unlink(name)
@@ -145,12 +151,13 @@ def _create_directory(disk: Disk, store: Store, fresh: bytes, segment_bytes: int
     write_identity(disk, Identity(fresh))
 
 
-def _check_new(disk: Disk, store: Store, segments: list[str]) -> None:
+def check_new(disk: Files, store: TableReader) -> None:
     """Check that nothing was ever stored in a directory without an identity file.
 
     If the creation of a directory is interrupted, an empty first segment and a checkpoint without
     rows can remain. Raises CorruptData if there is anything else.
     """
+    segments = [name for name in disk.names() if segment_lsn(name) is not None]
     with store.read() as view:
         has_rows = any(True for name in TABLES for _ in view.scan(name))
     if has_rows or not all(_is_unfinished(disk, name) for name in segments):
@@ -162,7 +169,7 @@ def _check_new(disk: Disk, store: Store, segments: list[str]) -> None:
         )
 
 
-def _is_unfinished(disk: Disk, name: str) -> bool:
+def _is_unfinished(disk: Files, name: str) -> bool:
     """Return True if the file is the empty first segment of an interrupted creation."""
     if segment_lsn(name) != 0:
         return False

@@ -13,6 +13,7 @@ from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import Files
 from semel.journal.frame import checksum_seed
 from semel.journal.identity import IDENTITY_NAME, read_identity
+from semel.journal.recovery import INTERRUPTED, check_new
 from semel.journal.store import TableReader
 from semel.journal.verify.report import Finding, Progress, Report
 from semel.journal.verify.rows import RowCheck, StoredCheckpoint
@@ -29,7 +30,7 @@ def verify(disk: Files, store: TableReader, progress: Progress | None = None) ->
     """
     report = Report()
     tick = progress or _no_progress
-    seed = _check_identity(disk, report)
+    seed = _check_identity(disk, store, report)
     stored = StoredCheckpoint()
     try:
         with store.read() as view:
@@ -56,13 +57,16 @@ def _reason(error: CorruptData) -> str:
     return str(error).partition(": ")[2]
 
 
-def _check_identity(disk: Files, report: Report) -> int | None:
+def _check_identity(disk: Files, store: TableReader, report: Report) -> int | None:
     try:
         return checksum_seed(read_identity(disk).id)
     except FileNotFoundError:
-        report.corrupt(
-            IDENTITY_NAME, None, "the identity file is missing; without it, no frame can be checked"
-        )
+        try:
+            check_new(disk, store)
+        except CorruptData as error:
+            report.corrupt(error.file, error.position, _reason(error))
+        else:
+            report.note(IDENTITY_NAME, None, INTERRUPTED)
     except CorruptData as error:
         report.corrupt(error.file, error.position, _reason(error))
     return None
