@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from semel.broker.engine import Engine
+from semel.journal.space import SegmentSpace
 from semel.machine import State
 from semel.model.commands import BY_TIMEOUT, COMMITTED, TXN_INLINE
 
@@ -31,6 +32,7 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     stable_lag: int  # over all streams, the largest distance from the stable offset to the tail
     stable_lag_ms: int | None  # when the oldest transaction that causes such a distance began
     sinks: int
+    segments: list[SegmentSpace]  # at the last survey; see `semel.broker.space`
 
 
 def engine_figures(engine: Engine) -> EngineFigures:
@@ -58,6 +60,7 @@ def engine_figures(engine: Engine) -> EngineFigures:
         stable_lag=lag,
         stable_lag_ms=lag_ms,
         sinks=len(state.sinks),
+        segments=engine.space.segments,
     )
 
 
