@@ -25,7 +25,7 @@ from semel_bench.harness import Figure, Harness, at_most
 from semel_bench.requests import BYTES
 
 _NEVER_MS: Final = 10**9
-_MESSAGE_BYTES: Final = 100  # as in the benchmark `append`
+_MESSAGE_BYTES: Final = 100
 _IN_FLIGHT: Final = 500
 _ROUNDS: Final = 5
 _REST: Final = Layout("<BBHIIIQQQ")  # a frame header after its checksum

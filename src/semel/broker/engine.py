@@ -16,6 +16,7 @@ from typing import Final, Self, TypeVar
 from semel.broker.broker import Broker, OutcomeReply, Reply
 from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_waiting
 from semel.broker.settings import Clock, Directory, Settings, SystemClock
+from semel.broker.space import SpaceSurvey
 from semel.broker.timers import ClockWatch
 from semel.broker.worker import ReadTurns, Worker, end_process
 from semel.journal.appender import WriteGroup
@@ -73,6 +74,7 @@ class Engine:
         self._settings = settings
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
+        self.space: Final = SpaceSurvey(directory.disk, directory.store)
         self._writer = JournalWriter(
             directory.disk,
             segment=recovered.segments.firsts[-1],
@@ -133,8 +135,7 @@ class Engine:
         self._write_worker = Worker("semel-journal", self._fail)
         self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        # The objects that recovery built stay until the process ends. The garbage collector need
-        # not scan them again.
+        # The garbage collector need not scan again what recovery built: it stays until the end.
         gc.collect()
         gc.freeze()
         # A request's objects stay until the sync, but form no cycles. So collect rarely.
@@ -142,6 +143,7 @@ class Engine:
         self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
         self._every(_ROOM_RETRY_SECONDS, self._look_for_room)
+        self._checkpoint_worker.do(self.space.refresh, lambda _: None)
         self._flush_soon()
 
     def _every(self, seconds: float, action: Callable[[], None]) -> None:
@@ -227,10 +229,10 @@ class Engine:
         self._do(act)
 
     def has_stream(self, path: str) -> bool:
-        """Return True if the state has the stream, even if the stream is not durable yet.
+        """Return True if the state has the stream, even if it is not durable yet.
 
-        A crash can still undo what the result reports. Before you send a response that depends on
-        the result, call `submit` or `ask` and wait for the reply: the state is then durable.
+        Before you send a response that depends on the result, call `submit` or `ask` and wait for
+        the reply: only then can a crash no longer undo what the result reports.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
@@ -251,10 +253,7 @@ class Engine:
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
-        """Return the transaction that holds back a stream's stable offset, or None.
-
-        The transaction might not be durable yet.
-        """
+        """Return the transaction, durable or not, that holds back a stream's stable offset."""
         return holding_view(self.broker.state, path, self.txn_dates())
 
     def txn_dates(self) -> Dates:
@@ -283,10 +282,9 @@ class Engine:
             raise EngineStopped("the engine has stopped")
 
     def _guard(self, action: Callable[[], None]) -> None:
-        """Call `action`. Stop the engine if `action` raises.
+        """Call `action`. If it raises, stop the engine: the state and the journal might now differ.
 
-        An exception means a bug or a failed disk. The state and the journal might now differ, so
-        the engine stops. Clients' mistakes and full disks are outcomes, not exceptions.
+        An exception means a bug or a failed disk. Clients' mistakes and full disks are outcomes.
         """
         try:
             action()
@@ -352,10 +350,8 @@ class Engine:
         The loop writes groups that need no sync. If the disk is fast and no checkpoint is being
         committed, the loop also writes single frames, to save the time of waking the thread.
         """
-        if not group.is_synced:
-            return False
         is_slow = self._is_committing or self._sync_seconds > _INLINE_SYNC_SECONDS
-        return is_slow or group.frames != 1
+        return group.is_synced and (is_slow or group.frames != 1)
 
     def _write(self, group: WriteGroup) -> Room | None:
         started = monotonic()
@@ -433,6 +429,8 @@ class Engine:
         self.broker.cut_done(dead)
         self.checkpoint_count += 1
         self._checkpoint_worker.do(partial(self._tidy, cut, dead), self._cut_over)
+        if not self._is_draining:
+            self._checkpoint_worker.do(self.space.refresh, lambda _: None)
 
     def _tidy(self, cut: Cut, dead: list[int]) -> None:
         drop_removed(cut)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from semel.broker.engine import Engine
+from semel.journal.space import SegmentSpace
 from semel.machine import State
 from semel.machine.rows import TailRow
 from semel.machine.state import Txn
@@ -33,6 +34,7 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     stable_lag_age_ms: int  # of the oldest transaction that causes such a distance, or 0
     sinks: int
     clock_ahead_ms: int  # how far the time of the newest frame is ahead of the clock, or 0
+    segments: list[SegmentSpace]  # at the last survey; see `semel.broker.space`
 
 
 def engine_figures(engine: Engine) -> EngineFigures:
@@ -67,6 +69,7 @@ def engine_figures(engine: Engine) -> EngineFigures:
         stable_lag_age_ms=age_ms(txn for txn, _ in holders),
         sinks=len(state.sinks),
         clock_ahead_ms=max(0, state.time_ms - now_ms),
+        segments=engine.space.segments,
     )
 
 

@@ -36,6 +36,7 @@ from semel.cli.read_only import (
     print_findings,
     wide_rights,
 )
+from semel.cli.space import SegmentUse, print_segments, segment_uses, space_text
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import disk_failed
 from semel.journal.identity import FORMAT_VERSION, read_identity
@@ -216,6 +217,7 @@ class Overview(Struct):
     segment_bytes: int = 0
     checkpoint_lsn: int | None = None
     wide_rights: list[str] = []
+    segments: list[SegmentUse] = []
     checks: list[Check] = []
 
     def _corrupt(self, name: str, message: str) -> None:
@@ -269,6 +271,7 @@ class Overview(Struct):
             store = open_store(path, is_shared=self.is_in_use)
             with store.read() as view:
                 position = read_position(view)
+                self.segments = segment_uses(view, ReadOnlyDisk(path))
             store.close()
         except (CorruptData, BadSeal, msgspec.DecodeError) as error:
             self._corrupt("checkpoint", str(error))
@@ -276,6 +279,8 @@ class Overview(Struct):
         self.checkpoint_lsn = None if position is None else position.lsn
         detail = "none yet" if position is None else f"at position {position.lsn:,}"
         self.checks.append(Check("checkpoint", "ok", detail))
+        if self.segments:
+            self.checks.append(Check("space", "info", space_text(self.segments)))
 
     def add_rights(self, path: str) -> None:
         self.wide_rights = wide_rights(path)
@@ -312,8 +317,11 @@ _STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "fail": "bold
 @click.option(
     "--verify", "is_deep", is_flag=True, help="Read the whole directory and check every byte."
 )
+@click.option(
+    "--segments", "is_listed", is_flag=True, help="List the journal files and what keeps each."
+)
 @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
-def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
+def doctor_command(data: str | None, *, is_deep: bool, is_listed: bool, is_json: bool) -> int:
     """Check this machine, and Spark or a data directory.
 
     Changes no data. A server can use the directory during the check.
@@ -321,8 +329,9 @@ def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
     The exit code is 65 if the data is corrupt, 66 if there is no such data directory, 69 if
     something that semel needs is missing, and 74 if a file cannot be read.
     """
-    if is_deep and data is None:
-        raise CommandRefused("--verify requires --data; run `semel doctor --verify --data DIR`")
+    if (is_deep or is_listed) and data is None:
+        option = "--verify" if is_deep else "--segments"
+        raise CommandRefused(f"{option} requires --data; run `semel doctor {option} --data DIR`")
     checks = check_environment()
     overview = report = None
     if data is None:
@@ -342,6 +351,8 @@ def doctor_command(data: str | None, *, is_deep: bool, is_json: bool) -> int:
         click.echo(_as_json(data, checks, overview, report, code))
     else:
         _print(data, checks, overview, report)
+        if is_listed and overview is not None:
+            print_segments(overview.segments)
     return code
 
 

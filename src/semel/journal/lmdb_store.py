@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock, RLock
+from threading import Condition, Lock
 from typing import Final
 
 import lmdb
@@ -37,7 +37,7 @@ _LOCK_BYTES: Final = 8 * KIB
 class LmdbStore:
     """The checkpoint's tables, stored in one LMDB file.
 
-    One thread can write while another thread reads.
+    One thread can write while other threads read.
     """
 
     def __init__(self, path: str, *, is_shared: bool = False) -> None:
@@ -51,7 +51,8 @@ class LmdbStore:
         self._tables: Tables = {}
         self._committing = Lock()
         self._env: lmdb.Environment | None = None
-        self._lock = RLock()  # held while a view is open, and while the file is opened again
+        self._lock = Condition()  # held while the file is opened or closed
+        self._view_count = 0  # the file is opened again only while no view is open
         self._transaction_id = 0
         try:
             self._is_missing = not has_content(path)
@@ -93,21 +94,30 @@ class LmdbStore:
 
     @contextmanager
     def read(self) -> Iterator[LmdbReader]:
+        if self._is_missing:
+            yield LmdbReader(None, {})
+            return
         with self._lock:
-            if self._is_missing:
-                yield LmdbReader(None, {})
-                return
-            if self._env is None:
-                raise DiskFailed(f"{FILE_NAME}: the file is closed")
-            try:
-                transaction = self._env.begin()
-            except lmdb.PanicError:
-                self._reopen_if_broken()
-                transaction = self._env.begin()
-            except lmdb.Error as error:
-                raise as_store_errors(error) from error
+            transaction = self._begin()
+            self._view_count += 1
+        try:
             with transaction:
                 yield LmdbReader(transaction, self._tables)
+        finally:
+            with self._lock:
+                self._view_count -= 1
+                self._lock.notify_all()
+
+    def _begin(self) -> lmdb.Transaction:
+        if self._env is None:
+            raise DiskFailed(f"{FILE_NAME}: the file is closed")
+        try:
+            return self._env.begin()
+        except lmdb.PanicError:
+            self._reopen_if_broken()
+            return self._env.begin()
+        except lmdb.Error as error:
+            raise as_store_errors(error) from error
 
     def write(self) -> LmdbWriter:
         assert self._env is not None, "the store is not writable yet"
@@ -133,6 +143,7 @@ class LmdbStore:
         a new start can tell what is stored.
         """
         with self._lock, self._committing:
+            self._lock.wait_for(lambda: not self._view_count)
             assert self._env is not None
             try:
                 self._env.begin().abort()

@@ -2,9 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from heapq import nsmallest
+from operator import attrgetter
 from typing import Final
 
 from semel.broker.figures import EngineFigures
+from semel.journal.segments import segment_name
+from semel.journal.space import SegmentSpace
 from semel.model.outcomes import Duplicate, Outcome
 from semel.model.outcomes_txn import (
     AbortDone,
@@ -24,6 +28,10 @@ _LABELS: Final[Mapping[type[Outcome], str]] = {
     CommitDone: "Committed",
     ExtendDone: "TxnExtended",
 }
+
+# The number of segments that the page lists, and the shares for which it counts segments.
+SEGMENTS_SHOWN_MAX: Final = 100
+_SHARES: Final = (0.1, 0.5)
 
 Metric = tuple[str, str, str, float]  # name without `semel_`, type, help, value
 
@@ -59,6 +67,7 @@ def render_metrics(
         *_connection_metrics(unread),
         *_producer_metrics(figures, tally, gaps_held),
         *_txn_metrics(figures),
+        *_space_metrics(figures.segments),
     ]
     lines = [
         f"# HELP semel_{name} {text}\n# TYPE semel_{name} {kind}\nsemel_{name} {value}"
@@ -70,6 +79,7 @@ def render_metrics(
         f'semel_outcomes_total{{outcome="{name}"}} {count}'
         for name, count in sorted(tally.outcomes.items())
     )
+    lines.extend(_segment_lines(figures.segments))
     return "\n".join(lines) + "\n"
 
 
@@ -186,3 +196,46 @@ def _txn_metrics(figures: EngineFigures) -> list[Metric]:
         *((f"transactions_{name}_total", "counter", text, value) for name, text, value in totals),
         *((name, "gauge", text, value) for name, text, value in gauges),
     ]
+
+
+# ---- disk space ----------------------------------------------------------------------------------
+# The segments are those of the last survey (see `semel.broker.space`).
+
+
+def _space_metrics(segments: list[SegmentSpace]) -> list[Metric]:
+    disk_bytes = sum(segment.disk_bytes for segment in segments)
+    live_bytes = sum(segment.live_bytes for segment in segments)
+    return [
+        ("segments", "gauge", "Segments of the journal, at the last survey.", len(segments)),
+        ("segments_disk_bytes", "gauge", "Size of all segments on disk.", disk_bytes),
+        ("segments_live_bytes", "gauge", "Bytes of all segments that are needed.", live_bytes),
+    ]
+
+
+def _segment_lines(segments: list[SegmentSpace]) -> list[str]:
+    """Return how many segments are nearly empty, and the live bytes of those that are emptiest.
+
+    The number of lines is limited, because a directory can have many thousands of segments.
+    """
+    emptiest = nsmallest(SEGMENTS_SHOWN_MAX, segments, key=_share_and_place)
+    return [
+        "# HELP semel_segments_below_share Segments of which less than this share is needed.",
+        "# TYPE semel_segments_below_share gauge",
+        *(
+            f'semel_segments_below_share{{share="{share}"}}'
+            f" {sum(segment.live_share < share for segment in segments)}"
+            for share in _SHARES
+        ),
+        "# HELP semel_segment_live_bytes Needed bytes of the segments with the smallest needed"
+        f" share, at most {SEGMENTS_SHOWN_MAX}.",
+        "# TYPE semel_segment_live_bytes gauge",
+        *(
+            f'semel_segment_live_bytes{{segment="{segment_name(segment.first)}"}}'
+            f" {segment.live_bytes}"
+            for segment in sorted(emptiest, key=attrgetter("first"))
+        ),
+    ]
+
+
+def _share_and_place(segment: SegmentSpace) -> tuple[float, int]:
+    return segment.live_share, segment.first
