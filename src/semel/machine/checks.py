@@ -98,7 +98,7 @@ def check_body(batch: Batch | None, error: str | None, content_type: str) -> Ref
         return None
     if batch.count > 1 and not is_batch_consistent(batch, is_joined=is_json(content_type)):
         return InvalidRequest("batch")
-    if batch.extras:
+    if batch.extras and not batch.is_checked:
         fault = find_extras_fault(batch.extras, batch.count)
         return None if fault is None else BadBody(fault)  # 14
     return None

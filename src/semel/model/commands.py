@@ -75,6 +75,7 @@ class Batch(Struct, frozen=True, gc=False):
     count: int = 1
     lengths: bytes = b""  # the length of each message as a little-endian u32; empty for one message
     extras: bytes = b""  # the keys, timestamps and headers, encoded as `messages.py` describes
+    is_checked: bool = False  # the extras are known to be valid
 
 
 class ProducerTag(Struct, frozen=True, gc=False):

@@ -26,6 +26,7 @@ from semel.model.limits import (
     MESSAGE_KEY_BYTES_MAX,
     NUMBER_MAX,
 )
+from semel.model.steps import STEP_BYTES, Steps, finish
 
 # ---- payload -------------------------------------------------------------------------------------
 
@@ -62,6 +63,10 @@ _Value = Annotated[bytes, Meta(max_length=HEADER_VALUE_BYTES_MAX)]
 _Headers = Annotated[list[tuple[_Name, _Value]], Meta(max_length=HEADERS_PER_MESSAGE_MAX)]
 _decode_headers: Final = msgspec.msgpack.Decoder(list[_Headers | None]).decode
 _encode_headers: Final = msgspec.msgpack.Encoder().encode
+_split_headers: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_HEADERS_PER_STEP: Final = 500  # messages whose headers are checked in one step
+_ARRAY: Final = struct.Struct(">BH")  # msgpack: the beginning of an array
+_ARRAY_CODE: Final = 0xDC
 
 
 class _Columns(NamedTuple):
@@ -126,11 +131,16 @@ def pack_columns(
 
 def find_extras_fault(extras: bytes, count: int) -> str | None:
     """Return what is wrong with the extras of `count` messages, or None if they are valid."""
+    return finish(extras_fault_steps(extras, count))
+
+
+def extras_fault_steps(extras: bytes, count: int) -> Steps[str | None]:
+    """Do the same as `find_extras_fault`, in steps."""
     try:
         columns = _columns(extras, count)
-        if columns.headers and len(_decode_headers(columns.headers)) != count:
+        if columns.headers and (yield from _count_headers(columns.headers)) != count:
             return "the array of headers must have one element for each message"
-    except (ValueError, struct.error) as error:
+    except (ValueError, struct.error, RecursionError) as error:
         # Errors from msgspec and from decoding UTF-8 are also ValueErrors.
         return f"the keys, timestamps or headers are malformed: {error}"
     if columns.keys and max(_lengths_of(columns.key_lengths)) > MESSAGE_KEY_BYTES_MAX:
@@ -138,6 +148,18 @@ def find_extras_fault(extras: bytes, count: int) -> str | None:
     if not all(time is None or abs(time) <= NUMBER_MAX for time in _times(columns)):
         return f"a timestamp must be at most {NUMBER_MAX} ms before or after 1970-01-01"
     return None
+
+
+def _count_headers(headers: memoryview) -> Steps[int]:
+    """Return for how many messages there are headers. Raises ValueError if they are invalid."""
+    if len(headers) <= STEP_BYTES:
+        return len(_decode_headers(headers))
+    elements = _split_headers(headers)
+    for start in range(0, len(elements), _HEADERS_PER_STEP):
+        part = elements[start : start + _HEADERS_PER_STEP]
+        _decode_headers(_ARRAY.pack(_ARRAY_CODE, len(part)) + b"".join(part))
+        yield
+    return len(elements)
 
 
 def keys_of(extras: bytes, count: int) -> list[bytes | None]:

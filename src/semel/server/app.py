@@ -18,6 +18,7 @@ from semel.broker.gap_hold import GapHold
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
+from semel.model.steps import STEP_BYTES
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response
 from semel.server.event_stream import EventStream, FanoutGroups
 from semel.server.http import Request, Responder
@@ -38,7 +39,7 @@ from semel.server.resources import (
 )
 from semel.server.unread_budget import UnreadBudget
 from semel.wire import paths, requests, responses
-from semel.wire.json_mode import STEP_BYTES, prepare_limits
+from semel.wire.json_mode import prepare_limits
 from semel.wire.paths import (
     COMMITS,
     GROUPS,

@@ -33,9 +33,16 @@ from msgspec import Struct
 
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX, MEDIA_TYPE_BYTES_MAX, PRODUCER_ID_BYTES_MAX
-from semel.model.messages import Header, encode_extras, find_extras_fault, is_json
+from semel.model.messages import (
+    Header,
+    encode_extras,
+    extras_fault_steps,
+    find_extras_fault,
+    is_json,
+)
 from semel.model.slices import Slice, SliceProducer
-from semel.wire.json_mode import Steps, finish, split_steps
+from semel.model.steps import STEP_BYTES, Steps, finish
+from semel.wire.json_mode import PARSED_BYTES, split_steps
 
 U32: Final = struct.Struct("<I")
 
@@ -135,7 +142,8 @@ def _sized(extras: bytes) -> bytes:
 def decode_batch(body: bytes) -> DecodedBatch:
     """Decode a body in the batch format. Raises BadFormat if the body is malformed.
 
-    The extras (keys, headers and timestamps) are not checked. The engine checks them later.
+    The extras (keys, headers and timestamps) are checked only if they are long. Otherwise the
+    engine checks them.
     """
     return finish(decode_batch_steps(body))
 
@@ -160,14 +168,22 @@ def decode_batch_steps(body: bytes) -> Steps[DecodedBatch]:
         raise BadFormat("the message lengths do not match the size of the batch")
     if not all(sizes):
         return DecodedBatch(content_type, None, "a message is empty")
+    is_checked = len(extras) > STEP_BYTES
+    fault = (yield from extras_fault_steps(extras, count)) if is_checked else None
+    if fault is not None:
+        return DecodedBatch(content_type, None, fault)
     if is_json(content_type):
-        return (yield from _decode_json(content_type, payload, sizes, extras))
-    return DecodedBatch(content_type, Batch(payload, count, lengths if count > 1 else b"", extras))
+        decoded = yield from _decode_json(content_type, payload, sizes)
+    else:
+        lengths = lengths if count > 1 else b""
+        decoded = DecodedBatch(content_type, Batch(payload, count, lengths))
+    batch = decoded.batch
+    if extras and batch is not None:
+        batch = Batch(batch.payload, count, batch.lengths, extras, is_checked)
+    return DecodedBatch(content_type, batch, decoded.error)
 
 
-def _decode_json(
-    content_type: str, payload: bytes, sizes: Sequence[int], extras: bytes
-) -> Steps[DecodedBatch]:
+def _decode_json(content_type: str, payload: bytes, sizes: Sequence[int]) -> Steps[DecodedBatch]:
     """Make a batch of JSON messages. Each message must be exactly one JSON value.
 
     For example, the message `1,2` is refused, and so are the messages `[1` and `2]`.
@@ -180,12 +196,14 @@ def _decode_json(
     # Add the brackets before the join, because adding them afterwards would copy the whole batch.
     messages[0] = b"[" + messages[0]
     messages[-1] += b"]"
+    if len(payload) > PARSED_BYTES:
+        yield
     batch = yield from split_steps(b",".join(messages))
     if not isinstance(batch, Batch):
         return DecodedBatch(content_type, None, batch or "a message is empty")
     if batch.count != len(messages) or (batch.count > 1 and batch.lengths != lengths):
         return DecodedBatch(content_type, None, "a message is not exactly one JSON value")
-    return DecodedBatch(content_type, Batch(batch.payload, batch.count, batch.lengths, extras))
+    return DecodedBatch(content_type, batch)
 
 
 # ---- the frames format ---------------------------------------------------------------------------

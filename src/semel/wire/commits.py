@@ -34,13 +34,13 @@ from semel.model.limits import (
 )
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
 from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
+from semel.model.steps import STEP_BYTES, Steps
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers, require_json
 from semel.wire.json_mode import (
     EMPTY_ARRAY,
-    STEP_BYTES,
+    PARSED_BYTES,
     TOO_MANY,
-    Steps,
     check_name,
     decode_document,
     first_elements,
@@ -90,8 +90,13 @@ _messages: Final = msgspec.json.Decoder(list[str | Base64Message])
 def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf) -> Steps[Commit]:
     """Parse the request of a one-shot commit, in steps. Raises MalformedRequest."""
     require_json(headers, body)
+    is_long = len(body) > PARSED_BYTES
     _refuse_long_lists(body)
+    if is_long:
+        yield
     request = decode_document(body, CommitRequest)
+    if is_long:
+        yield
     if request.producer_id is not None:
         check_name(request.producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
     listed = [

@@ -6,12 +6,12 @@ message stays as it was sent, with its spaces, duplicate keys and large integers
 All other JSON request bodies are documents. Their structs are in `semel.wire.schema`.
 
 A body can have 4 MiB. To check all of it at once would delay every other request. So a list that is
-too long is refused before it is read, and long checks are made in steps: see `Steps`.
+too long is refused before it is read, and long checks are made in steps.
 """
 
 import re
 import struct
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, Final, TypeVar
@@ -20,23 +20,19 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from semel.model.commands import Batch
-from semel.model.limits import BATCH_MESSAGES_MAX, KIB, MIB, NUMBER_MAX, TXN_LIST_MAX
+from semel.model.limits import BATCH_MESSAGES_MAX, MIB, NUMBER_MAX, TXN_LIST_MAX
 from semel.model.offsets import parse_offset
+from semel.model.steps import STEP_BYTES, Steps, finish
 from semel.wire.headers import Headers, require_json
 from semel.wire.problems import MalformedRequest, bad_request
 from semel.wire.schema.transactions import Offset
 
 T = TypeVar("T")
 
-# A computation that yields after each step and returns its result. A step takes a few milliseconds.
-# The server runs one step per turn of its event loop; `finish` runs all steps at once.
-Steps = Generator[None, None, T]
-
 JSON_DEPTH_MAX: Final = 64
 EMPTY_ARRAY: Final = "the array of messages is empty"
 TOO_MANY: Final = f"a batch can have at most {BATCH_MESSAGES_MAX} messages"
-STEP_BYTES: Final = 64 * KIB  # one step looks at so many bytes in detail
-_PARSED_BYTES: Final = MIB  # after so many bytes were parsed, it is time for a pause
+PARSED_BYTES: Final = MIB  # after so many bytes were parsed, it is time for a pause
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON must not be nested deeper than {JSON_DEPTH_MAX} levels"
 _DOCUMENT_TOO_DEEP: Final = "the JSON is nested too deeply"
@@ -56,16 +52,6 @@ _STAND_IN: Final = rb"\\u0041"
 
 _array: Final = msgspec.json.Decoder(list[Raw])
 _value: Final = msgspec.json.Decoder(Raw)
-
-
-def finish(steps: Steps[T]) -> T:
-    """Run all remaining steps, and return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
 
 
 def split_json(body: bytes) -> Batch | str | None:
@@ -147,7 +133,7 @@ def _split(body: bytes, parsed: bytes) -> Steps[Batch | str | None]:
         return TOO_MANY
     if not messages:
         return None
-    if len(body) > _PARSED_BYTES:
+    if len(body) > PARSED_BYTES:
         yield
     batch, sizes = _pack(body, messages)
     return _TOO_DEEP if (yield from _any_deep_steps(batch.payload, sizes)) else batch

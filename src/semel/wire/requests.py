@@ -32,6 +32,7 @@ from semel.model.limits import (
 )
 from semel.model.messages import is_json, normalise
 from semel.model.offsets import parse_offset
+from semel.model.steps import Steps
 from semel.wire.bodies import BadFormat, DecodedBatch, decode_batch, decode_batch_steps
 from semel.wire.headers import (
     BATCH,
@@ -53,7 +54,7 @@ from semel.wire.headers import (
     speaks_x,
     to_position,
 )
-from semel.wire.json_mode import EMPTY_ARRAY, Steps, split_json, split_steps
+from semel.wire.json_mode import EMPTY_ARRAY, split_json, split_steps
 from semel.wire.paths import parse_query, read_choice, stream_path
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request, parser
 

@@ -19,6 +19,7 @@ from semel.model.limits import (
 from semel.model.messages import (
     Header,
     encode_extras,
+    extras_fault_steps,
     find_extras_fault,
     headers_of,
     keys_of,
@@ -225,3 +226,21 @@ def test_another_spelling_of_the_same_headers_is_read() -> None:
     long_way = msgspec.msgpack.encode([[]]).replace(b"\x90", b"\xdc\x00\x00")
     assert find_extras_fault(headers_block(data=long_way), 1) is None
     assert headers_of(headers_block(data=long_way), 1) == [[]]
+
+
+# ---- long extras ---------------------------------------------------------------------------------
+
+
+def test_many_headers_are_checked_in_steps() -> None:
+    count = 2_300
+    extras = encode_extras(count, headers=[[("name", b"value")] * 20] * count)
+    assert len(list(extras_fault_steps(extras, count))) == 5
+    assert find_extras_fault(extras, count) is None
+    assert find_extras_fault(extras, count + 1)
+
+
+@pytest.mark.parametrize("place", [0, 499, 500, 2_299])
+def test_a_bad_header_is_found_in_any_step(place: int) -> None:
+    headers = [[("name", b"value")] * 20 for _ in range(2_300)]
+    headers[place] = [("", b"value")]
+    assert find_extras_fault(encode_extras(2_300, headers=headers), 2_300)

@@ -6,7 +6,7 @@ from typing import Any
 
 from semel.model.commands import Append, Create
 from semel.model.slices import Slice
-from semel.wire.json_mode import finish
+from semel.model.steps import finish
 from semel.wire.problems import Problem, parser
 from semel.wire.rendering import Response
 from semel.wire.requests import append_of, parse_put, plan_post

@@ -156,6 +156,19 @@ def test_what_is_no_batch_is_refused(body: bytes) -> None:
         decode_batch(body)
 
 
+def test_long_extras_are_checked_here_and_short_ones_by_the_engine() -> None:
+    headers = [[("name", b"value")] * 60] * 200
+    for count, is_checked in ((200, True), (1, False)):
+        body = encode_batch(TEXT, [b"x"] * count, headers=headers[:count])
+        batch = decode_batch(body).batch
+        assert batch is not None
+        assert batch.is_checked == is_checked
+    wrong = encode_batch(TEXT, [b"x"] * 200, headers=[*headers[:199], [("", b"value")]])
+    decoded = decode_batch(wrong)
+    assert decoded.batch is None
+    assert "malformed" in str(decoded.error)
+
+
 # ---- the frames format ---------------------------------------------------------------------------
 
 

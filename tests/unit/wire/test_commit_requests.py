@@ -8,9 +8,9 @@ import pytest
 from semel.model.commands import Batch, Commit, CommitAppend, ListedTxn, PositionMove, SinkTag
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.offsets import print_offset
+from semel.model.steps import STEP_BYTES, finish
 from semel.wire import commits, json_mode
 from semel.wire.commits import parse_commit
-from semel.wire.json_mode import STEP_BYTES, finish
 from semel.wire.problems import Problem, parser
 from semel.wire.schema.commits import CommitLists
 from tests.unit.wire.builders import JSON, refused

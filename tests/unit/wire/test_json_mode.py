@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
+from semel.model.steps import STEP_BYTES, Steps, finish
 from semel.wire import json_mode
 from semel.wire.json_mode import (
     JSON_DEPTH_MAX,
-    STEP_BYTES,
-    Steps,
-    finish,
     first_elements,
     is_too_deep,
     prepare_limits,

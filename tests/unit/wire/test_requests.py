@@ -12,10 +12,10 @@ from semel.model.limits import (
     STREAM_SEQ_BYTES_MAX,
 )
 from semel.model.offsets import print_offset
+from semel.model.steps import finish
 from semel.model.validation import find_invalid_field
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, SINGLE
-from semel.wire.json_mode import finish
 from semel.wire.problems import Problem, parser
 from semel.wire.requests import AppendPlan, append_of, append_steps, parse_patch, plan_post
 from tests.unit.wire.builders import (
