@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -27,7 +28,7 @@ from tests.crash.directory import (
     segments,
     snapshot,
 )
-from tests.crash.mounts import mount, small_disk
+from tests.crash.mounts import FragileDisk, mount, small_disk
 from tests.crash.process import ROOT, Zygote
 from tests.crash.protocol import Hangup, Job
 from tests.crash.script import Built, build, small
@@ -373,11 +374,17 @@ def test_a_read_only_file_system_is_refused_by_name(
 @pytest.mark.root
 @BOTH
 @pytest.mark.parametrize("has_locks", [True, False])
+@pytest.mark.parametrize("file_system", ["tmpfs", "ext4"])
 def test_a_full_disk_is_never_called_corrupt_at_the_start(
-    zygote: Zygote, tmp_path: Path, trial: Callable[[str], Path], state: str, has_locks: bool
+    zygote: Zygote,
+    tmp_path: Path,
+    trial: Callable[[str], Path],
+    state: str,
+    has_locks: bool,
+    file_system: str,
 ) -> None:
     """A start may succeed or be refused, but nothing is lost and no signal ends the process."""
-    with small_disk(tmp_path / "disk", 2 * KIB**2) as disk:
+    with mounted(tmp_path, file_system) as disk:
         for left in (0, 4, 8, 12, 16, 24, 40):
             path = copy(trial(state), disk / "data")
             expected = dump_of(zygote, copy(path, tmp_path / "copy"))
@@ -394,6 +401,20 @@ def test_a_full_disk_is_never_called_corrupt_at_the_start(
             process.close()
             (disk / "filler").unlink()
             assert dump_of(zygote, path) == expected
+
+
+@contextmanager
+def mounted(folder: Path, file_system: str) -> Iterator[Path]:
+    if file_system == "tmpfs":
+        with small_disk(folder / "disk", 2 * KIB**2) as disk:
+            yield disk
+        return
+    fragile = FragileDisk(folder, 8)
+    fragile.plug_in()
+    try:
+        yield fragile.path
+    finally:
+        fragile.pull_out()
 
 
 def dump_of(zygote: Zygote, path: Path) -> object:
