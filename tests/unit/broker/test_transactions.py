@@ -88,9 +88,16 @@ class TxnBed(Bed):
         return self.execute(Begin(self.now_ms, txn, owner, kind, 1_000, (), True))
 
     def publish(
-        self, seq: int, body: bytes = b"x", *, txn: str = "t", epoch: int = 1, path: str = "s"
+        self,
+        seq: int,
+        body: bytes = b"x",
+        *,
+        txn: str = "t",
+        epoch: int = 1,
+        path: str = "s",
+        producer: str = "p",
     ) -> Outcome:
-        tag = ProducerTag("p", seq, seq, 0)
+        tag = ProducerTag(producer, seq, seq, 0)
         return self.execute(
             Append(
                 path,

@@ -569,6 +569,14 @@ def test_a_stream_without_any_index_row_is_found(directory: Directory) -> None:
     assert "stream 1 (a): the index lacks offsets 0 to 22" in messages
 
 
+def test_an_index_row_with_an_invalid_key_is_found(directory: Directory) -> None:
+    writer = directory.store.write()
+    writer.put("index", NUMBER_KEY.encode(1) + b"short", bytes(40))
+    writer.commit()
+    found = [finding.message for finding in verify(directory.disk, directory.store).findings]
+    assert any("table index" in line and "the key is invalid" in line for line in found), found
+
+
 def test_index_rows_of_an_unknown_stream_are_found(directory: Directory) -> None:
     writer = directory.store.write()
     chunk = decode_block(*directory.rows("index")[0])

@@ -160,3 +160,15 @@ def test_a_damaged_row_is_told_and_not_believed(table: str) -> None:
     got: list[object] = []
     bed.broker.read("s", 0, now_ms=0, reply=got.append, isolation="read_committed")
     assert isinstance(got[0], Unreadable)
+
+
+def test_an_aborted_transaction_after_a_pending_one_is_sound() -> None:
+    bed = TxnBed()
+    for name in ("a", "b"):
+        bed.begin(name, producer=name)
+        bed.publish(0, txn=name, producer=name)
+    bed.abort("b")
+    bed.checkpoint()
+    assert bed.is_sound()
+    with bed.store.read() as view:
+        assert len(list(view.scan("aborted"))) == 1

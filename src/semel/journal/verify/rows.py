@@ -223,8 +223,7 @@ class RowCheck:
     def _check_index(self) -> None:
         state = self._stored.state
         indexed: set[int] = set()
-        rows = self._view.scan("index")
-        for number, own in groupby(rows, key=lambda row: split_key(row[0])[0]):
+        for number, own in groupby(self._index_rows(), key=lambda row: split_key(row[0])[0]):
             indexed.add(number)
             stream = state.by_number.get(number)
             if stream is None:
@@ -239,6 +238,13 @@ class RowCheck:
             start, end = self._kept(stream)
             if number not in indexed and start < end:
                 self._hole(stream, start, end)
+
+    def _index_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        for key, sealed in self._view.scan("index"):
+            if len(key) == KEY_BYTES:
+                yield key, sealed
+            else:
+                self._corrupt("index", key, "the key is invalid")
 
     def _kept(self, stream: Stream) -> tuple[int, int]:
         """Return the range of offsets that the index must contain for a stream.
@@ -428,7 +434,8 @@ class RowCheck:
         """Check the aborted ranges of all streams.
 
         The ranges of a stream must be in order, must not overlap, and must not extend past the
-        stream's stable offset.
+        stream's tail. They can extend past its stable offset: an earlier transaction may be
+        pending.
         """
         last = (-1, 0)
         for key, value in self._sound("aborted"):
@@ -441,7 +448,7 @@ class RowCheck:
             self._check_stream("aborted", key, number)
             stream = self._stored.state.by_number.get(number)
             previous_end = last[1] if last[0] == number else 0
-            if not previous_end <= first < end or (stream is not None and end > stream.tail.stable):
+            if not previous_end <= first < end or (stream is not None and end > stream.tail.tail):
                 self._corrupt(
                     "aborted", key, f"the aborted offsets {first} to {end - 1} are invalid"
                 )
