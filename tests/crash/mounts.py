@@ -64,14 +64,14 @@ FILE_SYSTEMS: Final = tuple(_FILE_SYSTEMS)
 class FragileDisk:
     """A file system in an image file that can lose power. Its kind is one of FILE_SYSTEMS."""
 
-    def __init__(self, directory: Path, kind: str) -> None:
+    def __init__(self, directory: Path, kind: str, image_mib: int | None = None) -> None:
         self._image = directory / "image"
         self.path = directory / "disk"
         self.path.mkdir()
         self._is_mounted = self._was_mounted = False
-        command, image_mib = _FILE_SYSTEMS[kind]
+        command, usual_mib = _FILE_SYSTEMS[kind]
         with self._image.open("wb") as file:
-            file.truncate(image_mib * 1024 * 1024)
+            file.truncate((image_mib or usual_mib) * 1024 * 1024)
         _run(*command, str(self._image))
 
     def plug_in(self) -> None:

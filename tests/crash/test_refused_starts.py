@@ -409,7 +409,7 @@ def mounted(folder: Path, file_system: str) -> Iterator[Path]:
         with small_disk(folder / "disk", 2 * KIB**2) as disk:
             yield disk
         return
-    fragile = FragileDisk(folder, 8)
+    fragile = FragileDisk(folder, "ext4", 8)
     fragile.plug_in()
     try:
         yield fragile.path

@@ -182,6 +182,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.broker.gap_hold": "layer",
     "semel.broker.lookups": "size",
     "semel.cli.demo.run": "size",
+    "semel.cli.space": "size",
     "semel.client.aio.stream": "size",
     "semel.client.aio.transaction": "size",
     "semel.client.producer.core": "size",
@@ -211,6 +212,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.wire.sse": "layer",
     "semel_bench.command": "layer",
     "semel_bench.spark_queries": "lazy",
+    "semel_bench.torn_tail": "size",
 }
 LINES_TOGETHER_MAX = 400
 

@@ -34,7 +34,7 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     stable_lag_age_ms: int  # of the oldest transaction that causes such a distance, or 0
     sinks: int
     clock_ahead_ms: int  # how far the time of the newest frame is ahead of the clock, or 0
-    segments: list[SegmentSpace]  # at the last survey; see `semel.broker.space`
+    segments: list[SegmentSpace]  # at the last survey; see `semel.journal.space`
 
 
 def engine_figures(engine: Engine) -> EngineFigures:

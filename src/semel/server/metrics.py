@@ -199,7 +199,7 @@ def _txn_metrics(figures: EngineFigures) -> list[Metric]:
 
 
 # ---- disk space ----------------------------------------------------------------------------------
-# The segments are those of the last survey (see `semel.broker.space`).
+# The segments are those of the last survey (see `semel.journal.space`).
 
 
 def _space_metrics(segments: list[SegmentSpace]) -> list[Metric]:
