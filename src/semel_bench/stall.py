@@ -1,4 +1,6 @@
-"""Measures how long a checkpoint delays the event loop while there is a steady load.
+"""Measures how long checkpoints and long requests delay the event loop.
+
+Checkpoints are measured while there is a steady load.
 
 Before each checkpoint, every stream is written to, so that the checkpoint must store every stream.
 If only one append is waiting, the engine may write it on the event loop, which delays the loop. To
@@ -7,6 +9,9 @@ measure this delay too, only single appends are submitted during half of the che
 A ticker wakes up every millisecond. A gap is the delay of one wake-up. Part of the gap is the time
 needed to submit the load. The net gap is the gap minus the time that threads waited for a core. On
 a busy machine, the delay that the engine causes is between the net gap and the gap.
+
+A JSON body of 4 MiB is checked in steps, one per turn of the event loop. The longest step of some
+bodies that take long is measured in the processor time of the thread.
 """
 
 import asyncio
@@ -24,6 +29,7 @@ from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.model.limits import MIB
 from semel.model.outcomes import Appended, Outcome
+from semel.wire.json_mode import prepare_limits, split_steps
 from semel_bench.engine_load import Times, Workload, create_engine_streams, timed, workload
 from semel_bench.harness import Figure, Harness, Target, at_most, median, percentile
 
@@ -33,6 +39,9 @@ _APPEND_BYTES: Final = 256
 _NEVER_MS: Final = 10**9
 _AFTER_S: Final = 0.5
 _THREADS: Final = Path("/proc/self/task")
+_BODY_BYTES: Final = 4 * MIB - 4
+_ELEMENTS: Final = {'""': b'""', "[]": b"[]", '["["]': b'["["]'}
+_DONE: Final = object()
 
 
 class Gaps(Struct):
@@ -59,7 +68,7 @@ async def measure_stall(harness: Harness) -> list[Figure]:
     with harness.scratch() as folder:
         figures = await _stall(folder, harness.options.stream_count, checkpoints, per_second)
     gc.unfreeze()
-    return figures
+    return [*figures, *_body_figures()]
 
 
 async def _stall(path: str, streams: int, checkpoints: int, per_second: int) -> list[Figure]:
@@ -102,6 +111,33 @@ def _gap_figures(name: str, gaps: Gaps, target: Target | None = None) -> list[Fi
         Figure(f"{name} max", max(gaps.seen, default=0.0) * 1e3, "ms", target),
         Figure(f"{name} max, net", max(gaps.net, default=0.0) * 1e3, "ms", target),
     ]
+
+
+def _body_figures() -> list[Figure]:
+    """Return the longest step of each long body, compared with the time of all its steps."""
+    prepare_limits()
+    figures = []
+    for name, element in _ELEMENTS.items():
+        array = b"[" + b",".join([element] * (_BODY_BYTES // (len(element) + 1))) + b"]"
+        for what, body in (("messages", array), ("one message of", b"[" + array + b"]")):
+            steps = _time_steps(body)
+            label, longest = f"4 MiB of JSON, {what} {name}: longest step", max(steps)
+            ratio = longest / sum(steps)
+            figures.append(
+                Figure(label, longest * 1e3, "ms", at_most(50), ratio=ratio, beside="all steps")
+            )
+    return figures
+
+
+def _time_steps(body: bytes) -> list[float]:
+    """Split a body, and return the processor time of each step in seconds."""
+    steps, times = split_steps(body), []
+    is_running = True
+    while is_running:
+        began = time.thread_time()
+        is_running = next(steps, _DONE) is not _DONE
+        times.append(time.thread_time() - began)
+    return times
 
 
 def _parts(engine: Engine) -> dict[str, tuple[object, str]]:

@@ -30,6 +30,7 @@ POSITIVE = {
         "loop delay during checkpoint max",
         "loop delay during checkpoint, single appends max",
         "cut() max",
+        '4 MiB of JSON, messages "": longest step',
     ],
     "restart": [
         "history",

@@ -70,7 +70,7 @@ FLOORS = {
     "SessionConflict": 20,
     "BatchOverlap": 300,
     "SequenceHole": 20,
-    "SequenceExpired": 100,
+    "ReceiptExpired": 100,
     "confirmed repeats of sparse producers": 1_000,
     "RestartAmbiguous": 100,
     "PayloadMismatch": 100,

@@ -169,7 +169,7 @@ def repeat(
     elif receipt is None and tag.last_seq > known.forgotten:
         return None
     elif receipt is None and not is_proven(known, tag):
-        return out.SequenceExpired(known.last, known.forgotten)  # sparse 6
+        return out.ReceiptExpired(known.last, known.forgotten)  # sparse 6
     if receipt is None:
         return out.Duplicate(None, None, is_closed, known.epoch, known.highest)  # dense 8, sparse 5
     return _repeated(known, tag, receipt, is_equal, is_closed)

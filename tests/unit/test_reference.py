@@ -694,7 +694,7 @@ def test_sparse_5_a_forgotten_run_is_a_duplicate_without_offsets() -> None:
     model = model_of(create(), *[append(by=sparse(n)) for n in (9, 10, 20, 30)], receipts=2)
     assert unchanged(model, append(by=sparse(10))) == out.Duplicate(None, None, False, 1, 30)
     assert unchanged(model, append(by=sparse(9, 10))) == out.Duplicate(None, None, False, 1, 30)
-    assert unchanged(model, append(by=sparse(7, 9))) == out.SequenceExpired(30, 10)
+    assert unchanged(model, append(by=sparse(7, 9))) == out.ReceiptExpired(30, 10)
     assert unchanged(model, append(by=sparse(11))) == out.SequenceHole(30)
 
 
@@ -704,7 +704,7 @@ def test_sparse_6_before_a_gap_nothing_is_confirmed() -> None:
     known = model.streams["s"].producers["p"]
     assert (known.forgotten, known.stored_from) == (8, 8)
     for tag, is_stored in ((sparse(1), True), (sparse(2), False), (sparse(5, 7), True)):
-        assert unchanged(model, append(by=tag)) == out.SequenceExpired(30, 8)
+        assert unchanged(model, append(by=tag)) == out.ReceiptExpired(30, 8)
         assert was_stored(known, tag) == is_stored
     assert not was_stored(known, sparse(6))
     assert not was_stored(known, sparse(30, 31))
@@ -747,7 +747,7 @@ def test_a_sparse_tombstone_confirms_what_it_stored_without_offsets() -> None:
     confirmed = out.Duplicate(None, None, False, 1, 5)
     assert unchanged(model, append(b"a", by=sparse(5))) == confirmed
     skipped = unchanged(model, append(b"a", by=sparse(4, epoch=9)))
-    assert skipped == out.SequenceExpired(5, 5)
+    assert skipped == out.ReceiptExpired(5, 5)
     assert unchanged(model, append(b"a", by=sparse(5, 6))) == out.BatchOverlap(5)
     assert model.execute(append(b"b", by=sparse(8))) == out.Appended(1, 2, False, 2, 8)
     assert unchanged(model, append(b"a", by=sparse(5))) == out.Duplicate(None, None, False, 2, 8)

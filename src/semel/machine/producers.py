@@ -22,8 +22,8 @@ from semel.model.outcomes import (
     Outcome,
     PayloadMismatch,
     ProducerStateExpired,
+    ReceiptExpired,
     RestartAmbiguous,
-    SequenceExpired,
     SequenceGap,
     SequenceHole,
     SessionConflict,
@@ -424,7 +424,7 @@ def _sparse(
     if is_proven(row, first):
         return SequenceCheck(at_once=repeat_of(stream, tag, row, None, is_equal=False))  # 5
     # The append may be stored. So this outcome precedes those that say that it is not.
-    return SequenceCheck(at_once=SequenceExpired(row.last_seq, forgotten))  # 6
+    return SequenceCheck(at_once=ReceiptExpired(row.last_seq, forgotten))  # 6
 
 
 def is_proven(row: ProducerRow, first_seq: int) -> bool:

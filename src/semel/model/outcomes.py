@@ -327,7 +327,7 @@ class SequenceHole(Refusal, frozen=True, gc=False):
     last_seq: int
 
 
-class SequenceExpired(Refusal, frozen=True, gc=False):
+class ReceiptExpired(Refusal, frozen=True, gc=False):
     """It is not known whether an append with this sequence was stored before. It is not stored now.
 
     The producer is sparse. Its receipts up to the sequence `expired_seq` are no longer retained,

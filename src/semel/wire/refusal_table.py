@@ -260,7 +260,7 @@ REFUSALS: Final = (
     Entry(
         "sequence_expired",
         409,
-        outcome="SequenceExpired",
+        outcome="ReceiptExpired",
         message=(
             "it is not known whether this sequence was stored before: the producer has skipped"
             " sequences, and the receipts up to sequence {0.expired_seq} are no longer retained."

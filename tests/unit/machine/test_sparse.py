@@ -86,17 +86,17 @@ def test_6_before_the_run_nothing_is_confirmed(late: ProducerTag) -> None:
     sends = [append(by=sparse(n)) for n in (5, 9, 10, 20, 30)]
     machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
     assert unchanged(machine, append(by=sparse(9, 10))) == out.Duplicate(None, None, False, 1, 30)
-    assert unchanged(machine, append(by=late)) == out.SequenceExpired(30, 10)
+    assert unchanged(machine, append(by=late)) == out.ReceiptExpired(30, 10)
 
 
 @pytest.mark.parametrize("late", [sparse(10), sparse(12), sparse(10, 13)])
 def test_6_a_range_that_left_out_sequences_proves_none_of_them(late: ProducerTag) -> None:
     sends = [append(by=sparse(9)), append(by=sparse(10, 13)), append(by=sparse(20))]
     machine = machine_of(create(), *sends, append(by=sparse(30)), limits=TWO_RECEIPTS)
-    assert unchanged(machine, append(by=late)) == out.SequenceExpired(30, 13)
+    assert unchanged(machine, append(by=late)) == out.ReceiptExpired(30, 13)
     for n in (14, 40, 50):
         machine.execute(append(by=sparse(n)))
-    assert unchanged(machine, append(by=late)) == out.SequenceExpired(50, 30)
+    assert unchanged(machine, append(by=late)) == out.ReceiptExpired(50, 30)
 
 
 def test_6_an_unknown_repeat_is_not_refused_as_one_that_is_not_stored() -> None:
@@ -104,7 +104,7 @@ def test_6_an_unknown_repeat_is_not_refused_as_one_that_is_not_stored() -> None:
     sends = [append(by=sparse(n)) for n in (5, 10, 20, 30)]
     machine = machine_of(create(), *sends, limits=TWO_RECEIPTS)
     machine.execute(append(None, close=True))
-    assert unchanged(machine, append(by=sparse(5))) == out.SequenceExpired(30, 10)
+    assert unchanged(machine, append(by=sparse(5))) == out.ReceiptExpired(30, 10)
 
 
 def test_6_a_row_of_an_earlier_version_proves_nothing_until_it_drops_more() -> None:
@@ -115,9 +115,9 @@ def test_6_a_row_of_an_earlier_version_proves_nothing_until_it_drops_more() -> N
     assert producers is not None
     encoded = msgspec.msgpack.decode(msgspec.msgpack.encode(producers["p"]))
     producers["p"] = msgspec.msgpack.decode(msgspec.msgpack.encode(encoded[:14]), type=ProducerRow)
-    assert unchanged(machine, append(by=sparse(2))) == out.SequenceExpired(4, 2)
+    assert unchanged(machine, append(by=sparse(2))) == out.ReceiptExpired(4, 2)
     machine.execute(append(by=sparse(5)))
-    assert unchanged(machine, append(by=sparse(2))) == out.SequenceExpired(5, 3)
+    assert unchanged(machine, append(by=sparse(2))) == out.ReceiptExpired(5, 3)
     assert unchanged(machine, append(by=sparse(3))) == out.Duplicate(None, None, False, 1, 5)
 
 
@@ -164,7 +164,7 @@ def test_a_tombstone_confirms_what_it_stored_without_offsets() -> None:
     confirmed = out.Duplicate(None, None, False, 1, 5)
     assert unchanged(machine, append(b"a", by=sparse(5))) == confirmed
     skipped = unchanged(machine, append(b"a", by=sparse(4, epoch=9)))
-    assert skipped == out.SequenceExpired(5, 5)
+    assert skipped == out.ReceiptExpired(5, 5)
     assert unchanged(machine, append(b"a", by=sparse(5, 6))) == out.BatchOverlap(5)
     assert machine.execute(append(b"b", by=sparse(8))) == out.Appended(1, 2, False, 2, 8)
     assert unchanged(machine, append(b"a", by=sparse(5))) == out.Duplicate(None, None, False, 2, 8)

@@ -31,7 +31,7 @@ EXPECTED = {
         out.StillAlive, out.StreamClosed, out.ConfigConflict, out.ContentTypeConflict,
         out.StreamSeqConflict, out.ForkSourceGone, out.SessionUnknown, out.ProducerStateExpired,
         out.DedupOff,
-        out.EpochExhausted, out.SequenceGap, out.SequenceHole, out.SequenceExpired,
+        out.EpochExhausted, out.SequenceGap, out.SequenceHole, out.ReceiptExpired,
         out.BatchOverlap,
         out.RestartAmbiguous, txn.InvalidTxnState, txn.TxnTimedOut, txn.AlreadyAborted,
         txn.AlreadyCommitted, txn.ConcurrentTransactions, txn.PartitionNotInTxn,
@@ -83,7 +83,7 @@ def test_every_refusal_can_be_told(refusal: type[out.Outcome]) -> None:
         problem = problem_of(sample(refusal), is_x=is_x)
         assert (problem.status, problem.code) == (STATUS[refusal], refusal.code)
         assert problem.message
-        assert problem.applied == ("unknown" if refusal is out.SequenceExpired else "no")
+        assert problem.applied == ("unknown" if refusal is out.ReceiptExpired else "no")
         is_state = refusal is txn.InvalidTxnState  # it also names the required state
         assert len(problem.facts) == len(refusal.__struct_fields__) + is_state
         json.dumps(problem.facts)
