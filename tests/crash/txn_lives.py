@@ -16,7 +16,8 @@ from tests.spec.process import PATIENCE_SECONDS, SEMEL, Answer, Server, Stream
 from tests.spec.txn_calls import COMMITTED, Txn, call, committed
 
 LOST: Final = (OSError, http.client.HTTPException)  # errors of a client whose server is killed
-_AGES: Final = ("age_ms", "idle_ms", "remaining_ms")
+# Timeouts start again with the process, so a restart moves deadlines.
+_AGES: Final = ("age_ms", "idle_ms", "remaining_ms", "deadline")
 
 
 class Node:

@@ -124,9 +124,10 @@ class Lookups:
         if isinstance(command, Create):
             return self._add_stored(command)
         if isinstance(command, Begin):
+            last_epoch, due_ms = self.last_epoch(command.id, now_ms), None
             pending = self._state.transactions.get(command.id)
-            due_ms = None if pending is None else self._deadlines.dates(pending, now_ms).due_ms
-            last_epoch = self.last_epoch(command.id, now_ms)
+            if pending is not None and pending.row.timeout_ms is not None:
+                due_ms = self._deadlines.dates(pending, now_ms).due_ms
             return replace(command, last_epoch=last_epoch, due_ms=due_ms)
         if isinstance(command, TxnCall):
             return self._add_outcome(command, now_ms)

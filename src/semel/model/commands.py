@@ -300,7 +300,7 @@ class Begin(Struct, frozen=True, gc=False):
     streams: tuple[str, ...] = ()
     is_implicit: bool = False
     last_epoch: int = 0  # a lookup: the epoch of the newest retained outcome with this id
-    due_ms: int | None = None  # a lookup: the deadline of the pending transaction with this id
+    due_ms: int | None = None  # a lookup: when the pending transaction with this id times out
 
 
 class TxnCall(Struct, frozen=True, gc=False):

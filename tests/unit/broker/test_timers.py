@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from msgspec.structs import replace
 
 from semel.broker.timers import ClockWatch
 from semel.machine.txn.views import TxnDates
@@ -11,6 +12,7 @@ from semel.model.commands import (
     Append,
     Batch,
     Begin,
+    Delete,
     Prepare,
     ProducerOwner,
     SinkOwner,
@@ -109,6 +111,28 @@ def test_a_trim_does_not_prolong_a_ttl() -> None:
     bed.execute(Trim("mortal", bed.now_ms, 1))
     bed.now_ms += 1
     assert bed.sweep() == 1
+
+
+def test_a_date_follows_the_wall_clock_and_nothing_else() -> None:
+    bed = ClockBed()
+    for path in ("dated", "deleted"):
+        date_ms = bed.now_ms + TIMEOUT_MS
+        bed.execute(replace(bed.create(path), expires_at_ms=date_ms))
+    bed.execute(Delete("deleted", bed.now_ms))
+    bed.glimpse()
+    bed.now_ms += TIMEOUT_MS - 1
+    assert bed.sweep() == 0
+    bed.jump(1)
+    assert bed.sweep() == 1
+    assert list(bed.broker.state.by_path) == ["s"]
+
+
+def test_what_was_deleted_does_not_expire() -> None:
+    bed = ClockBed()
+    bed.execute(bed.create("mortal", ttl_ms=TIMEOUT_MS))
+    bed.execute(Delete("mortal", bed.now_ms))
+    bed.now_ms += TIMEOUT_MS
+    assert bed.sweep() == 0
 
 
 def test_a_stream_that_was_deleted_is_not_prolonged_by_a_late_read() -> None:
