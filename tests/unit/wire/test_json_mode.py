@@ -22,6 +22,7 @@ from semel.wire.json_mode import (
     split_steps,
 )
 from semel.wire.problems import MalformedRequest
+from semel.wire.schema.producers import RegisterRequest
 from semel.wire.schema.transactions import SetPositionsRequest
 
 SPACES = st.text(alphabet=" \t\r\n", max_size=3)
@@ -344,3 +345,9 @@ def test_a_long_document_with_half_a_surrogate_pair_is_not_searched() -> None:
     body = b'{"offsets": {"' + rb"\ud800" * STEP_BYTES + b'": 1}}'
     with pytest.raises(MalformedRequest, match="surrogate pair"):
         read_document({}, body, SetPositionsRequest)
+
+
+def test_half_a_surrogate_pair_does_not_hide_that_a_document_is_too_deep() -> None:
+    body = rb'{"x": ["\ud800", ' + b"[" * 5_000 + b"]" * 5_001 + b"}"
+    with pytest.raises(MalformedRequest, match="nested too deeply"):
+        read_document({}, body, RegisterRequest)
