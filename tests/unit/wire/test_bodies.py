@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from semel.model.commands import Batch
-from semel.model.limits import BATCH_MESSAGES_MAX
+from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 from semel.model.messages import encode_extras
 from semel.model.slices import Slice, SliceProducer
 from semel.wire.bodies import (
@@ -17,6 +17,7 @@ from semel.wire.bodies import (
     DecodedBatch,
     Frames,
     decode_batch,
+    decode_batch_steps,
     decode_frames,
     encode_batch,
     encode_frames,
@@ -154,6 +155,13 @@ RICH_BATCH = encode_batch(TEXT, [b"ab", b"c"], **RICH)
 def test_what_is_no_batch_is_refused(body: bytes) -> None:
     with pytest.raises(BadFormat):
         decode_batch(body)
+
+
+def test_a_long_batch_of_json_is_decoded_in_steps() -> None:
+    message = b'"' + b"x" * MIB + b'"'
+    steps = decode_batch_steps(encode_batch(JSON, [message]))
+    assert len(list(steps)) == 2
+    assert decode_batch(encode_batch(JSON, [message])).batch == Batch(message)
 
 
 def test_long_extras_are_checked_here_and_short_ones_by_the_engine() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from semel.model.commands import Batch, Commit, CommitAppend, ListedTxn, PositionMove, SinkTag
-from semel.model.limits import BATCH_MESSAGES_MAX
+from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 from semel.model.offsets import print_offset
 from semel.model.steps import STEP_BYTES, finish
 from semel.wire import commits, json_mode
@@ -246,3 +246,8 @@ def test_many_long_appends_are_read_in_steps() -> None:
     body = b'{"appends": [' + b",".join([append] * 10) + b"]}"
     steps = parse_commit(JSON, body, now_ms=5, type_of=TYPES.get)
     assert len(list(steps)) == 10
+
+
+def test_a_long_commit_is_read_in_steps() -> None:
+    body = b'{"appends": [{"stream": "t", "messages": ["%b"]}]}' % (b"x" * MIB)
+    assert len(list(parse_commit({}, body, now_ms=5, type_of=TYPES.get))) == 3

@@ -22,6 +22,7 @@ from semel.wire.json_mode import (
     split_steps,
 )
 from semel.wire.problems import MalformedRequest
+from semel.wire.schema.producers import RegisterRequest
 from semel.wire.schema.transactions import SetPositionsRequest
 from tests.unit.wire.builders import JSON
 
@@ -345,3 +346,9 @@ def test_a_long_document_with_half_a_surrogate_pair_is_not_searched() -> None:
     body = b'{"offsets": {"' + rb"\ud800" * STEP_BYTES + b'": 1}}'
     with pytest.raises(MalformedRequest, match="surrogate pair"):
         read_document(JSON, body, SetPositionsRequest)
+
+
+def test_half_a_surrogate_pair_does_not_hide_that_a_document_is_too_deep() -> None:
+    body = rb'{"x": ["\ud800", ' + b"[" * 5_000 + b"]" * 5_001 + b"}"
+    with pytest.raises(MalformedRequest, match="nested too deeply"):
+        read_document(JSON, body, RegisterRequest)
