@@ -464,6 +464,23 @@ def test_serve_says_what_to_do_if_the_address_space_is_limited(
     assert snapshot(path) == before
 
 
+def test_serve_with_too_few_files_never_calls_the_data_corrupt_or_the_port_wrong(
+    trial: Callable[[str], Path],
+) -> None:
+    path = trial("closed")
+    before = snapshot(path)
+    refused = 0
+    for limit in range(13, 20):
+        limited = ("bash", "-c", f'ulimit -n {limit}; exec "$@"', "limited")
+        code, text = semel("serve", "--port", "0", "--data", str(path), prefix=limited)
+        if "Traceback" not in text:  # else the interpreter itself has too few files
+            assert code == 74, f"{limit} files: {text}"
+            assert "ulimit -n" in text
+            refused += 1
+    assert refused > 2
+    assert snapshot(path) == before
+
+
 @pytest.mark.root
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("name", [*FILES, "directory"])

@@ -63,5 +63,5 @@ def _verify(path: str, *, is_quiet: bool) -> Report:
 
 
 def _raise_generation(disk: RealDisk) -> Identity:
-    disk.create_lock_file()
+    disk.begin_changes()
     return raise_generation(disk)

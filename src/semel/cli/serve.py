@@ -22,7 +22,8 @@ from msgspec import Struct
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.cli.options import Seconds
-from semel.cli.output import CommandRefused, ProgressLine
+from semel.cli.output import EXIT_DISK, CommandRefused, ProgressLine
+from semel.journal.disk import NO_FILES
 from semel.model.limits import (
     BODY_BYTES_MAX,
     GAP_HOLD_MS_MAX,
@@ -351,6 +352,9 @@ def _reload(listener: Listener, serving: ServeOptions) -> None:
 
 
 def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
+    if error.errno in NO_FILES:
+        message = f"cannot listen on {serving.host}:{serving.port} ({os.strerror(error.errno)})"
+        return CommandRefused(f"{message}; raise the limit on open files (ulimit -n)", EXIT_DISK)
     if isinstance(error, socket.gaierror) or not error.errno:
         reason, advice = error.strerror or str(error), "correct --host"
     else:

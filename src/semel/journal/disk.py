@@ -26,6 +26,8 @@ NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 # Only the owner may read the messages. A umask can only remove rights.
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
+# A start opens about this many files after its checks.
+_FILES_NEEDED: Final = 8
 _IOV_MAX: Final = 1024
 # The error numbers with which file systems refuse to lock a directory.
 CANNOT_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOTSUP})
@@ -99,8 +101,8 @@ class Disk(Files, Protocol):
         Raises DirectoryLocked if a different process has the lock. Also raises DiskFailed.
         """
 
-    def create_lock_file(self) -> None:
-        """Create the lock file if it is missing.
+    def begin_changes(self) -> None:
+        """Create the lock file if it is missing, and check that more files can be opened.
 
         Call this before the first change of the directory, and after all checks of its content, so
         that a refused start changes nothing. Raises DirectoryLocked or DiskFailed.
@@ -188,15 +190,26 @@ class RealDisk:
         """
         is_locked = self._flock(self._dir_fd, ignored=CANNOT_LOCK)
         if not is_locked or self._has_lock_file():
-            self.create_lock_file()
+            self._open_lock_file()
 
     def _has_lock_file(self) -> bool:
         return os.access(LOCK_NAME, os.F_OK, dir_fd=self._dir_fd)
 
-    def create_lock_file(self) -> None:
-        """Open the lock file and lock it, unless that is already done. Create it if necessary."""
-        if self._lock_fd >= 0:
-            return
+    def begin_changes(self) -> None:
+        """Create the lock file, unless it is open. Before that, check the limit on open files."""
+        opened: list[int] = []
+        try:
+            while len(opened) < _FILES_NEEDED:
+                opened.append(os.dup(self._dir_fd))
+        except OSError as error:
+            raise disk_failed(f"{self.path}: cannot open the files", error.errno) from error
+        finally:
+            for fd in opened:
+                os.close(fd)
+        if self._lock_fd < 0:
+            self._open_lock_file()
+
+    def _open_lock_file(self) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
             self._lock_fd = os.open(LOCK_NAME, flags, FILE_MODE, dir_fd=self._dir_fd)

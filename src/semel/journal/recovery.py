@@ -141,7 +141,7 @@ def _create_directory(disk: Disk, store: Store, fresh: bytes, segment_bytes: int
     """
     unfinished = [name for name in disk.names() if segment_lsn(name) is not None]
     check_new(disk, store)
-    disk.create_lock_file()
+    disk.begin_changes()
     for name in unfinished:
         disk.unlink(name)
     store.make_writable()
@@ -195,7 +195,7 @@ def _recover(
     tail = [first for first in segments.firsts if first >= segments.first_of(position.lsn)]
     data = _replay_tail(segments, tail, replay, seed, progress)
     # All checks have passed. From here on, the directory is changed.
-    disk.create_lock_file()
+    disk.begin_changes()
     store.make_writable()
     _make_durable(disk, segments, tail, replay, data)
     capacity = len(data)

@@ -122,7 +122,7 @@ class VirtualDisk(FaultyStorage):
             raise DirectoryLocked("virtual disk: another process owns this directory")
         self._is_locked = True
 
-    def create_lock_file(self) -> None:
+    def begin_changes(self) -> None:
         """Do nothing. A virtual directory needs no lock file."""
 
     def is_there(self) -> bool:
