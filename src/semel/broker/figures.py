@@ -32,7 +32,7 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     stable_lag: int  # over all streams, the largest distance from the stable offset to the tail
     stable_lag_ms: int | None  # when the oldest transaction that causes such a distance began
     sinks: int
-    segments: list[SegmentSpace]  # at the last survey; see `semel.broker.space`
+    segments: list[SegmentSpace]  # at the last survey; see `semel.journal.space`
 
 
 def engine_figures(engine: Engine) -> EngineFigures:

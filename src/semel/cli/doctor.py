@@ -28,8 +28,15 @@ from semel.cli.output import (
     printable,
     size_text,
 )
-from semel.cli.read_only import DamagedStore, ReadOnlyDisk, is_in_use, open_store
-from semel.cli.space import SegmentUse, print_segments, segment_uses, space_text
+from semel.cli.read_only import (
+    DamagedStore,
+    ReadOnlyDisk,
+    SegmentUse,
+    is_in_use,
+    open_store,
+    segment_uses,
+    space_text,
+)
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import FORMAT_VERSION, IDENTITY_NAME, read_identity
 from semel.journal.segments import segment_lsn
@@ -313,7 +320,7 @@ def doctor_command(data: str | None, *, is_deep: bool, is_listed: bool, is_json:
     else:
         _print(data, checks, overview, report)
         if is_listed and overview is not None:
-            print_segments(overview.segments)
+            _print_segments(overview.segments)
     return code
 
 
@@ -443,3 +450,22 @@ def _finding_text(finding: Finding) -> Text:
         where += f" at byte {finding.position}"
     label = Text("note     ", "cyan") if finding.is_note else Text("CORRUPT  ", "bold red")
     return label.append(f"{printable(where)}: {printable(finding.message)}", style="default")
+
+
+def _print_segments(segments: list[SegmentUse]) -> None:
+    """Print a table with one row for each segment."""
+    table = Table(title="segments", title_justify="left", box=None, pad_edge=False)
+    for name in ("segment", "size", "needed", "kept by"):
+        table.add_column(name, justify="right" if name in {"size", "needed"} else "left")
+    for segment in segments:
+        more = segment.owner_count - len(segment.kept_by)
+        kept_by = ", ".join(segment.kept_by) + (f" and {more:,} more" if more else "")
+        table.add_row(
+            segment.segment,
+            size_text(segment.disk_bytes),
+            size_text(segment.live_bytes),
+            Text(printable("it is being written" if segment.is_open else kept_by)),
+        )
+    console = Console(highlight=False)
+    console.print()
+    console.print(table, soft_wrap=True)

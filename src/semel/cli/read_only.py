@@ -1,17 +1,25 @@
-"""Read-only access to a data directory, for `semel doctor`."""
+"""Read-only access to a data directory, and what keeps its segments, for `semel doctor`."""
 
 import fcntl
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Final
 
 import lmdb
+import msgspec
+from msgspec import Struct
 
+from semel.cli.output import size_text
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.disk import CANNOT_LOCK, LOCK_NAME, RealFile
+from semel.journal.disk import CANNOT_LOCK, LOCK_NAME, Files, RealFile
 from semel.journal.lmdb_pages import check_pages
 from semel.journal.lmdb_store import LmdbReader
-from semel.journal.store import TABLES
+from semel.journal.segments import segment_name
+from semel.journal.space import SegmentSpace, survey
+from semel.journal.store import TABLES, BadSeal, StoreReader, read_row
+from semel.machine.rows import NUMBER_KEY, StreamRow, TxnRow
 from semel.model.errors import CorruptData
 
 
@@ -141,3 +149,76 @@ def open_store(path: str, *, is_shared: bool) -> ReadOnlyStore | NoStore:
     if not os.path.exists(os.path.join(path, FILE_NAME)):
         return NoStore()
     return ReadOnlyStore(path, is_shared=is_shared)
+
+
+# ---- disk space ----------------------------------------------------------------------------------
+
+_OWNERS_MAX: Final = 3
+_NEARLY_EMPTY: Final = 0.1
+
+
+class SegmentUse(Struct, frozen=True):
+    """One segment: its size, the bytes that are needed, and what needs most of them.
+
+    `kept_by` has at most three names, such as `stream orders`. `owner_count` is the number of
+    streams and transactions that need the segment.
+    """
+
+    segment: str
+    disk_bytes: int
+    live_bytes: int
+    is_open: bool
+    kept_by: list[str]
+    owner_count: int
+
+
+def segment_uses(view: StoreReader, disk: Files) -> list[SegmentUse]:
+    """Return the use of every segment. Return an empty list if the checkpoint cannot be read."""
+    try:
+        spaces = survey(view, disk, with_owners=True)
+    except (OSError, BadSeal, msgspec.DecodeError):
+        return []  # other checks report the damage
+    return [_use_of(view, space) for space in spaces]
+
+
+def _use_of(view: StoreReader, space: SegmentSpace) -> SegmentUse:
+    owners: Counter[tuple[str, int]] = Counter()
+    owners.update({("streams", number): size for number, size in space.streams.items()})
+    owners.update({("transactions", number): size for number, size in space.transactions.items()})
+    return SegmentUse(
+        segment=segment_name(space.first),
+        disk_bytes=space.disk_bytes,
+        live_bytes=space.live_bytes,
+        is_open=space.is_open,
+        kept_by=[_name_of(view, *owner) for owner, _ in owners.most_common(_OWNERS_MAX)],
+        owner_count=len(owners),
+    )
+
+
+def _name_of(view: StoreReader, table: str, number: int) -> str:
+    kind = table.removesuffix("s")
+    try:
+        value = read_row(view, table, NUMBER_KEY.encode(number))
+        if value is None:
+            return f"{kind} {number}"
+        if table == "streams":
+            return f"{kind} {msgspec.msgpack.decode(value, type=StreamRow).path}"
+        return f"{kind} {msgspec.msgpack.decode(value, type=TxnRow).id}"
+    except (BadSeal, msgspec.DecodeError):
+        return f"{kind} {number}"
+
+
+def space_text(segments: list[SegmentUse]) -> str:
+    """Return one line about the use of all segments, and what to do if most of it is not needed."""
+    disk_bytes = sum(segment.disk_bytes for segment in segments)
+    live_bytes = sum(segment.live_bytes for segment in segments)
+    text = f"{size_text(live_bytes)} of {size_text(disk_bytes)} are needed"
+    empty = [each for each in segments if each.live_bytes < _NEARLY_EMPTY * each.disk_bytes]
+    if not empty:
+        return text
+    keepers = Counter(name for segment in empty for name in segment.kept_by)
+    names = ", ".join(name for name, _ in keepers.most_common(_OWNERS_MAX))
+    return (
+        f"{text}; {len(empty):,} segments are less than {_NEARLY_EMPTY:.0%} needed and are kept by:"
+        f" {names}. To free them, trim or delete these streams, or end these transactions"
+    )

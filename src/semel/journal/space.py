@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -22,12 +23,15 @@ from semel.journal.disk import File, Files
 from semel.journal.frame import HEADER_BYTES, peek_length
 from semel.journal.index import IndexBlock, decode_block, split_key
 from semel.journal.segments import segment_name
-from semel.journal.store import BadSeal, StoreReader, unseal
+from semel.journal.store import BadSeal, StoreReader, TableReader, unseal
 from semel.machine.rows import PAIR_KEY, ChunkBlockRow
 from semel.machine.txn.draft import lsns_of
+from semel.model.errors import EngineError
 
 _MEASURED_MAX: Final = 16
 _OPEN_FILES_MAX: Final = 64
+# A survey begins only if this many times the duration of the last one has passed since.
+_PAUSE: Final = 50
 
 
 class SegmentSpace(Struct):
@@ -154,3 +158,37 @@ def _add_chunk(
     space.live_bytes += live
     if with_owners:
         space.transactions[txn] += live
+
+
+# ---- of a running engine ------------------------------------------------------------------------
+
+
+class SpaceSurvey:
+    """The result of the last survey of the segments.
+
+    The space that is needed changes only with checkpoints. So the thread that commits checkpoints
+    makes the survey after a checkpoint, but never for more than about 2 % of its time.
+    """
+
+    def __init__(self, disk: Files, store: TableReader) -> None:
+        self._disk = disk
+        self._store = store
+        self._next_at = 0.0
+        self.segments: list[SegmentSpace] = []
+
+    def refresh(self) -> None:
+        """Make a survey, unless the last one was too recent.
+
+        If the checkpoint or a segment cannot be read, the last result stays: reads report damage.
+        """
+        started = monotonic()
+        if started < self._next_at:
+            return
+        try:
+            with self._store.read() as view:
+                self.segments = survey(view, self._disk)
+        except (OSError, BadSeal, EngineError, msgspec.DecodeError):
+            return
+        finally:
+            finished = monotonic()
+            self._next_at = finished + _PAUSE * (finished - started)
