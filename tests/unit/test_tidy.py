@@ -212,7 +212,6 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.wire.sse": "layer",
     "semel_bench.command": "layer",
     "semel_bench.spark_queries": "lazy",
-    "semel_bench.torn_tail": "size",
 }
 LINES_TOGETHER_MAX = 400
 

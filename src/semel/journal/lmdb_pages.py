@@ -9,7 +9,6 @@ pages. The rows have checksums of their own, which the caller checks.
 import os
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
@@ -34,7 +33,7 @@ _READ_BYTES: Final = 1 << 20
 PAGE_BYTES_MIN: Final = 512
 PAGE_BYTES_MAX: Final = 65_536
 
-Rows = list[tuple[bytes, bytes]]
+Node = tuple[int, int, int, int]  # position in the page, size or page number, flags, key size
 
 
 class BadPage(Exception):
@@ -121,16 +120,19 @@ class Snapshot:
         self.tables = self._read_catalogue()
         self._read_free()
 
-    def leaves(self, table: bytes) -> Iterator[Rows]:
-        """Yield the rows of a table, one list for each leaf page. Raises BadPage."""
-        tree = self.tables.get(table)
-        if tree is not None:
-            yield from self._leaves(tree)
+    def check_tables(self) -> None:
+        """Check all pages of all tables, and that none of them is free. Raises BadPage."""
+        for tree in self.tables.values():
+            for _ in self._leaves(tree):
+                pass
+        for page in self._free:
+            if page < self._page_count and self._is_used[page]:
+                raise BadPage(page, "is in use and in the list of free pages")
 
     def _read_catalogue(self) -> dict[bytes, Tree]:
         tables = {}
-        for rows in self._leaves(self._meta.main, node_flags=_IS_TREE):
-            for name, value in rows:
+        for page, nodes in self._leaves(self._meta.main, node_flags=_IS_TREE):
+            for name, value in self._rows(page, nodes):
                 if len(value) != _TREE.size:
                     raise BadPage(self._meta.main.root, "has a damaged table record")
                 tree = Tree._make(_TREE.unpack(value))
@@ -141,28 +143,23 @@ class Snapshot:
 
     def _read_free(self) -> None:
         """Read the list of free pages. No page may be free and in use."""
-        for rows in self._leaves(self._meta.free):
-            for key, value in rows:
+        for page, nodes in self._leaves(self._meta.free):
+            for key, value in self._rows(page, nodes):
                 if len(key) != _NUMBER.size or len(value) < _NUMBER.size:
                     raise BadPage(self._meta.free.root, "has a damaged list of free pages")
                 count = _NUMBER.unpack_from(value)[0]
                 if len(value) < _NUMBER.size * (count + 1):
                     raise BadPage(self._meta.free.root, "has a damaged list of free pages")
                 pages = struct.unpack_from(f"<{count}Q", value, _NUMBER.size)
-                for page in pages:
-                    if not _META_PAGES <= page <= self._meta.last_page or page in self._free:
-                        raise BadPage(page, "is in the list of free pages, but cannot be free")
-                    self._free.add(page)
-
-    def check_free(self) -> None:
-        """Check that no page is both free and in use. Call it after all tables were read."""
-        for page in self._free:
-            if page < self._page_count and self._is_used[page]:
-                raise BadPage(page, "is in use and in the list of free pages")
+                for free in pages:
+                    if not _META_PAGES <= free <= self._meta.last_page or free in self._free:
+                        raise BadPage(free, "is in the list of free pages, but cannot be free")
+                    self._free.add(free)
 
     # ---- one tree --------------------------------------------------------------------------------
 
-    def _leaves(self, tree: Tree, node_flags: int = 0) -> Iterator[Rows]:
+    def _leaves(self, tree: Tree, node_flags: int = 0) -> Iterator[tuple[int, list[Node]]]:
+        """Check the pages of a tree. Yield the number and the nodes of each leaf page."""
         counts = self._counts = [0, 0, 0, 0]
         if tree.root != _NO_ROOT:
             yield from self._walk(tree.root, tree, tree.depth, None, None, node_flags)
@@ -180,18 +177,18 @@ class Snapshot:
         low: bytes | None,
         high: bytes | None,
         node_flags: int,
-    ) -> Iterator[Rows]:
-        nodes = self._nodes(page, is_leaf=depth == 1)
+    ) -> Iterator[tuple[int, list[Node]]]:
+        nodes, keys = self._nodes(page, is_leaf=depth == 1)
         if depth == 1:
             self._counts[1] += 1
             self._counts[3] += len(nodes)
-            rows = self._rows(page, nodes, node_flags)
-            keys = [key for key, _ in rows]
             self._check_order(page, tree, keys, low, high)
-            yield rows
+            if {flags for _, _, flags, _ in nodes} != {node_flags}:
+                self._check_big(page, nodes, node_flags)
+            yield page, nodes
             return
         self._counts[0] += 1
-        keys = [self._key(at, size) for at, _, _, size in nodes[1:]]
+        del keys[0]  # LMDB does not use the first key of a branch
         self._check_order(page, tree, keys, low, high)
         bounds = [low, *keys, high]
         for index, (_, child, _, _) in enumerate(nodes):
@@ -206,17 +203,18 @@ class Snapshot:
         if tree.flags & _INTEGER_KEYS:
             order = [key[::-1] for key in keys]
             low, high = low and low[::-1], high and high[::-1]
-        is_ordered = all(a < b for a, b in pairwise(order))
+        is_ordered = order == sorted(order) and len(set(order)) == len(order)
         if not is_ordered or (
-            keys and ((low and order[0] < low) or (high is not None and order[-1] >= high))
+            order and ((low and order[0] < low) or (high is not None and order[-1] >= high))
         ):
             raise BadPage(page, "has keys that are out of order")
 
-    def _nodes(self, page: int, *, is_leaf: bool) -> list[tuple[int, int, int, int]]:
-        """Return position, size or page number, flags and key size of each node of a page."""
+    def _nodes(self, page: int, *, is_leaf: bool) -> tuple[list[Node], list[bytes]]:
+        """Return the nodes of a page and their keys. Nodes must be in the page and not overlap."""
         self._use(page, 1)
         start = page * self._page_bytes
-        number, _, flags, lower, upper = _PAGE.unpack_from(self._data, start)
+        data = self._data[start : start + self._page_bytes]
+        number, _, flags, lower, upper = _PAGE.unpack_from(data)
         is_sound = (
             number == page
             and flags == (_IS_LEAF if is_leaf else _IS_BRANCH)
@@ -225,56 +223,66 @@ class Snapshot:
         )
         if not is_sound:
             raise BadPage(page, "has a damaged header")
-        count = (lower - _PAGE.size) // 2
+        positions = struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", data, _PAGE.size)
+        if min(positions) < upper or max(positions) > self._page_bytes - _NODE.size:
+            raise BadPage(page, "has a damaged node")
         used = 0
-        nodes = []
-        for position in struct.unpack_from(f"<{count}H", self._data, start + _PAGE.size):
-            if position < upper or position + _NODE.size > self._page_bytes:
-                raise BadPage(page, "has a damaged node")
-            at = start + position
-            a, b, node_flags, key_size = _NODE.unpack_from(self._data, at)
-            size = a | b << 16
-            length = _NODE.size + key_size
+        nodes, keys = [], []
+        read_node = _NODE.unpack_from
+        for at in positions:
+            low, high, node_flags, key_size = read_node(data, at)
+            size = low | high << 16
+            end = at + _NODE.size + key_size
+            keys.append(data[at + _NODE.size : end])
             if not is_leaf:
                 size |= node_flags << 32
+            elif node_flags & _IS_BIG:
+                end += _NUMBER.size
             else:
-                length += _NUMBER.size if node_flags & _IS_BIG else size
-            used += length + length % 2
-            if position + length > self._page_bytes:
+                end += size
+            if end > self._page_bytes:
                 raise BadPage(page, "has a damaged node")
+            used += end - at + (end - at & 1)
             nodes.append((at, size, node_flags, key_size))
         if used != self._page_bytes - upper:
             raise BadPage(page, "has nodes that overlap")
-        return nodes
+        return nodes, keys
 
-    def _rows(self, page: int, nodes: list[tuple[int, int, int, int]], node_flags: int) -> Rows:
-        rows = []
-        data = self._data
-        for at, size, flags, key_size in nodes:
-            key_at = at + _NODE.size
-            value_at = key_at + key_size
-            if flags == node_flags:
-                value = data[value_at : value_at + size]
-            elif flags == _IS_BIG and not node_flags:
-                value = self._big(_NUMBER.unpack_from(data, value_at)[0], size)
-            else:
-                raise BadPage(page, "has a node with wrong flags")
-            rows.append((data[key_at:value_at], value))
-        return rows
+    def _check_big(self, page: int, nodes: list[Node], node_flags: int) -> None:
+        """Check the nodes whose flags differ from `node_flags`: their values have own pages."""
+        for node in nodes:
+            if node[2] != node_flags:
+                if node[2] != _IS_BIG or node_flags:
+                    raise BadPage(page, "has a node with wrong flags")
+                self._check_big_value(page, node)
 
-    def _key(self, at: int, size: int) -> bytes:
-        return self._data[at + _NODE.size : at + _NODE.size + size]
-
-    def _big(self, page: int, size: int) -> bytes:
-        """Return a value that has pages of its own."""
+    def _check_big_value(self, page: int, node: Node) -> None:
+        size = node[1]
+        first = self._big_page(page, node)
         count = -(-(_PAGE.size + size) // self._page_bytes)
-        self._use(page, count)
+        self._use(first, count)
         self._counts[2] += count
-        start = page * self._page_bytes
-        number, _, flags, low, high = _PAGE.unpack_from(self._data, start)
-        if (number, flags, low | high << 16) != (page, _IS_OVERFLOW, count):
-            raise BadPage(page, "has a damaged header")
-        return self._data[start + _PAGE.size : start + _PAGE.size + size]
+        number, _, flags, low, high = _PAGE.unpack_from(self._data, first * self._page_bytes)
+        if (number, flags, low | high << 16) != (first, _IS_OVERFLOW, count):
+            raise BadPage(first, "has a damaged header")
+
+    def _big_page(self, page: int, node: Node) -> int:
+        at, _, _, key_size = node
+        start = page * self._page_bytes + at + _NODE.size + key_size
+        first: int = _NUMBER.unpack_from(self._data, start)[0]
+        return first
+
+    def _rows(self, page: int, nodes: list[Node]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys and values of a leaf page that was checked."""
+        data = self._data
+        for node in nodes:
+            at, size, flags, key_size = node
+            key_at = page * self._page_bytes + at + _NODE.size
+            value_at = key_at + key_size
+            key = data[key_at:value_at]
+            if flags & _IS_BIG:
+                value_at = self._big_page(page, node) * self._page_bytes + _PAGE.size
+            yield key, data[value_at : value_at + size]
 
     def _use(self, page: int, count: int) -> None:
         """Mark pages as used. Raises BadPage if a page does not exist or is used already."""
@@ -302,17 +310,10 @@ def check_pages(path: str) -> None:
                 meta = None
                 try:
                     meta = newest(read_metas(data))
-                    _check_snapshot(Snapshot(data, meta))
+                    Snapshot(data, meta).check_tables()
                 except BadPage as error:
                     is_same = meta is None or newest(read_metas(data)) == meta
                     if is_same and os.fstat(file.fileno()).st_size == size:
                         raise CorruptData(str(error), file=os.path.basename(path)) from error
                 else:
                     return
-
-
-def _check_snapshot(snapshot: Snapshot) -> None:
-    for table in snapshot.tables:
-        for _ in snapshot.leaves(table):
-            pass
-    snapshot.check_free()

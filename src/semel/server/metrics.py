@@ -9,6 +9,7 @@ from typing import Final
 from semel.broker.figures import EngineFigures
 from semel.journal.segments import segment_name
 from semel.journal.space import SegmentSpace
+from semel.model.limits import SEGMENTS_SHOWN_MAX
 from semel.model.outcomes import Duplicate, Outcome
 from semel.model.outcomes_txn import (
     AbortDone,
@@ -29,8 +30,7 @@ _LABELS: Final[Mapping[type[Outcome], str]] = {
     ExtendDone: "TxnExtended",
 }
 
-# The number of segments that the page lists, and the shares for which it counts segments.
-SEGMENTS_SHOWN_MAX: Final = 100
+# The shares for which the page counts segments.
 _SHARES: Final = (0.1, 0.5)
 
 Metric = tuple[str, str, str, float]  # name without `semel_`, type, help, value
