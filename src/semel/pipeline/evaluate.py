@@ -19,7 +19,7 @@ from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, kind_of, takes_binding
-from semel.wire.json_mode import JSON_DEPTH_MAX, is_too_deep
+from semel.wire.json_depth import JSON_DEPTH_MAX, is_too_deep
 
 if TYPE_CHECKING:
     import pyarrow as pa

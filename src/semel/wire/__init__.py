@@ -12,7 +12,9 @@ Paths and queries are still percent-encoded. A parser returns a command or a Pro
                     requests and responses of the other resources; sinks are in `commits`
     schema          the JSON bodies of the other resources, as structs; the client uses them too
     bodies          the batch format and the frames format
-    json_mode       JSON bodies: splits appends into messages, and reads documents
+    json_mode, json_depth
+                    split the JSON body of an append into messages, and check its nesting
+    documents       reads other JSON bodies
     sse             server-sent events
     problems        the JSON bodies of HTTP errors, and the class of the refusal table's entries
     refusal_table   the status, the message and the advice for each refusal; the entries for

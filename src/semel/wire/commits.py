@@ -35,21 +35,17 @@ from semel.model.limits import (
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
 from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
 from semel.model.steps import STEP_BYTES, Steps
-from semel.wire.groups import read_move
-from semel.wire.headers import Headers, require_json
-from semel.wire.json_mode import (
-    EMPTY_ARRAY,
-    PARSED_BYTES,
-    TOO_MANY,
+from semel.wire.documents import (
     check_name,
     decode_document,
-    first_elements,
     read_document,
     read_offset,
     refuse_long_list,
-    split_steps,
     too_many_entries,
 )
+from semel.wire.groups import read_move
+from semel.wire.headers import Headers, require_json
+from semel.wire.json_mode import EMPTY_ARRAY, PARSED_BYTES, TOO_MANY, first_elements, split_steps
 from semel.wire.problems import parser
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response, responds_to

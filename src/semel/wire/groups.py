@@ -6,8 +6,8 @@ from semel.machine.txn.views import GroupView, PendingView, SnapshotView
 from semel.model.commands import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
+from semel.wire.documents import read_document, read_offset
 from semel.wire.headers import Headers, print_instant
-from semel.wire.json_mode import read_document, read_offset
 from semel.wire.paths import parse_query, read_choice
 from semel.wire.problems import Problem, parser
 from semel.wire.rendering import Response

@@ -15,6 +15,7 @@ from semel.model.commands import (
 from semel.model.limits import PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered
+from semel.wire.documents import read_document
 from semel.wire.headers import (
     Headers,
     check_text,
@@ -22,7 +23,6 @@ from semel.wire.headers import (
     read_range,
     read_text,
 )
-from semel.wire.json_mode import read_document
 from semel.wire.paths import parse_query, read_choice, read_limit
 from semel.wire.problems import bad_request, parser
 from semel.wire.rendering import STATUS, Response, problem_of

@@ -30,9 +30,9 @@ from semel.model.limits import PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX, TXN_TIME
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import AbortDone, Begun, CommitDone, ExtendDone, Prepared
+from semel.wire.documents import check_name, read_document
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers, print_instant, to_number
-from semel.wire.json_mode import check_name, read_document
 from semel.wire.paths import parse_query, read_limit
 from semel.wire.problems import bad_request, parser
 from semel.wire.rendering import Response

@@ -9,7 +9,7 @@ from semel.model.commands import Batch, Commit, CommitAppend, ListedTxn, Positio
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 from semel.model.offsets import print_offset
 from semel.model.steps import STEP_BYTES, finish
-from semel.wire import commits, json_mode
+from semel.wire import commits, documents
 from semel.wire.commits import parse_commit
 from semel.wire.problems import Problem, parser
 from semel.wire.schema.commits import CommitLists
@@ -211,7 +211,7 @@ def test_a_list_that_is_too_long_is_refused_before_it_is_parsed(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = []
-    real = json_mode.decode_document
+    real = documents.decode_document
 
     def decode(text: bytes, kind: type[Any]) -> Any:
         kinds.append(kind)
@@ -250,4 +250,4 @@ def test_many_long_appends_are_read_in_steps() -> None:
 
 def test_a_long_commit_is_read_in_steps() -> None:
     body = b'{"appends": [{"stream": "t", "messages": ["%b"]}]}' % (b"x" * MIB)
-    assert len(list(parse_commit({}, body, now_ms=5, type_of=TYPES.get))) == 3
+    assert len(list(parse_commit(JSON, body, now_ms=5, type_of=TYPES.get))) == 3

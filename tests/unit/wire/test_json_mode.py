@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.steps import STEP_BYTES, Steps, finish
-from semel.wire import json_mode
-from semel.wire.json_mode import (
-    JSON_DEPTH_MAX,
-    first_elements,
-    is_too_deep,
-    prepare_limits,
-    read_document,
-    split_json,
-    split_steps,
-)
+from semel.wire import json_depth, json_mode
+from semel.wire.documents import read_document
+from semel.wire.json_depth import JSON_DEPTH_MAX, is_too_deep
+from semel.wire.json_mode import first_elements, prepare_limits, split_json, split_steps
 from semel.wire.problems import MalformedRequest
 from semel.wire.schema.producers import RegisterRequest
 from semel.wire.schema.transactions import SetPositionsRequest
@@ -190,7 +184,7 @@ def test_surrogates_are_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
         return body.replace(rb"\ud800", rb"\u0041")
 
-    monkeypatch.setattr(json_mode, "_without_surrogates", replaced)
+    monkeypatch.setattr(json_mode, "without_surrogates", replaced)
     assert "byte 12" in str(split_json(rb'["\ud800", {]'))
     assert len(seen) == 1
 
@@ -317,11 +311,12 @@ TEXTS = st.text('[]{}\\"a\u00e9\ud800', max_size=9)
 def test_steps_of_any_size_find_the_same(value: object) -> None:
     body = json.dumps([value, value]).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_mode, "JSON_DEPTH_MAX", 3)
-        patch.setattr(json_mode, "_DEEP_BYTES_MIN", 0)
-        patch.setattr(json_mode, "_DEEP_OBJECTS_BYTES_MIN", 0)
+        patch.setattr(json_depth, "JSON_DEPTH_MAX", 3)
+        patch.setattr(json_depth, "_DEEP_BYTES_MIN", 0)
+        patch.setattr(json_depth, "_DEEP_OBJECTS_BYTES_MIN", 0)
         whole = finish(split_steps(body))
         patch.setattr(json_mode, "STEP_BYTES", 24)
+        patch.setattr(json_depth, "STEP_BYTES", 24)
         assert finish(split_steps(body)) == whole
     assert isinstance(whole, Batch) == (depth_of(value) <= 3)
 

@@ -53,7 +53,8 @@ from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB, NUMBER_M
 from semel.model.messages import is_json
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, read_flag, to_number
-from semel.wire.json_mode import JSON_DEPTH_MAX, split_json
+from semel.wire.json_depth import JSON_DEPTH_MAX
+from semel.wire.json_mode import split_json
 
 OnBatchAck = Callable[[BatchAck], object]
 OnError = Callable[[ClientError, FailedBatch], object]
