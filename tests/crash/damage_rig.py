@@ -193,8 +193,8 @@ def run(
 ) -> Result:
     """Try the damage with these numbers. Equal seeds and numbers are equal damage.
 
-    `say` is called with each violation. The run ends early after `violations_max` violations, or after `seconds`, but not before
-    `at_least` trials.
+    `say` is called with each violation. The run ends early after `violations_max` violations, or
+    after `seconds`, but not before `at_least` trials.
     """
     deadline = time.monotonic() + seconds
     result = Result()
