@@ -17,7 +17,6 @@ row get `corrupt_data`, and all other answers are the same.
 
 import argparse
 import asyncio
-import contextlib
 import faulthandler
 import os
 import pickle
@@ -190,11 +189,12 @@ def run(
     seconds: float = inf,
     at_least: int = 0,
     violations_max: float = inf,
+    say: Callable[[str], None] | None = None,
 ) -> Result:
     """Try the damage with these numbers. Equal seeds and numbers are equal damage.
 
-    The run ends early after `violations_max` violations, or after `seconds`, but not before
-    `at_least` trials.
+    `say` is called with each violation. The run ends early after `violations_max` violations, or
+    after `seconds`, but not before `at_least` trials.
     """
     deadline = time.monotonic() + seconds
     result = Result()
@@ -211,7 +211,14 @@ def run(
             result.counts[verdict.partition(":")[0]] += 1
             if verdict.startswith(VIOLATION):
                 result.violations.append(f"--seed {seed} --only {number}: {damage}: {verdict}")
+                if say is not None:
+                    say(result.violations[-1])
     return result
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -232,18 +239,16 @@ def main(arguments: list[str] | None = None) -> int:
     total = Result()
     with ProcessPoolExecutor(len(shards), mp_context=get_context("spawn")) as pool:
         calls = [
-            pool.submit(run, options.seed, shard, is_running=options.running) for shard in shards
+            pool.submit(run, options.seed, shard, is_running=options.running, say=_say)
+            for shard in shards
         ]
         for call in calls:
             total.add(call.result())
-    with contextlib.suppress(BrokenPipeError):
-        for line in total.violations:
-            sys.stdout.write(line + "\n")
-        seconds = time.monotonic() - started
-        sys.stdout.write(
-            f"damage: {total.counts.total():,} trials, {dict(total.counts)},"
-            f" {len(total.violations)} violations; {seconds:.0f} s, seed {options.seed}\n"
-        )
+    seconds = time.monotonic() - started
+    _say(
+        f"damage: {total.counts.total():,} trials, {dict(total.counts)},"
+        f" {len(total.violations)} violations; {seconds:.0f} s, seed {options.seed}"
+    )
     return 1 if total.violations else 0
 
 

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -189,6 +190,18 @@ def test_a_cut_checkpoint_ends_with_65_and_the_journal_is_still_read(data: Path,
     report = json.loads(result.stdout)["verify"]
     assert {finding["file"] for finding in report["findings"]} == {"checkpoint.mdb"}
     assert report["message_count"] == 300
+
+
+def test_a_checkpoint_with_a_damaged_page_ends_with_65(data: Path) -> None:
+    path = data / "checkpoint.mdb"
+    pages = bytearray(path.read_bytes())
+    for page in range(2 * 4096, len(pages), 4096):
+        pages[page + 10] ^= 0x40  # the kind of the page
+    path.write_bytes(pages)
+    for options in ((), ("--verify",)):
+        result = doctor(*options, "--data", data)
+        assert result.exit_code == 65
+        assert re.search(r"checkpoint\.mdb: page \d+ has a damaged header", result.stdout)
 
 
 @pytest.mark.parametrize("is_empty", [True, False])

@@ -85,7 +85,7 @@ def test_health_says_ok_and_how_far_the_journal_is_durable(stream: Stream) -> No
     assert (head.status, head.body) == (200, b"")
 
 
-SAMPLE = re.compile(r'[a-z_]+(\{[a-z_]+="[A-Za-z]+"\})? [0-9]+(\.[0-9]+)?')
+SAMPLE = re.compile(r'[a-z_]+(\{[a-z_]+="[A-Za-z0-9.]+"\})? [0-9]+(\.[0-9]+)?')
 
 
 @pytest.mark.spec("design 7.1")

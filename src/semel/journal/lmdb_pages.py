@@ -13,6 +13,7 @@ from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
 from semel.model.errors import CorruptData
+from semel.model.limits import CHECKPOINT_BYTES_MAX
 
 _PAGE: Final = struct.Struct("<QHHHH")  # page number, padding, flags, lower, upper
 _NODE: Final = struct.Struct("<HHHH")  # size or page number (two numbers), flags, key size
@@ -93,7 +94,7 @@ def _read_meta(data: bytes | mmap, page: int, at: int) -> Meta:
         (number, flags, magic, version, address) == (page, _IS_META, _MAGIC, _VERSION, 0)
         and is_page_size
         and (free.flags, main.flags, main.padding) == (_INTEGER_KEYS | _ONE_FILE, 0, 0)
-        and last_page >= 1
+        and 1 <= last_page < CHECKPOINT_BYTES_MAX // free.padding
     )
     if not is_sound:
         raise BadPage(page, "is not a meta page")
