@@ -17,9 +17,12 @@ _RESOLVE: Final = f"--host-resolver-rules=MAP {HOSTILE_NAME} 127.0.0.1"
 _CALL_MS_MAX: Final = 120_000  # for a busy machine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """Debian's chromium, driven by Playwright. Nothing is downloaded."""
+    """Debian's chromium, driven by Playwright. Nothing is downloaded.
+
+    Playwright keeps an event loop running in this thread. Tests of other modules need their own.
+    """
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("chromium is not installed: run `make chromium` as root on Debian")

@@ -33,7 +33,7 @@ class Line:
     def post(self, target: str, content_type: str, fields: dict[str, str], body: bytes) -> Response:
         """Send a request, and return the response."""
         all_fields = {
-            "Host": "test",
+            "Host": "localhost",
             "Content-Type": content_type,
             "Content-Length": str(len(body)),
             **fields,

@@ -32,7 +32,7 @@ def patient(**more: float) -> HttpLimits:
 def silence(bed: Bed, stack: ExitStack, request: bytes = PAGE) -> list[Client]:
     """Connect silent readers, so many that the memory for reads is used up."""
     with bed.server.connect() as client:
-        made = f"PUT {SMALL} HTTP/1.1\r\nHost: h\r\n{TYPED}\r\n\r\n".encode()
+        made = f"PUT {SMALL} HTTP/1.1\r\nHost: localhost\r\n{TYPED}\r\n\r\n".encode()
         assert client.ask(made).status == 201
         assert client.ask(post(b"first", TYPED, path=SMALL)).status == 204
     clients = [stack.enter_context(bed.connect()) for _ in range(SILENT)]

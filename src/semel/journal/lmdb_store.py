@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from threading import Condition, Lock
 from typing import Final
 
@@ -28,6 +29,11 @@ from semel.journal.lmdb_transactions import (
 from semel.journal.store import TABLES
 from semel.model.errors import DiskFailed
 from semel.model.limits import CHECKPOINT_BYTES_MAX, KIB
+
+# lmdb imports this module when it opens the first file. Then the process may have too few files, or
+# no rights to read it.
+with contextlib.suppress(ImportError):
+    import_module("lmdb._envid")
 
 TEMPORARY_NAME: Final = "checkpoint.tmp"
 _LOCK_SUFFIX: Final = "-lock"
