@@ -16,8 +16,8 @@ from semel.model.errors import DirectoryLocked, DiskFailed
 
 LOCK_NAME: Final = "LOCK"
 LOCK_LOST: Final = (
-    "the lock file of the data directory was removed or replaced while the process was running; if"
-    " the directory still exists, start the server again"
+    "the data directory was deleted, or its lock file was removed or replaced, while the process"
+    " was running; if the directory still exists, start the server again"
 )
 # The error numbers that report a full disk or an exhausted quota. The disk itself is not broken.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
