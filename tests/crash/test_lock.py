@@ -155,6 +155,7 @@ def test_a_copy_by_hard_links_is_refused_while_its_original_is_in_use(data: Path
 def test_doctor_sees_that_a_directory_is_in_use_without_its_lock_file(data: Path) -> None:
     disk = RealDisk(str(data))
     disk.lock()
+    disk.begin_changes()
     assert is_in_use(str(data))
     remove(data)
     assert is_in_use(str(data))
@@ -166,6 +167,7 @@ def test_a_lock_that_a_child_inherits_does_not_outlive_the_server(data: Path) ->
     """Descriptors are closed on exec, so a program started by the server keeps no lock."""
     disk = RealDisk(str(data))
     disk.lock()
+    disk.begin_changes()
     sleeper = subprocess.Popen(["sleep", str(PATIENCE_SECONDS)], close_fds=False)
     try:
         disk.close()
@@ -200,6 +202,7 @@ def is_safe(data: Path) -> bool:
         path = data.with_name(f"{number}") / "data"
         first, second = RealDisk(str(path)), RealDisk(str(path))
         first.lock()
+        first.begin_changes()
         mistake(path)
         try:
             second.lock()
