@@ -113,7 +113,7 @@ def test_a_json_array_is_one_batch_and_one_sequence(stream: Stream) -> None:
 @pytest.mark.spec("protocol 1.4.1; design 6")
 def test_an_all_digit_id_that_was_never_given_out_is_404(stream: Stream) -> None:
     stream.create()
-    answer = stream.post(b"x", producer_id="77", producer_epoch=0, producer_seq=0)
+    answer = stream.post(b"x", producer_id="7700000077", producer_epoch=0, producer_seq=0)
     assert (answer.status, answer.code) == (404, "UNKNOWN_PRODUCER_ID")
 
 
