@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from semel.cli import read_only
 from semel.journal import checkpoint, index, lmdb_store, store, txn_history
 from semel.journal.store import SEAL_BYTES, Row, StoreReader, TableReader
 
@@ -31,7 +30,6 @@ def trust_the_seals(patch: pytest.MonkeyPatch) -> None:
 def trust_the_pages(patch: pytest.MonkeyPatch) -> None:
     """Let LMDB follow whatever the pages contain."""
     patch.setattr(lmdb_store, "check_pages", lambda _path: None)
-    patch.setattr(read_only, "check_pages", lambda _path: None)
 
 
 def trust_an_absent_row(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.crash import damage_mutants
 from tests.crash.conftest import Report
 from tests.crash.damage_mutants import Mutant
-from tests.crash.damage_rig import HARMLESS, REFUSED, Rig, run
+from tests.crash.damage_rig import HARMLESS, READ_REFUSED, REFUSED, Rig, run
 from tests.crash.damages import LOOKED_UP
 from tests.crash.directory import CHECKPOINT, flip, quick_directory
 from tests.spec.process import PATIENCE_SECONDS, SEMEL, Server
@@ -67,7 +67,8 @@ def test_no_bit_of_a_key_that_is_looked_up_can_flip_unnoticed(directory: Path, t
     bits = [(at, bit) for at in rig.damages.keys[table] for bit in range(8)]
     for at, bit in bits[:: max(1, len(bits) // 20)]:
         damage = rig.damages.flip_bit("key", at, bit)
-        assert rig.try_damage(damage) in (REFUSED, HARMLESS), str(damage)
+        # The same bytes can be a key of the index. Then only the reads that need it are refused.
+        assert rig.try_damage(damage) in (REFUSED, HARMLESS, READ_REFUSED), str(damage)
 
 
 @pytest.mark.parametrize("mutant", damage_mutants.AT_START)
