@@ -404,7 +404,7 @@ async def _write_tail(data: str, tail_bytes: int) -> int:
 
 
 def _tear(data: str, end: int, header_bytes: int) -> None:
-    """Add a frame that was not written completely, and headers behind it."""
+    """Add a frame that was not written completely, and headers after it."""
     tail = bytearray(_header(end, _TORN_BYTES).ljust(_TORN_BYTES, b"\1"))
     start = end + _TORN_BYTES
     for at in range(start, start + header_bytes, _HEADER_STEP):

@@ -125,7 +125,7 @@ def test_a_reader_that_meets_another_generation_ends_with_an_error(
         shutil.copytree(backup, tmp_path / "data")
         assert semel("restore", "--data", tmp_path / "data")[0] == 0
         server.restart()
-        for _ in range(MESSAGES):  # the reader is behind the new end, so its offset exists
+        for _ in range(MESSAGES):  # the new end is after the reader, so its offset exists
             client.stream("s").append("after the restore")
         with pytest.raises(errors.StreamRestored) as caught:
             for _ in range(3 * MESSAGES):

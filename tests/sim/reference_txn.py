@@ -331,8 +331,8 @@ class Transactions:
         )
         self.next_number += 1
         self.open[c.id] = txn
-        told = None if timeout is None else c.now_ms + timeout
-        return txn_out.Begun(c.id, txn.epoch, told, is_new=True)
+        deadline_ms = None if timeout is None else c.now_ms + timeout
+        return txn_out.Begun(c.id, txn.epoch, deadline_ms, is_new=True)
 
     def raise_epoch(
         self, producer_id: str, epoch: int, now: int, fenced_by_hand: Txn | None = None
