@@ -30,8 +30,8 @@ def trust_the_seals(patch: pytest.MonkeyPatch) -> None:
 
 def trust_the_pages(patch: pytest.MonkeyPatch) -> None:
     """Let LMDB follow whatever the pages contain."""
-    patch.setattr(lmdb_store, "check_pages", lambda _path: None)
-    patch.setattr(read_only, "check_pages", lambda _path: None)
+    patch.setattr(lmdb_store, "check_pages", lambda _path, **_more: None)
+    patch.setattr(read_only, "check_pages", lambda _path, **_more: None)
 
 
 def trust_an_absent_row(patch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ class Engine:
         self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
         self._every(_ROOM_RETRY_SECONDS, self._look_for_room)
-        self._survey_space()
+        self._checkpoint_worker.do(self._directory.store.check_rest, self._survey_space)
         self._flush_soon()
 
     def _every(self, seconds: float, action: Callable[[], None]) -> None:
@@ -430,7 +430,7 @@ class Engine:
         self._checkpoint_worker.do(partial(self._tidy, cut, dead), self._cut_over)
         self._survey_space()
 
-    def _survey_space(self) -> None:
+    def _survey_space(self, _result: object = None) -> None:
         if not self._is_draining:
             self._checkpoint_worker.do(self.space.refresh, lambda _: None)
 

@@ -131,7 +131,7 @@ class LmdbStore:
         self._path = path
         try:
             if os.path.exists(path):
-                check_pages(path)
+                check_pages(path, is_quick=True)
             self._env = lmdb.open(
                 path,
                 map_size=CHECKPOINT_BYTES_MAX,
@@ -159,6 +159,9 @@ class LmdbStore:
             return LmdbWriter(self._env.begin(write=True), self._tables, self._path)
         except lmdb.Error as error:
             raise as_store_errors(error) from error
+
+    def check_rest(self) -> None:
+        check_pages(self._path)
 
     def close(self) -> None:
         self._env.close()
