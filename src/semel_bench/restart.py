@@ -365,7 +365,7 @@ _TAIL_IN_FLIGHT: Final = 500
 _TAIL_ROUNDS: Final = 5
 _TORN_BYTES: Final = 128
 _HEADER_REST: Final = Layout("<BBHIIIQQQ")  # a frame header after its checksum
-_HEADER_STEP: Final = 32  # a header without its last two fields, which the next header overwrites
+_HEADER_STEP: Final = 40  # a header without its last field, which the next header overwrites
 
 
 def _torn_tail_figures(harness: Harness) -> list[Figure]:

@@ -29,7 +29,7 @@ def trust_the_seals(patch: pytest.MonkeyPatch) -> None:
 
 def trust_the_pages(patch: pytest.MonkeyPatch) -> None:
     """Let LMDB follow whatever the pages contain."""
-    patch.setattr(lmdb_store, "check_pages", lambda _path: None)
+    patch.setattr(lmdb_store, "check_pages", lambda _path, **_options: True)
 
 
 def trust_an_absent_row(patch: pytest.MonkeyPatch) -> None:

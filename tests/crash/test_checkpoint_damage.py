@@ -13,6 +13,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from semel.journal import lmdb_pages
 from tests.crash import damage_mutants
 from tests.crash.conftest import Report
 from tests.crash.damage_mutants import Mutant
@@ -69,6 +70,26 @@ def test_no_bit_of_a_key_that_is_looked_up_can_flip_unnoticed(directory: Path, t
         damage = rig.damages.flip_bit("key", at, bit)
         # The same bytes can be a key of the index. Then only the reads that need it are refused.
         assert rig.try_damage(damage) in (REFUSED, HARMLESS, READ_REFUSED), str(damage)
+
+
+def test_a_large_index_is_checked_after_the_start_and_before_a_checkpoint(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first key of the index becomes the greatest one. LMDB does not notice it."""
+    monkeypatch.setattr(lmdb_pages, "_ROWS_AT_START", 0)
+    rig = Rig(directory)
+    env = lmdb.open(str(directory / "base" / CHECKPOINT), subdir=False, max_dbs=64, readonly=True)
+    with env.begin() as transaction:
+        rows = transaction.cursor(env.open_db(b"index", transaction, create=False))
+        key, value = next(iter(rows))
+    env.close()
+    data = (directory / "base" / CHECKPOINT).read_bytes()
+    verdicts = [
+        rig.try_damage(rig.damages.flip_bit("key", match.start(), 7))
+        for match in re.finditer(re.escape(key + value), data)
+    ]
+    assert REFUSED in verdicts
+    assert set(verdicts) <= {REFUSED, HARMLESS}
 
 
 @pytest.mark.parametrize("mutant", damage_mutants.AT_START)

@@ -7,6 +7,7 @@ is 74: the data may be sound, and restoring a copy would be wrong.
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -224,8 +225,12 @@ def test_a_second_server_changes_no_file(zygote: Zygote, trial: Callable[[str], 
     path = trial("closed")
     first = zygote.serve(small(path))
     first.link.ask("settle")
-    assert_refused(zygote, small(path), 73, "another process")
-    first.close()
+    first.signal(signal.SIGSTOP)  # so that only the second server could change a file
+    try:
+        assert_refused(zygote, small(path), 73, "another process")
+    finally:
+        first.signal(signal.SIGCONT)
+        first.close()
 
 
 # ---- the operating system refuses: 74 ------------------------------------------------------------

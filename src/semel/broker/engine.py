@@ -143,6 +143,7 @@ class Engine:
         self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
         self._every(_ROOM_RETRY_SECONDS, self._look_for_room)
+        self._checkpoint_worker.do(self._directory.store.check_rest, lambda _: None)
         self._checkpoint_worker.do(self.space.refresh, lambda _: None)
         self._flush_soon()
 

@@ -101,11 +101,13 @@ class DamagedStore:
 
 
 def open_store(path: str, *, is_shared: bool) -> LmdbStore:
-    """Open the checkpoint of a directory for reading. A missing checkpoint has no rows.
+    """Check the checkpoint of a directory and open it for reading. If it is missing, it is empty.
 
     `is_shared` means that a server uses the directory. Raises CorruptData or DiskFailed.
     """
-    return LmdbStore(os.path.join(path, FILE_NAME), is_shared=is_shared)
+    store = LmdbStore(os.path.join(path, FILE_NAME), is_shared=is_shared)
+    store.check_rest()
+    return store
 
 
 def print_findings(console: Console, report: Report) -> None:

@@ -38,7 +38,8 @@ _START: Final = Layout("<4sI")
 _REST: Final = Layout("<BBHIIIQQQ")
 _SECTION: Final = Layout("<QQIIII")
 _FIND_MAGIC: Final = re.compile(re.escape(MAGIC)).finditer
-_CLAIM: Final = Layout("<4xI4xI8xQ")  # of a header: the checksum, the length and the LSN
+# Of a header: the checksum, the length, the LSN and the watermark.
+_CLAIM: Final = Layout("<4xI4xI8xQQ")
 CHECKSUM_FROM: Final = _START.size
 HEADER_BYTES: Final = _START.size + _REST.size
 SECTION_BYTES: Final = _SECTION.size
@@ -216,22 +217,27 @@ def peek_length(data: bytes, at: int) -> int | None:
     return length if length >= HEADER_BYTES and length % ALIGN == 0 else None
 
 
-def claimed_ranges(data: bytes, at: int, stop: int, segment: int) -> Ranges:
+def claimed_ranges(
+    data: bytes, at: int, stop: int, segment: int, proven: int | None = None
+) -> Ranges:
     """Return the bytes that each frame header covers, and the checksum it states for them.
 
     Included are the headers from index `at` up to, but not including, `stop` that have the LSN of
-    their place in the segment, and that state a length which is possible there. No checksum is
-    computed, so a header can also be a part of a message.
+    their place in the segment, and that state a length which is possible there. With `proven`, only
+    those whose watermark is above this LSN, and not above their own. No checksum is computed, so a
+    header can also be a part of a message.
     """
     starts, ends, checksums = ranges = Ranges([], [], [])
     size = len(data)
-    stop = min(stop, size - HEADER_BYTES + len(MAGIC))
+    stop = max(0, min(stop, size - HEADER_BYTES + len(MAGIC)))
     last = data.rfind(MAGIC, at, stop)  # fast, and often most of the segment is empty
     for match in _FIND_MAGIC(data, at, last + len(MAGIC)):
         at = match.start()
-        checksum, length, lsn = _CLAIM.unpack_from(data, at)
+        checksum, length, lsn, watermark = _CLAIM.unpack_from(data, at)
         is_length = HEADER_BYTES <= length <= size - at and length % ALIGN == 0
-        if lsn == segment + at and at % ALIGN == 0 and is_length:
+        if lsn != segment + at or at % ALIGN or not is_length:
+            continue
+        if proven is None or proven < watermark <= lsn:
             starts.append(at + CHECKSUM_FROM)
             ends.append(at + length)
             checksums.append(checksum)

@@ -31,6 +31,9 @@ _ONE_FILE: Final = 0x4000
 _NO_ROOT: Final = (1 << 64) - 1
 _META_PAGES: Final = 2
 _READ_BYTES: Final = 1 << 20
+_INDEX: Final = b"index"
+# A start does not wait for the check of an index with more rows. So many take about 0.1 s.
+_ROWS_AT_START: Final = 200_000
 PAGE_BYTES_MIN: Final = 512
 PAGE_BYTES_MAX: Final = 65_536
 
@@ -121,14 +124,26 @@ class Snapshot:
         self.tables = self._read_catalogue()
         self._read_free()
 
-    def check_tables(self) -> None:
-        """Check all pages of all tables, and that none of them is free. Raises BadPage."""
-        for tree in self.tables.values():
-            for _ in self._leaves(tree):
-                pass
-        for page in self._free:
+    def check_tables(self, *, is_quick: bool) -> bool:
+        """Check all pages of all tables, and that none of them is free. Raises BadPage.
+
+        With `is_quick`, the leaf pages of a large index and the free pages are left out. Return
+        True if nothing was left out.
+        """
+        index = self.tables.get(_INDEX)
+        is_quick &= index is not None and index.entries > _ROWS_AT_START
+        for name, tree in self.tables.items():
+            if is_quick and name == _INDEX:
+                self._counts = [0, 0, 0, 0]
+                for page, _, _ in self._leaf_pages(tree.root, tree, tree.depth, None, None):
+                    self._use(page, 1)
+            else:
+                for _ in self._leaves(tree):
+                    pass
+        for page in () if is_quick else self._free:
             if page < self._page_count and self._is_used[page]:
                 raise BadPage(page, "is in use and in the list of free pages")
+        return not is_quick
 
     def _read_catalogue(self) -> dict[bytes, Tree]:
         tables = {}
@@ -156,46 +171,46 @@ class Snapshot:
                     if not _META_PAGES <= free <= self._meta.last_page or free in self._free:
                         raise BadPage(free, "is in the list of free pages, but cannot be free")
                     self._free.add(free)
+        # Pages at the end of the file can be missing, because LMDB never writes a page that one
+        # transaction has allocated and freed. All other pages must exist: LMDB would crash.
+        missing = range(self._page_count, self._meta.last_page + 1)
+        if len(missing) > len(self._free) or not self._free.issuperset(missing):
+            raise BadPage(self._page_count, "or a later page is missing, but not free")
 
     # ---- one tree --------------------------------------------------------------------------------
 
     def _leaves(self, tree: Tree, node_flags: int = 0) -> Iterator[tuple[int, list[Node]]]:
         """Check the pages of a tree. Yield the number and the nodes of each leaf page."""
         counts = self._counts = [0, 0, 0, 0]
-        if tree.root != _NO_ROOT:
-            yield from self._walk(tree.root, tree, tree.depth, None, None, node_flags)
-        elif tree.depth:
+        if tree.root == _NO_ROOT and tree.depth:
             raise BadPage(tree.root, "is not a page")
+        if tree.root != _NO_ROOT:
+            for page, low, high in self._leaf_pages(tree.root, tree, tree.depth, None, None):
+                nodes, keys = self._nodes(page, is_leaf=True)
+                counts[1] += 1
+                counts[3] += len(nodes)
+                self._check_order(page, tree, keys, low, high)
+                if {flags for _, _, flags, _ in nodes} != {node_flags}:
+                    self._check_big(page, nodes, node_flags)
+                yield page, nodes
         expected = [tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries]
         if counts != expected:
             raise BadPage(tree.root, f"is the root of a tree with {counts}, not {expected}")
 
-    def _walk(
-        self,
-        page: int,
-        tree: Tree,
-        depth: int,
-        low: bytes | None,
-        high: bytes | None,
-        node_flags: int,
-    ) -> Iterator[tuple[int, list[Node]]]:
-        nodes, keys = self._nodes(page, is_leaf=depth == 1)
+    def _leaf_pages(
+        self, page: int, tree: Tree, depth: int, low: bytes | None, high: bytes | None
+    ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """Check the branch pages. Yield each leaf page, with the bounds of its keys."""
         if depth == 1:
-            self._counts[1] += 1
-            self._counts[3] += len(nodes)
-            self._check_order(page, tree, keys, low, high)
-            if {flags for _, _, flags, _ in nodes} != {node_flags}:
-                self._check_big(page, nodes, node_flags)
-            yield page, nodes
+            yield page, low, high
             return
         self._counts[0] += 1
+        nodes, keys = self._nodes(page, is_leaf=False)
         del keys[0]  # LMDB does not use the first key of a branch
         self._check_order(page, tree, keys, low, high)
         bounds = [low, *keys, high]
         for index, (_, child, _, _) in enumerate(nodes):
-            yield from self._walk(
-                child, tree, depth - 1, bounds[index], bounds[index + 1], node_flags
-            )
+            yield from self._leaf_pages(child, tree, depth - 1, bounds[index], bounds[index + 1])
 
     def _check_order(
         self, page: int, tree: Tree, keys: list[bytes], low: bytes | None, high: bytes | None
@@ -294,8 +309,12 @@ class Snapshot:
         self._is_used[page : page + count] = b"\1" * count
 
 
-def check_pages(path: str) -> None:
+def check_pages(path: str, *, is_quick: bool = False) -> bool:
     """Check every page of the newest snapshot. Raises CorruptData or OSError.
+
+    With `is_quick`, the pages of a large index are left out, and the result is False. They grow
+    with the history, and a start must not wait for them. A row of the index is checked when it is
+    used, so it is never wrong. But before LMDB writes to the file, check all pages.
 
     An empty file is sound: LMDB writes its first pages to it.
 
@@ -311,10 +330,9 @@ def check_pages(path: str) -> None:
                 meta = None
                 try:
                     meta = newest(read_metas(data))
-                    Snapshot(data, meta).check_tables()
+                    return Snapshot(data, meta).check_tables(is_quick=is_quick)
                 except BadPage as error:
                     is_same = meta is None or newest(read_metas(data)) == meta
                     if is_same and os.fstat(file.fileno()).st_size == size:
                         raise CorruptData(str(error), file=os.path.basename(path)) from error
-                else:
-                    return
+    return True

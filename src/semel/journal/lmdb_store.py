@@ -62,8 +62,8 @@ class LmdbStore:
         self._transaction_id = 0
         try:
             self._is_missing = not has_content(path)
+            self._is_checked = self._is_missing or check_pages(path, is_quick=True)
             if not self._is_missing:
-                check_pages(path)
                 self._open(is_shared=is_shared)
         except OSError as error:
             raise refused("the file cannot be read", error) from error
@@ -140,6 +140,12 @@ class LmdbStore:
             )
         except lmdb.Error as error:
             raise as_store_errors(error) from error
+
+    def check_rest(self) -> None:
+        try:
+            self._is_checked = self._is_checked or check_pages(self._path)
+        except OSError as error:
+            raise refused("the file cannot be read", error) from error
 
     def _reopen_if_broken(self) -> None:
         """Open the file again if LMDB can no longer use it.

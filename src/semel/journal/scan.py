@@ -105,25 +105,27 @@ def check_torn(data: bytes, segment: int, tear: TornTail, seed: int) -> None:
     Raises CorruptData if a later frame's watermark proves that the data at `tear.lsn` was durable.
     """
     at = tear.lsn - segment
-    for frame in intact_frames(data, at, len(data), segment, seed):
-        if frame.watermark > tear.lsn:
-            raise CorruptData(
-                f"{tear.reason}, but a later frame, at byte {frame.lsn - segment}, proves that"
-                " the damaged part was durable",
-                file=segment_name(segment),
-                position=at,
-            )
+    for frame in intact_frames(data, at, len(data), segment, seed, proven=tear.lsn):
+        raise CorruptData(
+            f"{tear.reason}, but a later frame, at byte {frame.lsn - segment}, proves that"
+            " the damaged part was durable",
+            file=segment_name(segment),
+            position=at,
+        )
 
 
-def intact_frames(data: bytes, at: int, stop: int, segment: int, seed: int) -> Iterator[Frame]:
+def intact_frames(
+    data: bytes, at: int, stop: int, segment: int, seed: int, *, proven: int | None = None
+) -> Iterator[Frame]:
     """Yield the intact frames of a segment that begin at byte `at` or later, but before `stop`.
 
-    Each frame is checked separately. The checksum of the previous frame is not compared.
+    With `proven`, only the frames that prove that this LSN was durable. Each frame is checked
+    separately. The checksum of the previous frame is not compared.
 
     A message can contain many headers of long frames that do not exist. Their checksums are
     computed together, so that the time does not grow with the lengths in these headers.
     """
-    ranges = claimed_ranges(data, at, stop, segment)
+    ranges = claimed_ranges(data, at, stop, segment, proven)
     for index in matching_ranges(data, ranges, seed):
         frame = intact_frame(data, ranges.starts[index] - CHECKSUM_FROM, segment, seed)
         if frame is not None:

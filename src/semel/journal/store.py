@@ -87,6 +87,12 @@ class Store(TableReader, Protocol):
     def write(self) -> StoreWriter:
         """Begin a transaction. Only one transaction can exist at a time."""
 
+    def check_rest(self) -> None:
+        """Check what was not checked when the store was opened, to save time. Raises CorruptData.
+
+        Call it before the first `write`.
+        """
+
     def close(self) -> None: ...
 
 
