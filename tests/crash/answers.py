@@ -213,11 +213,11 @@ def _answers(engine: Engine, repeats: list[EngineCommand]) -> Iterator[tuple[str
     for number in range(_TXN_COUNT // 2 + 1):
         for epoch in (None, 1, 2, 3):
             found = []
-            engine.broker.outcome(f"txn-{number}", epoch, now_ms=_NOW_MS, reply=found.append)
+            engine.broker.outcome(f"txn-{number}", epoch, reply=found.append)
             yield f"txn-{number} {epoch}", found
     for epoch in range(1, _ABORTED, 9):
         found = []
-        engine.broker.outcome("again", epoch, now_ms=_NOW_MS, reply=found.append)
+        engine.broker.outcome("again", epoch, reply=found.append)
         yield f"again {epoch}", found
     for name in ("prepared", "open"):
         yield f"transaction {name}", transaction(state, name)

@@ -7,12 +7,13 @@ from collections import Counter
 from random import Random
 
 from semel.machine import MachineLimits, State, apply, validate_and_decide
-from semel.model.commands import EngineCommand, ExpireTxn
+from semel.model.commands import CountHour, EngineCommand, ExpireTxn
 from semel.model.outcomes import InvalidRequest
 from tests.sim.demands import demand, demand_equal, is_same
 from tests.sim.facts import with_facts
 from tests.sim.oracle import state_view
 from tests.sim.reference import Model
+from tests.sim.reference_txn import Bounds
 from tests.sim.tally import count
 from tests.sim.workload import Workload, is_broken
 
@@ -26,9 +27,19 @@ class Alone:
 
     def __init__(self, seed: int, txn_share: float = 0.6) -> None:
         rng = self.rng = Random(seed)
-        self.limits = MachineLimits(receipts=rng.choice([5, 8, 64]), registry=rng.choice([4, 1000]))
+        self.limits = MachineLimits(
+            receipts=rng.choice([5, 8, 64]),
+            registry=rng.choice([4, 1000]),
+            key_hours=2,
+            outcome_hours=3,
+        )
         self.state = State(self.limits)
-        self.model = Model(self.limits.receipts, registry_max=self.limits.registry)
+        self.model = Model(
+            self.limits.receipts,
+            key_hours=2,
+            registry_max=self.limits.registry,
+            bounds=Bounds(outcome_hours=3),
+        )
         self.workload = Workload(
             rng, payload_bytes_max=512, txn_rng=Random(f"txn {seed}"), txn_share=txn_share
         )
@@ -48,6 +59,8 @@ class Alone:
             if self.rng.random() < 0.002:  # as the broker's sweep does
                 elapsed_ms = self.rng.choice([100, 60_000, DAY_MS - 1, DAY_MS])
                 self.ask(ExpireTxn(self.now_ms, txn.id, txn.epoch, elapsed_ms))
+        if self.rng.random() < 0.002:
+            self.ask(CountHour(self.now_ms))
         self.ask(command)
 
     def ask(self, command: EngineCommand) -> None:

@@ -129,7 +129,7 @@ def _compare(run: Recording, image: Image, recovered: Recovered, what: str) -> N
         recovered, monotonic_ms=lambda: 0, segment_bytes=run.segment_bytes, observer=run
     )
     demand_readable(broker, model)
-    demand_outcomes(broker, model, run.now_ms)
+    demand_outcomes(broker, model)
 
 
 class _DieAt:

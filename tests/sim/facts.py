@@ -13,32 +13,31 @@ from tests.sim.reference_txn import Note
 
 def with_facts(model: Model, command: EngineCommand) -> EngineCommand:
     """Return the command with its lookups, as the model has them now."""
-    now = model.now(command)
     if isinstance(command, ask.Begin):
-        return replace(command, last_epoch=_last_epoch(model, command.id, now))
+        return replace(command, last_epoch=_last_epoch(model, command.id))
     if isinstance(command, ask.TxnCall):
-        return replace(command, **_facts(model, command.id, command.epoch, now))
+        return replace(command, **_facts(model, command.id, command.epoch))
     if isinstance(command, Append) and command.transaction is not None:
         tag = command.transaction
-        tag = replace(tag, **_facts(model, tag.id, tag.epoch, now))
+        tag = replace(tag, **_facts(model, tag.id, tag.epoch))
         return replace(command, transaction=tag)
     if isinstance(command, ask.Commit):
-        listed = [replace(t, **_facts(model, t.id, t.epoch, now)) for t in command.transactions]
+        listed = [replace(t, **_facts(model, t.id, t.epoch)) for t in command.transactions]
         return replace(command, transactions=tuple(listed))
     if isinstance(command, Create):
         return _with_stored(model, command)
     return command
 
 
-def _last_epoch(model: Model, txn_id: str, now: int) -> int:
-    return max([note.epoch for note in model.txns.notes_of(txn_id, now)], default=0)
+def _last_epoch(model: Model, txn_id: str) -> int:
+    return max([note.epoch for note in model.txns.notes_of(txn_id)], default=0)
 
 
-def _facts(model: Model, txn_id: str, epoch: int, now: int) -> dict[str, object]:
-    notes = model.txns.notes_of(txn_id, now)
+def _facts(model: Model, txn_id: str, epoch: int) -> dict[str, object]:
+    notes = model.txns.notes_of(txn_id)
     found = next((note for note in notes if note.epoch == epoch), None)
     remembered = None if found is None else _remembered(found)
-    return {"remembered": remembered, "last_epoch": _last_epoch(model, txn_id, now)}
+    return {"remembered": remembered, "last_epoch": _last_epoch(model, txn_id)}
 
 
 def _remembered(note: Note) -> TxnOutcome:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from semel.broker import broker as broker_module
 from semel.broker import durable_view
 from semel.broker.broker import Broker
-from semel.broker.timers import Expiry
+from semel.broker.timers import Expiry, Hours
 from semel.journal import checkpoint, frame, recovery
 from semel.journal.appender import Appender, SegmentPart
 from semel.journal.index import Index
@@ -22,10 +22,11 @@ from semel.journal.segments import SPARE_NAME
 from semel.journal.writer import JournalWriter
 from semel.machine import checks, producers
 from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
-from semel.machine.rows import ProducerRow
+from semel.machine.rows import KeyRow, ProducerRow
 from semel.machine.state import Effects, State, Stream
 from semel.machine.streams import OFFSET_MAX
 from semel.model import messages
+from semel.model.limits import HOUR_MS
 from tests.sim import reference_producers, world
 from tests.sim.mutants_txn import TXN_MUTANTS
 
@@ -224,7 +225,27 @@ def forget_the_pruned_floor() -> Any:
 
 def keys_never_age() -> Any:
     """An idempotency key never expires."""
-    return patch.object(checks, "is_key_expired", lambda state, row, time_ms: False)
+    return patch.object(checks, "is_key_expired", lambda state, row: False)
+
+
+def retain_keys_by_frame_time() -> Any:
+    """A clock that jumps forward makes idempotency keys expire."""
+    day_ms = 24 * HOUR_MS
+
+    def is_expired(state: State, row: KeyRow) -> bool:
+        return state.time_ms >= row.time_ms + day_ms
+
+    return patch.object(checks, "is_key_expired", is_expired)
+
+
+def count_short_hours() -> Any:
+    """Idempotency keys and transaction outcomes expire after half of their time."""
+    real = Hours.__init__
+
+    def start(self: Hours, hour_ms: int, monotonic_ms: Callable[[], int]) -> None:
+        real(self, hour_ms // 2, monotonic_ms)
+
+    return patch.object(Hours, "__init__", start)
 
 
 def index_forgets_a_cut() -> Any:
@@ -338,6 +359,8 @@ MUTANTS: tuple[Mutant, ...] = (
     expire_too_early,
     forget_the_pruned_floor,
     keys_never_age,
+    retain_keys_by_frame_time,
+    count_short_hours,
     index_forgets_a_cut,
     promise_one_spare_twice,
     mix_up_extras,

@@ -98,9 +98,9 @@ def let_a_late_call_end_the_next_transaction() -> Any:
     """The transaction epoch of a call is not compared."""
     real = lookup.find_txn
 
-    def find(state: State, named: Any, now_ms: int) -> Any:
+    def find(state: State, named: Any) -> Any:
         txn = state.transactions.get(named.id)
-        return real(state, named, now_ms) if txn is None else txn
+        return real(state, named) if txn is None else txn
 
     return patch.object(lookup, "find_txn", find)
 
@@ -169,7 +169,7 @@ def never_time_out() -> Any:
 
 @contextmanager
 def time_out_by_frame_time() -> Iterator[None]:
-    """Timeouts are measured in frame time, which stands still after a glimpse of a wrong clock."""
+    """Timeouts are measured in frame time, which one wrong time stops for years."""
     sweep, end_if_due = Broker.sweep, Broker._end_if_due
     frame_ms = [0]
 
@@ -201,7 +201,7 @@ def let_zombies_live() -> Any:
 def forget_how_it_ended() -> Any:
     """Transaction outcomes are not looked up."""
 
-    def find(self: Any, txn_id: str, epoch: int, now_ms: int) -> tuple[None, int]:
+    def find(self: Any, txn_id: str, epoch: int) -> tuple[None, int]:
         return None, 0
 
     return patch.object(lookups.Lookups, "find_outcome", find)

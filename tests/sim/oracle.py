@@ -21,6 +21,7 @@ def state_view(state: State) -> dict[str, object]:
     """Dump the engine's state in the form of the reference model."""
     return {
         "time_ms": state.time_ms,
+        "hours": state.hours,
         "next_stream": state.next_stream,
         "next_producer": state.next_producer,
         "registry": {name: row.epoch for name, row in state.registry.items()},
@@ -33,7 +34,7 @@ def state_view(state: State) -> dict[str, object]:
 
 def _stream_view(state: State, stream: Stream) -> dict[str, object]:
     row, tail = stream.row, stream.tail
-    alive = state.time_ms - state.limits.key_window_ms
+    oldest_hour = state.hours - state.limits.key_hours
     return {
         "number": row.number,
         "incarnation": row.incarnation,
@@ -55,9 +56,9 @@ def _stream_view(state: State, stream: Stream) -> dict[str, object]:
             for name, producer in sorted((stream.producers or {}).items())
         },
         "keys": [
-            (key, use.digest, use.first_offset, use.next_offset, use.time_ms)
+            (key, use.digest, use.first_offset, use.next_offset, use.time_ms, use.hour)
             for key, use in (stream.keys or {}).items()
-            if use.time_ms > alive
+            if use.hour >= oldest_hour
         ],
     }
 

@@ -4,7 +4,7 @@ from semel.broker.broker import Broker
 from semel.machine import State
 from semel.machine.state import Txn
 from semel.machine.txn.draft import chunk_at, chunks_in, unpack_result
-from semel.model.commands import COMMITTED, TxnOutcome
+from semel.model.commands import COMMITTED, TXN_STAGED, TxnOutcome
 from semel.model.outcomes import Outcome
 from tests.sim.demands import demand, demand_equal
 from tests.sim.reference import Model
@@ -93,17 +93,27 @@ def parts_view(state: State) -> dict[int, list[tuple[int, int, int]]]:
     return {number: list(chunks_in(txn.chunk_blocks)) for number, txn in state.by_txn.items()}
 
 
-def demand_outcomes(broker: Broker, model: Model, now_ms: int) -> None:
+def demand_outcomes(broker: Broker, model: Model) -> None:
     """Compare every retained transaction outcome; everything must be durable."""
-    now = max(now_ms, model.time_ms)
     for note in model.txns.notes:
         got: list[TxnOutcome | Outcome | None] = []
-        broker.outcome(note.id, note.epoch, now_ms=now_ms, reply=got.append)
+        broker.outcome(note.id, note.epoch, reply=got.append)
         what = f"the outcome of {note.id}, {note.epoch}: {got}"
-        if note not in model.txns.notes_of(note.id, now):
+        if note not in model.txns.notes_of(note.id):
             continue  # it has expired
         found = got[0]
         assert isinstance(found, TxnOutcome), what
         is_equal = (found.decision, found.reason) == (note.decision, note.reason)
         demand(is_equal and found.time_ms == note.time_ms, what)
         demand(note.decision != COMMITTED or found.result == note.result, what)
+
+
+def demand_chunks_kept(
+    state: State, segments: tuple[tuple[int, int], ...], dead: list[int]
+) -> None:
+    """Check that no segment is removed that contains a chunk of a pending transaction."""
+    removed = [(first, end) for first, end in segments if first in dead]
+    for txn in state.by_txn.values():
+        for lsn, _, _ in chunks_in(txn.chunk_blocks) if txn.row.kind == TXN_STAGED else ():
+            is_kept = not any(first <= lsn < end for first, end in removed)
+            demand(is_kept, f"the segment of a chunk of {txn.row.id} is removed")

@@ -58,14 +58,15 @@ class Model:
         streams_max: int = limits.STREAMS_MAX,
         producers_max: int = limits.PRODUCERS_PER_STREAM_MAX,
         keys_max: int = limits.IDEMPOTENCY_KEYS_MAX,
-        key_window_ms: int = limits.IDEMPOTENCY_WINDOW_MS,
+        key_hours: int = limits.IDEMPOTENCY_HOURS,
         registry_max: int = limits.REGISTRY_MAX,
         bounds: Bounds | None = None,
     ) -> None:
         self.receipts, self.streams_max, self.producers_max = receipts, streams_max, producers_max
-        self.keys_max, self.key_window_ms = keys_max, key_window_ms
+        self.keys_max, self.key_hours = keys_max, key_hours
         self.registry_max = registry_max
         self.time_ms = 0  # of the last write
+        self.hours = 0
         self.next_stream = 1
         self.next_producer = 1
         self.streams: dict[str, Stream] = {}  # soft-deleted ones included: they keep their path
@@ -77,8 +78,8 @@ class Model:
     def copy(self) -> "Model":
         """Return an independent copy; values that are never changed in place are shared."""
         bounds = (self.receipts, self.streams_max, self.producers_max)
-        twin = Model(*bounds, self.keys_max, self.key_window_ms, self.registry_max, self.bounds)
-        twin.time_ms = self.time_ms
+        twin = Model(*bounds, self.keys_max, self.key_hours, self.registry_max, self.bounds)
+        twin.time_ms, twin.hours = self.time_ms, self.hours
         twin.next_stream, twin.next_producer = self.next_stream, self.next_producer
         twin.registry = dict(self.registry)
         for path, old in self.streams.items():
@@ -97,6 +98,10 @@ class Model:
             return self._create(command)
         if isinstance(command, ask.Register):
             return self._register(command)
+        if isinstance(command, ask.CountHour):
+            self.write(command)
+            self.hours += 1
+            return out.HourCounted()
         stream = self.streams.get(command.path)
         if stream is None:
             return out.NotFound()
@@ -322,11 +327,15 @@ class Model:
 
     def _key_seen(self, stream: Stream, c: Append) -> Outcome | None:
         use = None if c.key is None else stream.keys.get(c.key)
-        if use is None or self.now(c) >= use.time_ms + self.key_window_ms:
+        if use is None or self._is_old(use):
             return None
         if use.digest != self.digest_claimed(stream, c):
             return out.KeyReused()
         return out.Duplicate(use.first_offset, use.next_offset, stream.is_closed)
+
+    def _is_old(self, use: KeyUse) -> bool:
+        """Return True if `key_hours` complete hours have passed since the use of a key."""
+        return self.hours - (use.hour + 1) >= self.key_hours
 
     def closed_or_other_type(self, stream: Stream, c: Append) -> Outcome | None:
         """Checks 9 and 10."""
@@ -368,7 +377,7 @@ class Model:
             stream.stream_seq = c.stream_seq
         digest = digest_stored(stream, c)
         if c.key is not None:
-            self._remember_key(stream, c.key, KeyUse(digest, first, stream.tail, now))
+            self._remember_key(stream, c.key, KeyUse(digest, first, stream.tail, now, self.hours))
         if c.producer is None:
             return out.Appended(first, stream.tail, stream.is_closed)
         tag, registered = c.producer, self.registry.get(c.producer.id)
@@ -535,6 +544,7 @@ class Model:
         """Dump everything but the messages, as plain dicts, lists and tuples."""
         return {
             "time_ms": self.time_ms,
+            "hours": self.hours,
             "next_stream": self.next_stream,
             "next_producer": self.next_producer,
             "registry": dict(self.registry),
@@ -578,7 +588,6 @@ class Model:
     def _stream_view(self, stream: Stream) -> dict[str, object]:
         plain = {name: value for name, value in vars(stream).items() if name != "messages"}
         # Only keys that have not expired: when the others are removed is not specified.
-        alive = self.time_ms - self.key_window_ms
         return plain | {
             "tail": stream.tail,
             "stable": self.txns.stable(stream),
@@ -586,7 +595,7 @@ class Model:
             "producers": {
                 name: self._producer_view(p) for name, p in sorted(stream.producers.items())
             },
-            "keys": [(key, *use) for key, use in stream.keys.items() if use.time_ms > alive],
+            "keys": [(key, *use) for key, use in stream.keys.items() if not self._is_old(use)],
         }
 
     def _producer_view(self, producer: Producer) -> dict[str, object]:

@@ -134,8 +134,8 @@ class Commits:
         return found
 
     def _find_one(self, c: ask.Commit, listed: ask.ListedTxn) -> Txn | Outcome:
-        txns, now = self.txns, self.txns.now(c.now_ms)
-        txn = txns.find(now, listed.id, listed.epoch, None)
+        txns = self.txns
+        txn = txns.find(listed.id, listed.epoch, None)
         if not isinstance(txn, Txn):
             if c.sink is not None:
                 return txn_out.BranchMissing(listed.id)
@@ -146,7 +146,7 @@ class Commits:
             return (self._left_out(txn) or txn) if txn.is_prepared else txns.incomplete(txn)
         if txn.kind == TXN_INLINE:
             return txn_out.InvalidTxnState("inline")
-        return txns.find_undecided(now, txn.id, txn.epoch, (c.producer_id, c.producer_epoch))
+        return txns.find_undecided(txn.id, txn.epoch, (c.producer_id, c.producer_epoch))
 
     def _left_out(self, txn: Txn) -> Outcome | None:
         """Refuse if a stream of the transaction was deleted, or deleted and created again; s6."""

@@ -20,7 +20,7 @@ def publish(model: "Model", stream: Stream, c: Append, tag: TxnTag) -> Outcome:
     """Return the outcome of an append that names a transaction."""
     txns, by = model.txns, c.producer
     claim = (None, None) if by is None else (by.id, by.epoch)
-    txn = txns.find_undecided(txns.now(c.now_ms), tag.id, tag.epoch, claim)
+    txn = txns.find_undecided(tag.id, tag.epoch, claim)
     if isinstance(txn, Outcome):
         return txn  # 6a
     if txn.is_prepared:

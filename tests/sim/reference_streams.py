@@ -45,6 +45,7 @@ class KeyUse(NamedTuple):
     first_offset: int
     next_offset: int
     time_ms: int
+    hour: int
 
 
 class Origin(NamedTuple):

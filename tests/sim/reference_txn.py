@@ -54,6 +54,7 @@ class Note(NamedTuple):
     reason: str
     time_ms: int
     result: TxnResult
+    hour: int
 
 
 @dataclass
@@ -99,7 +100,7 @@ class Bounds(NamedTuple):
     results: int = limits.RESULTS_KEPT
     versions: int = limits.SINK_VERSIONS_KEPT
     outcomes: int = limits.OUTCOMES_PER_PRODUCER_MAX
-    outcome_window_ms: int = limits.OUTCOME_WINDOW_MS
+    outcome_hours: int = limits.OUTCOME_HOURS
     registry: int = limits.REGISTRY_MAX
 
 
@@ -109,6 +110,7 @@ class Book(Protocol):
     streams: dict[str, Stream]
     registry: dict[str, int]
     time_ms: int
+    hours: int
 
 
 class Transactions:
@@ -186,15 +188,16 @@ class Transactions:
             t for t in owned if isinstance(t.owner, ProducerOwner) and t.owner.id == producer_id
         ]
 
-    def notes_of(self, txn_id: str, now: int) -> list[Note]:
-        window = self.bounds.outcome_window_ms
-        return [n for n in self.notes if n.id == txn_id and now < n.time_ms + window]
+    def notes_of(self, txn_id: str) -> list[Note]:
+        """Return the outcomes since which fewer than `outcome_hours` complete hours have passed."""
+        kept = [n for n in self.notes if self.book.hours - (n.hour + 1) < self.bounds.outcome_hours]
+        return [note for note in kept if note.id == txn_id]
 
     def find(
-        self, now: int, txn_id: str, epoch: int, producer: tuple[str | None, int | None] | None
+        self, txn_id: str, epoch: int, producer: tuple[str | None, int | None] | None
     ) -> Txn | Note | Outcome:
         """Find the transaction that a call names; `producer` is None for an operator's call."""
-        notes, txn = self.notes_of(txn_id, now), self.open.get(txn_id)
+        notes, txn = self.notes_of(txn_id), self.open.get(txn_id)
         for note in notes:
             if note.epoch == epoch:
                 return note  # a
@@ -216,19 +219,19 @@ class Transactions:
         return txn
 
     def find_undecided(
-        self, now: int, txn_id: str, epoch: int, producer: tuple[str | None, int | None] | None
+        self, txn_id: str, epoch: int, producer: tuple[str | None, int | None] | None
     ) -> Txn | Outcome:
         """Find a transaction for a call that needs it pending."""
-        found = self.find(now, txn_id, epoch, producer)
+        found = self.find(txn_id, epoch, producer)
         if not isinstance(found, Note):
             return found
         is_late = found.reason == BY_TIMEOUT
         refusal = txn_out.InvalidTxnState(found.decision, found.reason or None)
         return txn_out.TxnTimedOut() if is_late else refusal
 
-    def find_open(self, now: int, c: ask.TxnCall) -> Txn | Outcome:
+    def find_open(self, c: ask.TxnCall) -> Txn | Outcome:
         """Find a transaction for a call that adds to it."""
-        found = self.find_undecided(now, c.id, c.epoch, claim(c))
+        found = self.find_undecided(c.id, c.epoch, claim(c))
         if isinstance(found, Txn) and found.is_prepared:
             return txn_out.InvalidTxnState("prepared")
         return found
@@ -304,7 +307,7 @@ class Transactions:
         return out.LimitReached("registry", maximum) if is_full else None
 
     def _begin_new(self, c: ask.Begin, now: int) -> Outcome:
-        known = [note.epoch for note in self.notes_of(c.id, now)]
+        known = [note.epoch for note in self.notes_of(c.id)]
         if c.id in self.open:
             known.append(self.open[c.id].epoch)  # it is about to be fenced
         if isinstance(c.owner, ProducerOwner):
@@ -351,7 +354,7 @@ class Transactions:
     # ---- adding ----------------------------------------------------------------------------------
 
     def add_streams(self, c: ask.AddStreams) -> Outcome:
-        txn = self.find_open(self.now(c.now_ms), c)
+        txn = self.find_open(c)
         if not isinstance(txn, Txn):
             return txn
         if (refusal := self.missing(list(c.streams))) is not None:
@@ -364,7 +367,7 @@ class Transactions:
         return txn_out.ExtendDone(txn.id, len(both))
 
     def add_positions(self, c: ask.AddPositions) -> Outcome:
-        txn = self.find_open(self.now(c.now_ms), c)
+        txn = self.find_open(c)
         if not isinstance(txn, Txn):
             return txn
         if (refusal := self.missing([position.path for position in c.positions])) is not None:
@@ -381,7 +384,7 @@ class Transactions:
     # ---- prepare, commit, abort ------------------------------------------------------------------
 
     def prepare(self, c: ask.Prepare) -> Outcome:
-        txn = self.find_undecided(self.now(c.now_ms), c.id, c.epoch, claim(c))
+        txn = self.find_undecided(c.id, c.epoch, claim(c))
         if not isinstance(txn, Txn):
             return txn
         if not txn.is_prepared:
@@ -407,8 +410,7 @@ class Transactions:
         return txn_out.BranchIncomplete(txn.id, len(txn.chunks), messages)
 
     def commit(self, c: ask.CommitTxn) -> Outcome:
-        now = self.now(c.now_ms)
-        found = self.find(now, c.id, c.epoch, claim(c))
+        found = self.find(c.id, c.epoch, claim(c))
         if isinstance(found, Note):
             if found.decision == COMMITTED:
                 result = found.result  # A12
@@ -443,7 +445,7 @@ class Transactions:
 
     def abort(self, c: ask.AbortTxn | ask.FenceTxn) -> Outcome:
         is_fence = isinstance(c, ask.FenceTxn)
-        found = self.find(self.now(c.now_ms), c.id, c.epoch, None if is_fence else claim(c))
+        found = self.find(c.id, c.epoch, None if is_fence else claim(c))
         if isinstance(found, Note):
             if found.decision == COMMITTED:
                 return txn_out.AlreadyCommitted()
@@ -489,7 +491,7 @@ class Transactions:
             result = TxnResult(streams, self._move(txn), tuple(sorted(deleted)))
         else:
             result = TxnResult()  # A16
-        note = Note(txn.id, txn.epoch, txn.owner, decision, reason, now, result)
+        note = Note(txn.id, txn.epoch, txn.owner, decision, reason, now, result, self.book.hours)
         self.notes.append(note)
         self._forget_oldest(note)
         return result

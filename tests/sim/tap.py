@@ -10,6 +10,7 @@ from semel.machine import Decision, Event, Section, State, apply
 from semel.machine.decide import decide as real_decide
 from semel.machine.state import Effects
 from semel.model.commands import EngineCommand
+from semel.model.limits import HOUR_MS
 from semel.model.outcomes import Outcome
 
 
@@ -52,12 +53,14 @@ class TappedBroker(Broker):
         segment_bytes: int,
         observer: Observer,
         producer_idle_ms: int = 0,
+        hour_ms: int = HOUR_MS,
     ) -> None:
         super().__init__(
             recovered,
             monotonic_ms=monotonic_ms,
             segment_bytes=segment_bytes,
             producer_idle_ms=producer_idle_ms,
+            hour_ms=hour_ms,
         )
         self._observer = observer
         self.last_lsn = 0

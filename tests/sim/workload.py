@@ -292,4 +292,4 @@ def is_broken(command: EngineCommand) -> bool:
         return False
     if isinstance(command, ask.Register):
         return command.producer_id is not None and len(command.producer_id) > 256
-    return not command.path
+    return isinstance(command, ask.StreamCommand) and not command.path

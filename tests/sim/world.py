@@ -35,7 +35,7 @@ from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualSto
 from tests.sim.demands import Violation, demand, demand_equal, is_same
 from tests.sim.faults import Injector, Swarm
 from tests.sim.oracle import demand_readable, demand_same_messages, read_all, state_view
-from tests.sim.oracle_txn import demand_outcomes, parts_view
+from tests.sim.oracle_txn import demand_chunks_kept, demand_outcomes, parts_view
 from tests.sim.reference import Model
 from tests.sim.reference_producers import was_stored
 from tests.sim.reference_txn import Bounds
@@ -71,11 +71,14 @@ class World:
         self.segment_bytes = rng.choice(self.segment_sizes)
         self.reserve_bytes = rng.choice([0, 8192])
         self.producer_idle_ms = rng.choice([0, 0, 100, 10_000])
+        hours_rng = Random(f"hours {seed}")
+        self.hour_ms = hours_rng.choice([100, HOUR_MS])  # short, so that some hours pass in a run
         self.bounds = bounds or Bounds()
         smallest = min(self.segment_sizes)
         self.bounds = self.bounds._replace(
             chunks=min(self.bounds.chunks, chunks_max(smallest)),
             streams=min(self.bounds.streams, streams_max(smallest)),
+            outcome_hours=hours_rng.choice([2, self.bounds.outcome_hours]),
         )
         self.limits = replace(
             self.draw_limits(), chunks=self.bounds.chunks, txn_streams=self.bounds.streams
@@ -90,7 +93,7 @@ class World:
         )
         self.now_ms = START_MS
         self.monotonic_ms = 0
-        self.timeouts = Timeouts()
+        self.timeouts = Timeouts(self.hour_ms)
         self.counts: Counter[str] = Counter()
         self.trace = hashlib.sha256()
         self.model = self._new_model()
@@ -112,7 +115,8 @@ class World:
             producers_per_stream=rng.choice([3, 1000]),
             registry=rng.choice([4, 1000]),
             keys=rng.choice([4, 1000]),
-            key_window_ms=rng.choice([200, 100_000]),
+            key_hours=rng.choice([2, 1000]),
+            outcome_hours=self.bounds.outcome_hours,
         )
 
     def _new_model(self) -> Model:
@@ -122,7 +126,7 @@ class World:
             limits.streams,
             limits.producers_per_stream,
             limits.keys,
-            limits.key_window_ms,
+            limits.key_hours,
             limits.registry,
             self.bounds,
         )
@@ -167,6 +171,7 @@ class World:
             segment_bytes=self.segment_bytes,
             observer=self,
             producer_idle_ms=self.producer_idle_ms,
+            hour_ms=self.hour_ms,
         )
         self.broker.set_room(room)
         self.group: WriteGroup | None = None
@@ -176,7 +181,7 @@ class World:
         self.waiters = []
         self.timeouts.restart(self.model, self.monotonic_ms)
         demand_readable(self.broker, self.model)
-        demand_outcomes(self.broker, self.model, self.now_ms)
+        demand_outcomes(self.broker, self.model)
         self._check_ends()
 
     def _check_ends(self) -> None:
@@ -349,6 +354,7 @@ class World:
             self.counts["checkpoint without room"] += 1
             return
         self.broker.cut_done(dead)
+        demand_chunks_kept(self.broker.state, cut.segments, dead)
         self.dead = dead
         self.counts["checkpoints"] += 1
 
@@ -400,6 +406,7 @@ class World:
         if self.swarm.jumps and self.rng.random() < 0.05:
             self.now_ms += self.rng.choice([-TEN_YEARS_MS, -HOUR_MS, -1, HOUR_MS, TEN_YEARS_MS])
         self.broker.sweep(self.now_ms, 10)
+        self.broker.count_hour(self.now_ms)
 
     def let_pass(self, ms: int) -> None:
         """Let time pass: the wall clock and the monotonic clock go on."""
@@ -441,6 +448,7 @@ class World:
         for _ in range(10_000):
             self.find_room()
             self.broker.sweep(self.now_ms, SWEEP_ALL)
+            self.broker.count_hour(self.now_ms)
             was_idle = self.group is None
             self.write()
             if was_idle and self.group is None:
@@ -450,7 +458,7 @@ class World:
             self.model, now_ms=self.now_ms, monotonic_ms=self.monotonic_ms
         )
         demand_equal(state_view(self.broker.state), self.model.view(), "live state and model")
-        demand_outcomes(self.broker, self.model, self.now_ms)
+        demand_outcomes(self.broker, self.model)
         for path, offset, is_committed, woken in self.waiters:
             view = self.broker.durable_view.by_path.get(path)
             is_past = view is None or view.tail is None

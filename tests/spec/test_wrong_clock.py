@@ -147,6 +147,40 @@ def open_one(machine: Machine, **more: Any) -> Txn:
     return txn
 
 
+# ---- what a retry finds --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_restart", [False, True])
+def test_a_clock_that_jumps_ahead_forgets_no_idempotency_key(
+    machine: Machine, has_restart: bool
+) -> None:
+    stream = machine.stream()
+    first = stream.post(b"once,", idempotency_key="k")
+    machine.set_clock(TEN_YEARS_MS)
+    assert stream.post(b"ten years later,", idempotency_key="other").status == 204
+    if has_restart:
+        machine.restart()
+    again = machine.stream().post(b"once,", idempotency_key="k")
+    assert again.headers.get("idempotent-replayed") == "true"
+    assert again.next_offset == first.next_offset
+    assert machine.stream().text == "first,once,ten years later,"
+
+
+@pytest.mark.parametrize("has_restart", [False, True])
+def test_a_clock_that_jumps_ahead_forgets_no_outcome(machine: Machine, has_restart: bool) -> None:
+    txn = open_one(machine, timeout_ms=MINUTE_MS)
+    first = txn.commit()
+    machine.set_clock(TEN_YEARS_MS)
+    assert machine.stream().post(b"ten years later,").status == 204
+    if has_restart:
+        machine.restart()
+        txn.server = machine.server
+    again = txn.commit()
+    assert (first.status, again.status) == (200, 200)
+    assert again.json["streams"] == first.json["streams"]
+    assert machine.stream().text == "first,inside,ten years later,"
+
+
 # ---- a glimpse: the clock was wrong for one append -----------------------------------------------
 
 

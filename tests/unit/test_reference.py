@@ -13,11 +13,13 @@ from tests.sim.reference_producers import was_stored
 from tests.unit.machine.builders import (
     DAY_MS,
     JSON,
+    KEY_HOURS,
     TEXT,
     append,
     create,
     dense,
     fork,
+    hours,
     json_batch,
     sparse,
 )
@@ -809,9 +811,11 @@ def test_a_key_answers_with_its_first_offsets() -> None:
 
 
 def test_a_key_lasts_24_hours_and_then_begins_anew() -> None:
-    model = model_of(create(), append(b"a", key="k", now=5))
-    assert unchanged(model, append(b"a", key="k", now=4 + DAY_MS)) == out.Duplicate(0, 1, False)
-    assert model.execute(append(b"a", key="k", now=5 + DAY_MS)) == out.Appended(1, 2, False)
+    model = model_of(create(), append(b"a", key="k"), *hours(KEY_HOURS - 1))
+    late = append(b"a", key="k", now=3_650 * DAY_MS)
+    assert unchanged(model, late) == out.Duplicate(0, 1, False)
+    assert model.execute(*hours(1)) == out.HourCounted()
+    assert model.execute(append(b"a", key="k")) == out.Appended(1, 2, False)
 
 
 def test_a_key_is_forgotten_after_so_many_newer_ones() -> None:

@@ -18,10 +18,20 @@ from semel.model.commands import (
     TxnResult,
     TxnTag,
 )
+from semel.model.limits import OUTCOME_HOURS
 from semel.model.outcomes import Outcome
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Bounds
-from tests.unit.machine.builders import JSON, append, create, dense, fork, json_batch, sparse
+from tests.unit.machine.builders import (
+    JSON,
+    append,
+    create,
+    dense,
+    fork,
+    hours,
+    json_batch,
+    sparse,
+)
 from tests.unit.machine.position_stories import STORIES
 from tests.unit.machine.position_words import Expected, Story
 
@@ -273,12 +283,13 @@ def test_begin_names_streams_that_are_there() -> None:
 
 def test_an_id_counts_its_epochs_as_long_as_an_outcome_is_known() -> None:
     model = model_of(begin(), abort(), begin(), abort(epoch=2))
-    assert model.execute(begin(now=7 * DAY_MS - 1, kind=TXN_STAGED)) == txn_out.Begun(
-        "t", 3, 7 * DAY_MS - 1 + MINUTE_MS, is_new=True
+    run(model, *hours(OUTCOME_HOURS))
+    late_ms = 3_650 * DAY_MS
+    assert model.execute(begin(now=late_ms, kind=TXN_STAGED)) == txn_out.Begun(
+        "t", 3, late_ms + MINUTE_MS, is_new=True
     )
-    model = model_of(begin(), abort())
-    answer = model.execute(begin(now=7 * DAY_MS))
-    assert answer == txn_out.Begun("t", 1, 7 * DAY_MS + MINUTE_MS, is_new=True)
+    model = model_of(begin(), abort(), *hours(OUTCOME_HOURS + 1))
+    assert model.execute(begin()) == txn_out.Begun("t", 1, MINUTE_MS, is_new=True)
 
 
 # ---- ownership -----------------------------------------------------------------------------------

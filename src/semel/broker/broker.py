@@ -24,7 +24,7 @@ from semel.broker.durable_view import (
     unreadable,
 )
 from semel.broker.lookups import Lookups, affected_paths, affected_txns
-from semel.broker.timers import Deadlines, Expiry, IdleProducers, can_expire
+from semel.broker.timers import Deadlines, Expiry, Hours, IdleProducers, can_expire
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
@@ -41,6 +41,7 @@ from semel.model.commands import (
     READ_UNCOMMITTED,
     TXN_STAGED,
     Append,
+    CountHour,
     EngineCommand,
     Expire,
     ExpireProducer,
@@ -50,6 +51,7 @@ from semel.model.commands import (
 from semel.model.errors import ReadFailed
 from semel.model.limits import (
     GROUP_BYTES_MAX,
+    HOUR_MS,
     PARKED_COMMANDS_MAX,
     READ_BYTES_DEFAULT,
     TXN_ID_BYTES_MAX,
@@ -96,6 +98,7 @@ class Broker:
         monotonic_ms: Callable[[], int],
         segment_bytes: int,
         producer_idle_ms: int = 0,
+        hour_ms: int = HOUR_MS,
     ) -> None:
         self.state: State = recovered.state
         self.durable_view = DurableView(self.state)
@@ -114,6 +117,7 @@ class Broker:
             self.state, self._txn_history, self.durable_view, self.reader, self.deadlines
         )
         self._expiry = Expiry(self.state, monotonic_ms)
+        self._hours = Hours(hour_ms, monotonic_ms)
         self._idle: IdleProducers | None = None
         if producer_idle_ms:
             self._idle = IdleProducers(self.state, producer_idle_ms, monotonic_ms)
@@ -218,6 +222,7 @@ class Broker:
         if isinstance(event, TxnBegun):
             self.txns_begun += 1
         self.deadlines.note(event)
+        self._hours.note(event)
 
     def _note_changes(self, streams: Iterable[Stream]) -> None:
         """Record changed streams. Readers see the changes when the open write group is durable."""
@@ -272,8 +277,7 @@ class Broker:
         if not is_pending or not self.deadlines.is_due(txn):
             return True
         elapsed_ms = self.deadlines.elapsed_ms(txn)
-        command = ExpireTxn(now_ms, txn.row.id, txn.row.epoch, elapsed_ms)
-        return self._commit(decide(self.state, command), now_ms, _ignore)
+        return self._execute_own(ExpireTxn(now_ms, txn.row.id, txn.row.epoch, elapsed_ms))
 
     def _expire_if_due(self, path: str, now_ms: int) -> bool:
         stream = self.state.by_path.get(path)
@@ -284,8 +288,12 @@ class Broker:
             or not self._expiry.has_expired(stream, now_ms)
         ):
             return True
-        command = Expire(path, now_ms, self._expiry.elapsed_ms(stream.row.number))
-        return self._commit(decide(self.state, command), now_ms, _ignore)
+        elapsed_ms = self._expiry.elapsed_ms(stream.row.number)
+        return self._execute_own(Expire(path, now_ms, elapsed_ms))
+
+    def _execute_own(self, command: EngineCommand) -> bool:
+        """Execute a command that no client has sent. Return False if it has to wait."""
+        return self._commit(decide(self.state, command), command.now_ms, lambda _outcome: None)
 
     # ---- work orders ---------------------------------------------------------------------------
 
@@ -389,6 +397,7 @@ class Broker:
             kept={stream.row.number: retained_range(state, stream, starts) for stream in pruned},
             segments=self._segments.spans(),
             txn_history=self._txn_history.cut(),
+            outcomes_from_hour=state.hours - state.limits.outcome_hours,
             chunk_blocks=[block for txn in staged for block in txn.chunk_blocks],
         )
 
@@ -456,10 +465,7 @@ class Broker:
         return None
 
     def sweep(self, now_ms: int, count_max: int) -> int:
-        """Expire the streams, transactions and producers that are due. Return their number.
-
-        At most `count_max` of each kind are expired.
-        """
+        """Expire at most `count_max` objects of each kind that are due. Return their number."""
         streams = self._expiry.due(now_ms, count_max)
         txns = self.deadlines.due(count_max)
         count = sum(self._expire_if_due(stream.row.path, now_ms) for stream in streams)
@@ -469,10 +475,14 @@ class Broker:
                 elapsed_ms = self._idle.elapsed_ms(stream.row.number, name)
                 idle_ms, path = self._idle.idle_ms, stream.row.path
                 command = ExpireProducer(path, now_ms, name, idle_ms, elapsed_ms)
-                count += self._commit(decide(self.state, command), now_ms, _ignore)
+                count += self._execute_own(command)
         return count
 
-    def outcome(self, txn_id: str, epoch: int | None, *, now_ms: int, reply: OutcomeReply) -> None:
+    def count_hour(self, now_ms: int) -> bool:
+        """Count an hour if the process has run for one more. Return True if it is counted."""
+        return self._hours.is_due() and self._execute_own(CountHour(now_ms))
+
+    def outcome(self, txn_id: str, epoch: int | None, *, reply: OutcomeReply) -> None:
         """Reply with a transaction's outcome. If `epoch` is None, reply with the newest outcome.
 
         Reply with None if no such outcome is retained, or if an argument is invalid. Reply with a
@@ -482,12 +492,8 @@ class Broker:
         if is_name(txn_id, TXN_ID_BYTES_MAX) and (epoch is None or is_number(epoch)):
             try:
                 if epoch is None:
-                    epoch = self._lookups.last_epoch(txn_id, now_ms)
-                result = self._lookups.find_outcome(txn_id, epoch, now_ms)[0]
+                    epoch = self._lookups.last_epoch(txn_id)
+                result = self._lookups.find_outcome(txn_id, epoch)[0]
             except ReadFailed as error:
                 result = unreadable(error)
         self._release(reply, result)
-
-
-def _ignore(_outcome: Outcome) -> None:
-    """Ignore the outcome of a command that the broker itself has issued."""

@@ -208,8 +208,7 @@ class Engine:
 
     def outcome(self, txn_id: str, epoch: int | None, reply: OutcomeReply) -> None:
         """Reply with the outcome of a transaction. See `Broker.outcome`."""
-        now_ms = self.clock.now_ms()
-        self._do(partial(self.broker.outcome, txn_id, epoch, now_ms=now_ms, reply=reply))
+        self._do(partial(self.broker.outcome, txn_id, epoch, reply=reply))
 
     def head(self, path: str, reply: Reply) -> None:
         """Reply with a stream's durable state (a ReadDone without messages) or with a refusal."""
@@ -320,7 +319,7 @@ class Engine:
     def _sweep(self) -> None:
         now_ms = self.clock.now_ms()
         self._clock_watch.check(frame_ms=self.broker.state.time_ms, now_ms=now_ms)
-        if self.broker.sweep(now_ms, _SWEEP_COUNT_MAX):
+        if self.broker.sweep(now_ms, _SWEEP_COUNT_MAX) + self.broker.count_hour(now_ms):
             self._flush_soon()
 
     # ---- the journal ---------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class Lookups:
         self._reader = reader
         self._deadlines = deadlines
 
-    def find_outcome(self, txn_id: str, epoch: int, now_ms: int) -> tuple[TxnOutcome | None, int]:
+    def find_outcome(self, txn_id: str, epoch: int) -> tuple[TxnOutcome | None, int]:
         """Return a pair: a transaction's outcome, and the `last_epoch` of the transaction's id.
 
         If the outcome is not retained, it is None. If the transaction is pending, return (None, 0).
@@ -101,17 +101,17 @@ class Lookups:
         if txn is not None and txn.row.epoch == epoch:
             return None, 0
         row = self._txn_history.outcome(txn_id, epoch)
-        if row is not None and not is_outcome_retained(self._state, row, now_ms):
+        if row is not None and not is_outcome_retained(self._state, row):
             row = None
-        return None if row is None else row.outcome, self.last_epoch(txn_id, now_ms)
+        return None if row is None else row.outcome, self.last_epoch(txn_id)
 
-    def last_epoch(self, txn_id: str, now_ms: int) -> int:
+    def last_epoch(self, txn_id: str) -> int:
         """Return the epoch of the newest retained outcome with this transaction id.
 
         Return 0 if no outcome is retained.
         """
         row = self._txn_history.last_outcome(
-            txn_id, lambda row: is_outcome_retained(self._state, row, now_ms)
+            txn_id, lambda row: is_outcome_retained(self._state, row)
         )
         return 0 if row is None else row.outcome.epoch
 
@@ -120,26 +120,25 @@ class Lookups:
 
         Return None if one of these facts is not durable yet. Raises ReadFailed.
         """
-        now_ms = command.now_ms
         if isinstance(command, Create):
             return self._add_stored(command)
         if isinstance(command, Begin):
-            last_epoch, due_ms = self.last_epoch(command.id, now_ms), None
+            last_epoch, due_ms = self.last_epoch(command.id), None
             pending = self._state.transactions.get(command.id)
             if pending is not None and pending.row.timeout_ms is not None:
-                due_ms = self._deadlines.dates(pending, now_ms).due_ms
+                due_ms = self._deadlines.dates(pending, command.now_ms).due_ms
             return replace(command, last_epoch=last_epoch, due_ms=due_ms)
         if isinstance(command, TxnCall):
-            return self._add_outcome(command, now_ms)
+            return self._add_outcome(command)
         if isinstance(command, Append) and command.transaction is not None:
-            return replace(command, transaction=self._add_outcome(command.transaction, now_ms))
+            return replace(command, transaction=self._add_outcome(command.transaction))
         if isinstance(command, Commit):
-            listed = tuple(self._add_outcome(txn, now_ms) for txn in command.transactions)
+            listed = tuple(self._add_outcome(txn) for txn in command.transactions)
             return replace(command, transactions=listed)
         return command
 
-    def _add_outcome(self, named: N, now_ms: int) -> N:
-        outcome, last_epoch = self.find_outcome(named.id, named.epoch, now_ms)
+    def _add_outcome(self, named: N) -> N:
+        outcome, last_epoch = self.find_outcome(named.id, named.epoch)
         return replace(named, remembered=outcome, last_epoch=last_epoch)
 
     def _add_stored(self, command: Create) -> Create | None:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from semel.machine import Event
 from semel.machine.events import (
     ChunkStaged,
+    HourPassed,
     PositionsNamed,
     ProducerClaimed,
     ProducerRaised,
@@ -342,6 +343,32 @@ class IdleProducers:
             return False
         row: ProducerRow | None = stream.producers.get(producer_id)
         return row is not None and not row.is_expired
+
+
+# ---- retention -----------------------------------------------------------------------------------
+
+
+class Hours:
+    """Finds out when the process has run for one more hour.
+
+    The retention of idempotency keys and of transaction outcomes is measured in such hours. They
+    are events in the journal, so that it is the same in every replay, and continues after a
+    restart. An hour that the process did not complete is not counted.
+    """
+
+    def __init__(self, hour_ms: int, monotonic_ms: MonotonicMs) -> None:
+        self._hour_ms = hour_ms
+        self._monotonic_ms = monotonic_ms
+        self._began_ms = monotonic_ms()
+
+    def is_due(self) -> bool:
+        """Return True if an hour has passed since the start or since the last hour was counted."""
+        return self._monotonic_ms() - self._began_ms >= self._hour_ms
+
+    def note(self, event: Event) -> None:
+        """Begin the next hour, if the event counts an hour."""
+        if isinstance(event, HourPassed):
+            self._began_ms = self._monotonic_ms()
 
 
 # ---- the clock -----------------------------------------------------------------------------------

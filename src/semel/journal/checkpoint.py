@@ -68,8 +68,9 @@ class CheckpointPosition(Struct, frozen=True, array_like=True):
 class Cut(Struct, frozen=True):
     """The changes that one checkpoint commits to the store.
 
-    `kept` maps stream numbers to the range of offsets that must stay in the index. `chunk_blocks`
-    lists the chunks of pending transactions. The segments that contain these chunks must stay.
+    `kept` maps stream numbers to the range of offsets that must stay in the index. Outcomes of
+    hours before `outcomes_from_hour` are removed. `chunk_blocks` lists the chunks of pending
+    transactions. The segments that contain these chunks must stay.
     """
 
     lsn: int
@@ -80,6 +81,7 @@ class Cut(Struct, frozen=True):
     kept: dict[int, tuple[int, int]]
     segments: tuple[tuple[int, int], ...]
     txn_history: TxnHistoryCut
+    outcomes_from_hour: int
     chunk_blocks: list[bytes]
 
 
@@ -108,7 +110,7 @@ def commit_cut(store: Store, cut: Cut) -> list[int]:
 def _fill(writer: StoreWriter, cut: Cut) -> list[int]:
     tables = TableWriter(writer)
     _put_rows(tables, cut.dirty)
-    put_txn_history(tables, cut.txn_history, cut.dirty, cut.meta.time_ms)
+    put_txn_history(tables, cut.txn_history, cut.dirty, cut.outcomes_from_hour)
     _drop_owned(tables, OF_STREAM, cut.dirty.dropped)
     _drop_owned(tables, OF_TXN, cut.dirty.decided)
     counts: Counter[int] = Counter()

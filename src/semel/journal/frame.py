@@ -88,6 +88,7 @@ KINDS: Final[dict[type, int]] = {
     events.ProducerForgotten: 33,
     events.ProducerExpired: 34,
     events.ProducerClaimed: 35,
+    events.HourPassed: 36,
     events.TxnBegun: 48,
     events.TxnExtended: 49,
     events.ChunkStaged: 50,

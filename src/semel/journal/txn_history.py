@@ -27,7 +27,7 @@ from semel.machine.rows import NUMBER_KEY, PAIR_KEY, OutcomeRow
 from semel.machine.state import Dirty, Effects
 from semel.machine.streams import OFFSET_MAX
 from semel.model.commands import Owner, ProducerOwner, SinkOwner
-from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
+from semel.model.limits import OUTCOMES_PER_PRODUCER_MAX
 
 _LENGTH: Final = struct.Struct(">H")
 _EPOCH_MAX: Final = (1 << 64) - 1
@@ -214,8 +214,8 @@ _OLD_MAX: Final = 100_000
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def put_txn_history(tables: TableWriter, cut: TxnHistoryCut, dirty: Dirty, time_ms: int) -> None:
-    """Store the new rows in the checkpoint, and remove the outcomes that have expired."""
+def put_txn_history(tables: TableWriter, cut: TxnHistoryCut, dirty: Dirty, from_hour: int) -> None:
+    """Store the new rows in the checkpoint, and remove the outcomes of hours before `from_hour`."""
     for _, epochs in sorted(cut.outcomes.items()):
         for _, row in sorted(epochs.items()):
             _put_outcome(tables, row)
@@ -225,7 +225,7 @@ def put_txn_history(tables: TableWriter, cut: TxnHistoryCut, dirty: Dirty, time_
     cutoffs = [(app, sink.outcomes_from) for app, sink in dirty.sinks.items() if sink is not None]
     for app, cutoff in sorted([*cutoffs, *dirty.forgotten_sink_cutoffs.items()]):
         _drop_of_sink(tables, app, cutoff)
-    _drop_expired(tables, time_ms - OUTCOME_WINDOW_MS)
+    _drop_expired(tables, from_hour)
 
 
 def _put_outcome(tables: TableWriter, row: OutcomeRow) -> None:
@@ -264,8 +264,8 @@ def _drop_of_sink(tables: TableWriter, app: str, outcomes_from: int) -> None:
         _drop_owned(tables, key)
 
 
-def _drop_expired(tables: TableWriter, before_ms: int) -> None:
-    """Remove the outcomes of transactions that ended at or before `before_ms`.
+def _drop_expired(tables: TableWriter, from_hour: int) -> None:
+    """Remove the outcomes of transactions that ended in an hour before `from_hour`.
 
     The oldest are removed first. One call removes at most `_OLD_MAX` outcomes.
     """
@@ -273,7 +273,7 @@ def _drop_expired(tables: TableWriter, before_ms: int) -> None:
     for key, sealed in tables.writer.scan("outcome_order"):
         name = unseal("outcome_order", key, sealed)
         value = read_row(tables.writer, "outcomes", name)
-        is_old = value is not None and _DECODE(value).outcome.time_ms <= before_ms
+        is_old = value is not None and _DECODE(value).hour < from_hour
         if not is_old or len(old) >= _OLD_MAX:
             break
         old.append(name)

@@ -78,7 +78,7 @@ def decide_append(state: State, command: Append) -> Decision:
 
 def _decide_keyed(state: State, stream: Stream, command: Append, key: str) -> Decision:
     digest = digest_of_append(stream, command)
-    repeat = check_key(state, stream, key, digest=digest, now_ms=command.now_ms)
+    repeat = check_key(state, stream, key, digest=digest)
     if repeat is not None:
         return Decision(repeat)  # 8
     refusal = check_stream(state, stream, command) or check_content(stream, command)
@@ -196,7 +196,7 @@ def decide_publish(state: State, command: Append, tag: TxnTag) -> Decision:
 
 
 def _find(state: State, command: Append, tag: TxnTag) -> Txn | Outcome:
-    txn = find_txn(state, tag, command.now_ms)
+    txn = find_txn(state, tag)
     if isinstance(txn, TxnOutcome):
         return ended_refusal(txn)  # 6a
     producer = command.producer

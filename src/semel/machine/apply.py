@@ -17,6 +17,7 @@ from semel.machine.events import (
     Decided,
     DedupSwitched,
     Event,
+    HourPassed,
     PositionsMoved,
     PositionsNamed,
     ProducerClaimed,
@@ -140,7 +141,7 @@ def _apply_appended(
     if event.stamp is not None:
         _record_producer(state, stream, event.stamp, first_offset=old.tail, time_ms=time_ms)
     if event.key is not None:
-        row = KeyRow(stream.next_key, time_ms, event.digest, old.tail, tail)
+        row = KeyRow(stream.next_key, time_ms, event.digest, old.tail, tail, state.hours)
         store_key(state, stream, event.key, row)
     return Effects((stream,))
 
@@ -353,6 +354,10 @@ def _apply_forgotten(
     state.dirty.producers[event.stream, event.id] = None
 
 
+def _apply_hour(state: State, _event: HourPassed, _sections: Sections, _time_ms: int) -> None:
+    state.hours += 1
+
+
 def _apply_expired(
     state: State, event: ProducerExpired, _sections: Sections, _time_ms: int
 ) -> None:
@@ -385,6 +390,7 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | N
     ProducerRegistered: _apply_registered,
     ProducerForgotten: _apply_forgotten,
     ProducerExpired: _apply_expired,
+    HourPassed: _apply_hour,
     ProducerClaimed: _apply_claimed,
     ProducerRaised: _apply_raised,
     TxnPublished: apply_published,

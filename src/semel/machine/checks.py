@@ -147,24 +147,25 @@ def digest_of_chunk(section: Section) -> int:
 # ---- idempotency keys ----------------------------------------------------------------------------
 
 
-def check_key(
-    state: State, stream: Stream, key: str, *, digest: int, now_ms: int
-) -> Outcome | None:
+def check_key(state: State, stream: Stream, key: str, *, digest: int) -> Outcome | None:
     """Return the outcome of an append that reuses a retained idempotency key.
 
     Return None if the key is not retained. In that case, the append is new.
     """
     row = stream.keys.get(key) if stream.keys else None
-    if row is None or is_key_expired(state, row, state.frame_time(now_ms)):
+    if row is None or is_key_expired(state, row):
         return None
     if row.digest != digest:
         return KeyReused()
     return Duplicate(row.first_offset, row.next_offset, stream.tail.is_closed)
 
 
-def is_key_expired(state: State, row: KeyRow, time_ms: int) -> bool:
-    """Return True if the idempotency key has expired at the time `time_ms`."""
-    return time_ms >= row.time_ms + state.limits.key_window_ms
+def is_key_expired(state: State, row: KeyRow) -> bool:
+    """Return True if the idempotency key has expired.
+
+    The hour in which the key was used does not count, because a part of it was before the use.
+    """
+    return state.hours > row.hour + state.limits.key_hours
 
 
 def store_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
@@ -181,7 +182,7 @@ def store_key(state: State, stream: Stream, key: str, row: KeyRow) -> None:
     state.dirty.keys[number, key] = row
     while True:
         oldest = next(iter(keys))
-        if len(keys) <= state.limits.keys and not is_key_expired(state, keys[oldest], row.time_ms):
+        if len(keys) <= state.limits.keys and not is_key_expired(state, keys[oldest]):
             return
         del keys[oldest]
         state.dirty.keys[number, oldest] = None

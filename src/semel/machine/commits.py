@@ -148,7 +148,7 @@ def _find_all_listed(state: State, command: Commit) -> list[Txn] | Outcome:
 
 
 def _find_listed(state: State, command: Commit, named: ListedTxn) -> Txn | Outcome:
-    txn = find_txn(state, named, command.now_ms)
+    txn = find_txn(state, named)
     if command.sink is not None:
         return _find_staged(state, txn, command.sink, named)
     if isinstance(txn, TxnOutcome):

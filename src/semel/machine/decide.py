@@ -13,7 +13,7 @@ from semel.machine.claims import (
     decide_register,
 )
 from semel.machine.commits import decide_commit, decide_forget_sink, decide_rebind
-from semel.machine.events import Decision
+from semel.machine.events import Decision, HourPassed
 from semel.machine.positions import decide_pin, decide_set_positions
 from semel.machine.producers import Receipt, check_sequence, find_dense, find_sparse
 from semel.machine.rows import ProducerRow
@@ -44,6 +44,7 @@ from semel.model.commands import (
     ClaimProducer,
     Commit,
     CommitTxn,
+    CountHour,
     Create,
     Delete,
     EngineCommand,
@@ -63,7 +64,7 @@ from semel.model.commands import (
     SwitchDedup,
     Trim,
 )
-from semel.model.outcomes import InvalidRequest, Outcome
+from semel.model.outcomes import HourCounted, InvalidRequest, Outcome
 from semel.model.validation import find_invalid_field
 
 Decider = Callable[[State, Any], Decision]
@@ -93,6 +94,7 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
     ClaimProducer: _on_stream(decide_claim),
     ForgetProducer: _on_stream(decide_forget),
     ExpireProducer: _on_stream(decide_expire_producer),
+    CountHour: lambda _state, _command: Decision(HourCounted(), HourPassed()),
     Begin: decide_begin,
     AddStreams: decide_add_streams,
     AddPositions: decide_add_positions,

@@ -288,6 +288,10 @@ class ProducerExpired(Struct, frozen=True, gc=False, array_like=True):
     id: str
 
 
+class HourPassed(Struct, frozen=True, gc=False, array_like=True):
+    """A server has run for one more hour, by a monotonic clock."""
+
+
 class TxnPublished(Struct, frozen=True, gc=False, array_like=True):
     """An append that is part of an inline transaction."""
 
@@ -320,6 +324,7 @@ Event = (
     | ProducerForgotten
     | ProducerExpired
     | ProducerClaimed
+    | HourPassed
     | TxnPublished
     | ProducerRaised
     | TxnEvent

@@ -90,7 +90,8 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
     """The receipt of an append with an idempotency key.
 
-    `number` is the key's number in the stream. Keys are numbered in the order of their use.
+    `number` is the key's number in the stream. Keys are numbered in the order of their use. `hour`
+    is the number of hours that were counted before the append.
     """
 
     number: int
@@ -98,6 +99,7 @@ class KeyRow(Row, frozen=True, gc=False, array_like=True):
     digest: int
     first_offset: int
     next_offset: int
+    hour: int = 0
 
 
 class RegistryRow(Row, frozen=True, gc=False, array_like=True):
@@ -119,6 +121,7 @@ class MetaRow(Row, frozen=True, gc=False, array_like=True):
     time_ms: int
     next_txn: int = 1
     next_outcome: int = 1
+    hours: int = 0
 
 
 # ---- transactions, groups and sinks --------------------------------------------------------------
@@ -229,13 +232,15 @@ class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
     """A transaction outcome.
 
     `number` counts all outcomes. `ordinal` counts the outcomes of one producer. If the owner is a
-    sink, `ordinal` is 0.
+    sink, `ordinal` is 0. `hour` is the number of hours that were counted before the end of the
+    transaction.
     """
 
     number: int
     ordinal: int
     owner: Owner
     outcome: TxnOutcome
+    hour: int = 0
 
 
 class AbortedRow(Struct, frozen=True, gc=False):

@@ -50,7 +50,8 @@ class MachineLimits(Struct, frozen=True):
     streams: int = default.STREAMS_MAX
     producers_per_stream: int = default.PRODUCERS_PER_STREAM_MAX
     keys: int = default.IDEMPOTENCY_KEYS_MAX
-    key_window_ms: int = default.IDEMPOTENCY_WINDOW_MS
+    key_hours: int = default.IDEMPOTENCY_HOURS
+    outcome_hours: int = default.OUTCOME_HOURS
     registry: int = default.REGISTRY_MAX
     chunks: int = default.TXN_CHUNKS_MAX
     txn_streams: int = default.TXN_STREAMS_MAX
@@ -241,6 +242,7 @@ class State:
         "dirty",
         "forgotten_sink_cutoffs",
         "groups",
+        "hours",
         "limits",
         "live_producers",
         "named",
@@ -279,6 +281,7 @@ class State:
         self.next_txn = 1
         self.next_outcome = 1
         self.time_ms = 0
+        self.hours = 0  # during which servers have run on this data
         self.live_producers = 0  # in all streams, not counting tombstones
         self.dirty = Dirty()
 
@@ -294,13 +297,18 @@ class State:
     def meta_row(self) -> MetaRow:
         """Return the counters of the state as a row."""
         return MetaRow(
-            self.next_stream, self.next_producer, self.time_ms, self.next_txn, self.next_outcome
+            next_stream=self.next_stream,
+            next_producer=self.next_producer,
+            time_ms=self.time_ms,
+            next_txn=self.next_txn,
+            next_outcome=self.next_outcome,
+            hours=self.hours,
         )
 
     def load_meta(self, row: MetaRow) -> None:
         """Restore the counters from a stored row."""
         self.next_stream, self.next_producer = row.next_stream, row.next_producer
-        self.time_ms = row.time_ms
+        self.time_ms, self.hours = row.time_ms, row.hours
         self.next_txn, self.next_outcome = row.next_txn, row.next_outcome
 
     def load_links(self) -> None:

@@ -197,22 +197,16 @@ class SwitchDedup(StreamCommand, frozen=True, gc=False):
 
 
 class Expire(StreamCommand, frozen=True, gc=False):
-    """Delete a stream if it has expired.
+    """Delete a stream if it has expired."""
 
-    `elapsed_ms` is the time since its last use, by the broker's monotonic clock.
-    """
-
-    elapsed_ms: int
+    elapsed_ms: int  # since its last use, by the broker's monotonic clock
 
 
 class Register(Struct, frozen=True, gc=False):
-    """Register a new producer at `first_epoch`, or increase the epoch of a registered producer.
-
-    If `producer_id` is None, a new id is assigned.
-    """
+    """Register a new producer at `first_epoch`, or increase the epoch of a registered producer."""
 
     now_ms: int
-    producer_id: str | None = None
+    producer_id: str | None = None  # None means that the server assigns a new id
     first_epoch: int = 0
 
 
@@ -245,6 +239,12 @@ class ExpireProducer(StreamCommand, frozen=True, gc=False):
     elapsed_ms: int = 0
 
 
+class CountHour(Struct, frozen=True, gc=False):
+    """Record that a server has run for one more hour. Retention is measured in such hours."""
+
+    now_ms: int
+
+
 Command = (
     Append
     | Create
@@ -256,6 +256,7 @@ Command = (
     | ClaimProducer
     | ForgetProducer
     | ExpireProducer
+    | CountHour
 )
 
 
@@ -395,14 +396,11 @@ class CommitAppend(Struct, frozen=True, gc=False):
 
 
 class ListedTxn(Struct, frozen=True, gc=False):
-    """A staged transaction that a one-shot commit names.
-
-    `remembered` and `last_epoch` contain results of lookups, as in `TxnCall`.
-    """
+    """A staged transaction that a one-shot commit names."""
 
     id: str
     epoch: int
-    remembered: TxnOutcome | None = None
+    remembered: TxnOutcome | None = None  # two lookups, as in `TxnCall`
     last_epoch: int = 0
 
 

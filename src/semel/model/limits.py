@@ -42,9 +42,11 @@ RECEIPTS_DEFAULT: Final = 64
 RECEIPTS_MIN: Final = 5
 SESSIONS_REMEMBERED: Final = 16
 
-# The retention of idempotency keys.
+# The retention of idempotency keys and transaction outcomes, in hours during which a server ran.
+HOUR_MS: Final = 60 * 60 * 1000
+IDEMPOTENCY_HOURS: Final = 24
+OUTCOME_HOURS: Final = 168
 IDEMPOTENCY_KEYS_MAX: Final = 10_000
-IDEMPOTENCY_WINDOW_MS: Final = 24 * 60 * 60 * 1000
 
 # Transactions, groups and sinks.
 TXN_ID_BYTES_MAX: Final = 256
@@ -60,7 +62,6 @@ SINK_TXN_OPEN_MAX: Final = 100_000
 SINK_IDLE_MS: Final = 24 * 60 * 60 * 1000
 SINK_VERSIONS_KEPT: Final = 128
 SINKS_MAX: Final = 10_000
-OUTCOME_WINDOW_MS: Final = 7 * 24 * 60 * 60 * 1000
 OUTCOMES_PER_PRODUCER_MAX: Final = 10_000
 RESULTS_KEPT: Final = 64
 RESULTS_BYTES_MAX: Final = 64 * KIB

@@ -118,6 +118,10 @@ class Forgotten(Outcome, frozen=True, gc=False):
     """The stream's row for the producer is dropped or, by `ExpireProducer`, marked as expired."""
 
 
+class HourCounted(Outcome, frozen=True, gc=False):
+    """The hour is counted, and what is older than its retention is no longer retained."""
+
+
 # ---- refused: the request ------------------------------------------------------------------------
 
 

@@ -131,6 +131,7 @@ DONE: Final[Mapping[type[out.Outcome], int]] = {
     out.Registered: 200,
     out.Claimed: 200,
     out.Forgotten: 204,
+    out.HourCounted: 204,
     txn_out.Begun: 201,
     txn_out.ExtendDone: 200,
     txn_out.Staged: 200,

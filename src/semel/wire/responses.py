@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from semel.model.commands import READ_COMMITTED, Append
-from semel.model.limits import IDEMPOTENCY_KEYS_MAX, IDEMPOTENCY_WINDOW_MS
+from semel.model.limits import HOUR_MS, IDEMPOTENCY_HOURS, IDEMPOTENCY_KEYS_MAX
 from semel.model.messages import JSON_MEDIA_TYPE, is_json, is_text, normalise
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
@@ -50,7 +50,7 @@ _PLAIN_TYPES: Final = frozenset({"application/octet-stream", "text/plain"})
 _CLOSED: Final = ("Stream-Closed", "true")
 _UP_TO_DATE: Final = ("Stream-Up-To-Date", "true")
 # How long idempotency keys are retained, in seconds, and how many of them are retained.
-_WINDOW: Final = f"{IDEMPOTENCY_WINDOW_MS // 1000}; keys={IDEMPOTENCY_KEYS_MAX}"
+_WINDOW: Final = f"{IDEMPOTENCY_HOURS * HOUR_MS // 1000}; keys={IDEMPOTENCY_KEYS_MAX}"
 _NO_WINDOW: Final = "0; keys=0"
 
 

@@ -6,6 +6,7 @@ from semel.journal.recovery import recover
 from semel.journal.segments import unlink_segments
 from semel.journal.writer import JournalWriter
 from semel.model.commands import Append, Batch, Create, EngineCommand
+from semel.model.limits import HOUR_MS
 from semel.model.outcomes import Outcome
 from semel.testing import VirtualDisk, VirtualStore
 
@@ -64,6 +65,13 @@ class Bed:
         """Set the wall clock forward or back. The monotonic clock does not change."""
         self.now_ms += ms
         self.behind_ms -= ms
+
+    def run_for(self, hours: int) -> None:
+        """Let the process run for so many hours. It must not restart in the meantime."""
+        for _ in range(hours):
+            self.now_ms += HOUR_MS
+            assert self.broker.count_hour(self.now_ms)
+            self.flush()
 
     def submit(self, command: EngineCommand) -> list[Outcome]:
         """Submit without flushing. The outcome is added to the returned list when it is sent."""

@@ -46,7 +46,14 @@ from semel.model.commands import (
     TxnResult,
     TxnTag,
 )
-from semel.model.limits import MIB, OUTCOME_WINDOW_MS, SINK_IDLE_MS, TXN_CHUNKS_MAX, TXN_PENDING_MAX
+from semel.model.limits import (
+    HOUR_MS,
+    MIB,
+    OUTCOME_HOURS,
+    SINK_IDLE_MS,
+    TXN_CHUNKS_MAX,
+    TXN_PENDING_MAX,
+)
 from semel.model.outcomes import (
     Appended,
     BatchTooLarge,
@@ -153,7 +160,7 @@ class TxnBed(Bed):
 
     def outcome(self, txn: str = "t", epoch: int | None = 1) -> TxnOutcome | Outcome | None:
         got: list[TxnOutcome | Outcome | None] = []
-        self.broker.outcome(txn, epoch, now_ms=self.now_ms, reply=got.append)
+        self.broker.outcome(txn, epoch, reply=got.append)
         return got[0]
 
     def is_sound(self) -> bool:
@@ -486,7 +493,9 @@ def test_an_outcome_is_forgotten_after_a_week(again: object) -> None:
     bed.begin()
     bed.commit()
     again(bed)  # type: ignore[operator]
-    bed.now_ms += OUTCOME_WINDOW_MS
+    bed.jump(520 * OUTCOME_HOURS * HOUR_MS)
+    assert isinstance(bed.commit(), CommitDone)
+    bed.run_for(OUTCOME_HOURS + 1)
     assert bed.commit() == UnknownTransaction()
     assert bed.begin() == Begun("t", 1, bed.now_ms + 1_000, is_new=True)
     bed.abort()
@@ -508,7 +517,7 @@ def test_old_outcomes_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
         bed.checkpoint()
     with bed.store.read() as view:
         assert len(list(view.scan("outcomes"))) == 3
-    bed.now_ms += OUTCOME_WINDOW_MS
+    bed.run_for(OUTCOME_HOURS + 1)
     bed.execute(bed.append())
     bed.checkpoint()
     with bed.store.read() as view:
@@ -812,7 +821,7 @@ def test_a_late_call_of_an_earlier_transaction_touches_nothing() -> None:
     bed.publish(0, epoch=2)
     assert isinstance(bed.commit(epoch=1), CommitDone)
     assert bed.read().tail.stable == 0
-    bed.now_ms += OUTCOME_WINDOW_MS
+    bed.run_for(OUTCOME_HOURS + 1)
     assert isinstance(bed.commit(epoch=1), StaleTransaction | UnknownTransaction)
 
 

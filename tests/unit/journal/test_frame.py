@@ -51,6 +51,7 @@ GOLDEN_EXTRAS = DATA / "frame_v1_extras.bin"
 GOLDEN_CLAIMS = DATA / "frame_v1_claims.bin"
 GOLDEN_TXN = DATA / "frame_v1_transactions.bin"
 GOLDEN_POSITIONS = DATA / "frame_v1_positions.bin"
+GOLDEN_HOURS = DATA / "frame_v1_hours.bin"
 SEED = codec.checksum_seed(b"sixteen bytes id")
 
 
@@ -193,6 +194,8 @@ TXN_CASES = (
 NAMED = NamedPosition("é", 1, NUMBER_MAX, 3, 7, 3)
 POSITIONS_CASES = (Case(events.PositionsNamed(1, (NAMED, NamedPosition("g", NUMBER_MAX, 0)))),)
 
+HOURS_CASES = (Case(events.HourPassed()),)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
     [
@@ -201,8 +204,9 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_CLAIMS, CLAIMS_CASES),
         (GOLDEN_TXN, TXN_CASES),
         (GOLDEN_POSITIONS, POSITIONS_CASES),
+        (GOLDEN_HOURS, HOURS_CASES),
     ],
-    ids=["first", "extras", "claims", "transactions", "positions"],
+    ids=["first", "extras", "claims", "transactions", "positions", "hours"],
 )
 
 
@@ -243,7 +247,8 @@ def test_a_journal_of_version_1_reads_as_it_was_written(
 
 def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
     assert {
-        type(case.record) for case in (*CASES, *CLAIMS_CASES, *TXN_CASES, *POSITIONS_CASES)
+        type(case.record)
+        for case in (*CASES, *CLAIMS_CASES, *TXN_CASES, *POSITIONS_CASES, *HOURS_CASES)
     } == set(KINDS)
     assert set(get_args(events.Event)) < set(KINDS)
 
@@ -323,6 +328,7 @@ records: st.SearchStrategy[Record] = st.one_of(
     st.builds(events.ProducerRegistered, names, numbers, st.booleans()),
     st.builds(events.ProducerForgotten, numbers, names),
     st.builds(events.ProducerExpired, numbers, names),
+    st.builds(events.HourPassed),
     st.builds(events.ProducerClaimed, numbers, names, names, numbers, names),
 )
 cases = st.builds(Case, records, st.lists(sections, max_size=3).map(tuple))

@@ -23,6 +23,7 @@ from semel.model.commands import (
     Append,
     Batch,
     ClaimProducer,
+    CountHour,
     Create,
     EngineCommand,
     ExpireProducer,
@@ -35,6 +36,7 @@ from semel.model.outcomes import Outcome, Refusal
 TEXT = "text/plain"
 JSON = "application/json"
 DAY_MS = 24 * 60 * 60 * 1000
+KEY_HOURS = 25  # a key is used in one hour and retained for 24 more
 
 
 # ---- commands ------------------------------------------------------------------------------------
@@ -131,6 +133,10 @@ def claim(
 def bury(name: str = "p", *, path: str = "s", now: int = 0) -> ExpireProducer:
     """Return a command that expires a producer at once, which leaves only a tombstone."""
     return ExpireProducer(path, now, name, 0)
+
+
+def hours(count: int, *, now: int = 0) -> list[CountHour]:
+    return [CountHour(now)] * count
 
 
 # ---- the machine ---------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ EVERYTHING: tuple[Command, ...] = (
     append(key="k"),
     append(b"other", key="k"),
     append(key="k", now=DAY_MS),
+    ask.CountHour(0),
     append(key="new"),
     *[append(by=dense(n, epoch=e)) for n in (0, 1, 2) for e in (None, 0, 1, 2)],
     *[append(by=dense(n, session=s)) for n in (0, 1, 2) for s in "xy"],

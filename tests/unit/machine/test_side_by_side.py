@@ -26,7 +26,7 @@ from tests.unit.machine.builders import (
 )
 
 STEPS = 50
-LIMITS = MachineLimits(receipts=3, streams=4, producers_per_stream=2, keys=2, key_window_ms=30)
+LIMITS = MachineLimits(receipts=3, streams=4, producers_per_stream=2, keys=2, key_hours=2)
 
 
 # ---- random steps, relative to the state of the model --------------------------------------------
@@ -56,7 +56,7 @@ steps = st.builds(
         + ["append"] * 4
         + ["create", "fork", "fork", "register"]
         + ["delete", "trim", "expire", "bury", "bury", "forget", "switch"]
-        + ["claim", "claim", "claim"]
+        + ["claim", "claim", "claim", "hour"]
     ),
     st.sampled_from("aaaaaabc"),
     st.sampled_from("abc"),
@@ -104,12 +104,10 @@ def command_of(step: Step, model: Model) -> Command:
             return ask.Trim(step.path, now, max(0, tail + step.ahead - 2))
         case "expire":
             return ask.Expire(step.path, now, step.span)
-        case "bury":
-            return ask.ExpireProducer(step.path, now, step.name, step.span, now % 5)
-        case "claim":
-            return _claim(step, model, now)
-        case "forget":
-            return ask.ForgetProducer(step.path, now, step.name)
+        case "bury" | "forget" | "claim":
+            return _on_producer(step, model, now)
+        case "hour":
+            return ask.CountHour(now)
         case "switch":
             is_off = stream is not None and stream.dedup_from is None
             return ask.SwitchDedup(step.path, now, is_off or step.span == 1)
@@ -118,7 +116,13 @@ def command_of(step: Step, model: Model) -> Command:
             return ask.Register(now, name, min(step.span, 1))
 
 
-def _claim(step: Step, model: Model, now: int) -> ask.ClaimProducer:
+def _on_producer(
+    step: Step, model: Model, now: int
+) -> ask.ExpireProducer | ask.ForgetProducer | ask.ClaimProducer:
+    if step.verb == "bury":
+        return ask.ExpireProducer(step.path, now, step.name, step.span, now % 5)
+    if step.verb == "forget":
+        return ask.ForgetProducer(step.path, now, step.name)
     stream = model.streams.get(step.path)
     known = None if stream is None else stream.producers.get(step.name)
     mode = step.mode if known is None or "typed" in step.flags else known.mode

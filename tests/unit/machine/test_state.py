@@ -19,7 +19,7 @@ from tests.unit.machine.builders import (
 
 
 @pytest.mark.parametrize(
-    "limit", ["receipts", "streams", "producers_per_stream", "keys", "key_window_ms"]
+    "limit", ["receipts", "streams", "producers_per_stream", "keys", "key_hours", "outcome_hours"]
 )
 def test_a_limit_of_nothing_is_no_limit_to_work_with(limit: str) -> None:
     with pytest.raises(ValueError, match="at least 1"):

@@ -20,7 +20,7 @@ from semel.model.commands import (
     StreamResult,
     TxnResult,
 )
-from semel.model.limits import NUMBER_MAX, OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
+from semel.model.limits import NUMBER_MAX, OUTCOME_HOURS, OUTCOMES_PER_PRODUCER_MAX
 from semel.model.outcomes import EpochExhausted, StaleEpoch, StillAlive, StreamClosed
 from semel.model.outcomes_txn import (
     AbortDone,
@@ -36,7 +36,7 @@ from semel.model.outcomes_txn import (
     TxnTimedOut,
     UnknownTransaction,
 )
-from tests.unit.machine.builders import append, create, dense, unchanged
+from tests.unit.machine.builders import append, create, dense, hours, unchanged
 from tests.unit.machine.txn_builders import (
     TxnMachine,
     abort,
@@ -268,16 +268,20 @@ def test_an_inline_transaction_is_prepared_without_counts() -> None:
 def test_an_outcome_is_kept_for_a_week_and_among_ten_thousand() -> None:
     machine = txn_machine(begin(), commit(), stage("k", sunk()), abort("k"))
     produced, sink = machine.outcomes["t", 1], machine.outcomes["k", 1]
-    assert is_outcome_retained(machine.state, produced, OUTCOME_WINDOW_MS - 1)
-    assert not is_outcome_retained(machine.state, produced, OUTCOME_WINDOW_MS)
+    for hour in hours(OUTCOME_HOURS):
+        machine.execute(hour)
+    assert is_outcome_retained(machine.state, produced)
+    machine.execute(*hours(1))
+    assert not is_outcome_retained(machine.state, produced)
+    machine.state.hours = 0
     row = machine.state.registry["p"]
     machine.state.registry["p"] = replace(row, decided=OUTCOMES_PER_PRODUCER_MAX)
-    assert is_outcome_retained(machine.state, produced, 0)
+    assert is_outcome_retained(machine.state, produced)
     machine.state.registry["p"] = replace(row, decided=OUTCOMES_PER_PRODUCER_MAX + 1)
-    assert not is_outcome_retained(machine.state, produced, 0)
-    assert is_outcome_retained(machine.state, sink, 0)
+    assert not is_outcome_retained(machine.state, produced)
+    assert is_outcome_retained(machine.state, sink)
     machine.execute(one_shot(sink=SinkTag("app", "q", 1)))
-    assert not is_outcome_retained(machine.state, sink, 0)
+    assert not is_outcome_retained(machine.state, sink)
 
 
 # rows: X25

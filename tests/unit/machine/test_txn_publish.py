@@ -17,7 +17,7 @@ from semel.model.commands import (
     Trim,
     TxnTag,
 )
-from semel.model.limits import NUMBER_MAX, TXN_CHUNKS_MAX
+from semel.model.limits import NUMBER_MAX, OUTCOME_HOURS, TXN_CHUNKS_MAX
 from semel.model.outcomes import (
     Appended,
     BadBody,
@@ -55,6 +55,7 @@ from semel.model.outcomes_txn import (
     UnknownTransaction,
 )
 from tests.unit.machine.builders import (
+    DAY_MS,
     JSON,
     append,
     bury,
@@ -62,6 +63,7 @@ from tests.unit.machine.builders import (
     create,
     dense,
     fork,
+    hours,
     json_batch,
     sparse,
     unchanged,
@@ -97,11 +99,11 @@ def test_after_its_time_a_transaction_takes_nothing_more() -> None:
 
 
 def test_an_outcome_is_believed_for_seven_days_and_only_of_that_transaction() -> None:
-    machine = txn_machine(begin(), abort())
-    week = 7 * 24 * 60 * 60 * 1000
-    assert machine.execute(publish(0, now=week - 1)) == InvalidTxnState(ABORTED, "abort")
-    assert machine.execute(publish(0, now=week)) == UnknownTransaction()
+    machine = txn_machine(begin(), abort(), *hours(OUTCOME_HOURS))
     fact, last = machine.facts("t", 1)
+    assert machine.execute(publish(0, now=3_650 * DAY_MS)) == InvalidTxnState(ABORTED, "abort")
+    machine.execute(*hours(1))
+    assert machine.execute(publish(0)) == UnknownTransaction()
     wrong = replace(publish(0), transaction=TxnTag("u", 1, remembered=fact, last_epoch=last))
     assert unchanged(machine, wrong) == UnknownTransaction()
 

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from semel.machine import MachineLimits, apply
 from semel.machine.rows import AbortedRow, OutcomeRow, PlacedChunkRow
+from semel.machine.txn.lookup import is_outcome_retained
 from semel.model.commands import (
     TXN_INLINE,
     TXN_STAGED,
@@ -58,8 +59,9 @@ class TxnMachine(Machine):
         self.placed += effects.placed
 
     def facts(self, txn_id: str, epoch: int) -> tuple[TxnOutcome | None, int]:
-        row = self.outcomes.get((txn_id, epoch))
-        epochs = [known for name, known in self.outcomes if name == txn_id]
+        held = {k: row for k, row in self.outcomes.items() if is_outcome_retained(self.state, row)}
+        row = held.get((txn_id, epoch))
+        epochs = [known for name, known in held if name == txn_id]
         return None if row is None else row.outcome, max(epochs, default=0)
 
     def with_facts(self, command: EngineCommand) -> EngineCommand:

@@ -138,7 +138,7 @@ def _number_outcome(
         changed = replace(registered, decided=ordinal + 1, txn_epoch=highest)
         _set_registered(state, row.owner.id, changed)
     state.next_outcome += 1
-    return OutcomeRow(state.next_outcome - 1, ordinal, row.owner, outcome)
+    return OutcomeRow(state.next_outcome - 1, ordinal, row.owner, outcome, state.hours)
 
 
 def _forget_rows(state: State, txn: Txn) -> None:

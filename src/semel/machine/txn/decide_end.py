@@ -154,7 +154,7 @@ def decide_expire_txn(state: State, command: ExpireTxn) -> Decision:
 
     Only the broker's monotonic clock decides this. The time of the frame does not matter.
     """
-    txn = find_txn(state, ListedTxn(command.id, command.epoch), command.now_ms)
+    txn = find_txn(state, ListedTxn(command.id, command.epoch))
     if not isinstance(txn, Txn):
         assert isinstance(txn, Outcome)
         return Decision(txn)

@@ -15,7 +15,7 @@ from semel.model.commands import (
     TxnOutcome,
     TxnTag,
 )
-from semel.model.limits import OUTCOME_WINDOW_MS, OUTCOMES_PER_PRODUCER_MAX
+from semel.model.limits import OUTCOMES_PER_PRODUCER_MAX
 from semel.model.outcomes import Outcome, Refusal, StaleEpoch
 from semel.model.outcomes_txn import (
     InvalidTxnState,
@@ -28,17 +28,13 @@ from semel.model.outcomes_txn import (
 TxnOrRefusal = Txn | TxnOutcome | Outcome
 
 
-def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn, now_ms: int) -> TxnOrRefusal:
+def find_txn(state: State, named: TxnCall | TxnTag | ListedTxn) -> TxnOrRefusal:
     """Return the named transaction if it is pending, or its outcome if it has ended.
 
     Return a refusal if there is neither a transaction nor an outcome.
     """
     outcome = named.remembered
-    if (
-        outcome is not None
-        and (outcome.id, outcome.epoch) == (named.id, named.epoch)
-        and state.frame_time(now_ms) < outcome.time_ms + OUTCOME_WINDOW_MS
-    ):
+    if outcome is not None and (outcome.id, outcome.epoch) == (named.id, named.epoch):
         return outcome  # a
     txn = state.transactions.get(named.id)
     last = named.last_epoch if txn is None else txn.row.epoch
@@ -55,7 +51,7 @@ def find_for_call(state: State, call: TxnCall) -> TxnOrRefusal:
     Return a refusal if neither exists, or if the caller is not the owner of the pending
     transaction. An operator need not be the owner.
     """
-    txn = find_txn(state, call, call.now_ms)
+    txn = find_txn(state, call)
     if call.by_operator or not isinstance(txn, Txn):
         return txn
     return refuse_owner(txn, call.producer_id, call.producer_epoch) or txn
@@ -108,12 +104,12 @@ def expired_epoch(state: State, owner: Owner) -> int:
     return registered.txn_epoch
 
 
-def is_outcome_retained(state: State, row: OutcomeRow, now_ms: int) -> bool:
+def is_outcome_retained(state: State, row: OutcomeRow) -> bool:
     """Return True if an outcome is still retained.
 
     Outcomes stay on disk for some time after their retention ends, so a lookup must check this.
     """
-    if state.frame_time(now_ms) >= row.outcome.time_ms + OUTCOME_WINDOW_MS:
+    if state.hours > row.hour + state.limits.outcome_hours:
         return False
     owner = row.owner
     if isinstance(owner, ProducerOwner):
