@@ -6,7 +6,9 @@ encoded once for all of them. If a client cannot receive an event immediately, i
 leaves the group and reads alone again.
 """
 
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
 
 from semel.broker.broker import ReadDone
 from semel.broker.durable_view import tail_of_view
@@ -14,6 +16,7 @@ from semel.broker.engine import Waiting
 from semel.model.commands import READ_COMMITTED
 from semel.model.limits import KIB
 from semel.model.outcomes import Outcome
+from semel.model.steps import Steps
 from semel.server.admission import AdmittedRead, send_response
 from semel.server.http import Responder, ResponseStream, SharedBytes
 from semel.server.live import Live, LiveRead, blocker_of, facts_of, refuse_other
@@ -49,7 +52,7 @@ class EventStream(LiveRead):
         self.group: FanoutGroup | None = None
 
     def take(self, outcome: Outcome) -> None:
-        """Write the result of a read as an event. Then read again, wait at the tail, or end."""
+        """Encode the result of a read as an event, in steps, and write it."""
         if self._is_over:
             return
         outcome = refuse_other(outcome, self._request, self._live.engine.generation)
@@ -59,21 +62,31 @@ class EventStream(LiveRead):
                 send_response(self._responder, responses.outcome_response(outcome))
             self.finish()  # the stream is deleted; the server will refuse the client's next request
             return
-        stream, encoder = self._begun or self._begin(outcome)
+        _, encoder = self._begun or self._begin(outcome)
         if outcome.row.number != self._number:
             self.finish()  # the stream was deleted, and a new stream has its path now
             return
         is_at_tail = outcome.next_offset >= outcome.tail.tail
         is_closed = is_at_tail and outcome.tail.is_closed
-        data = encoder.data(outcome.slices, next_offset=outcome.next_offset, is_final=is_closed)
+        steps = encoder.data_steps(
+            outcome.slices, next_offset=outcome.next_offset, is_final=is_closed
+        )
+        _run(self._live, self, steps, outcome, partial(self._write, outcome))
+
+    def _write(self, done: ReadDone, data: bytes) -> None:
+        """Write an encoded event. Then read again, wait at the tail, or end."""
+        assert self._begun is not None
+        stream, encoder = self._begun
+        is_at_tail = done.next_offset >= done.tail.tail
+        is_closed = is_at_tail and done.tail.is_closed
         cursor = self._live.cursor(self._request.cursor)
-        blocker = blocker_of(self._live.engine, outcome, self._request.isolation)
+        blocker = blocker_of(self._live.engine, done, self._request.isolation)
         stream.write(data + control_of(encoder, cursor, is_at_tail, is_closed, blocker))
-        self._offset = outcome.next_offset
+        self._offset = done.next_offset
         if is_closed:
             self.finish()
         else:
-            self._continue(stream, outcome)
+            self._continue(stream, done)
 
     def _continue(self, stream: ResponseStream, done: ReadDone) -> None:
         is_committed = self._request.isolation == READ_COMMITTED
@@ -114,6 +127,11 @@ class EventStream(LiveRead):
             stream.on_drain(self.read)
         return True
 
+    @property
+    def is_over(self) -> bool:
+        """True if the response has ended, or the client is gone."""
+        return self._is_over
+
     def leave(self) -> None:
         """Leave the fan-out group if this event stream is a member of a group."""
         if self.group is not None:
@@ -140,6 +158,50 @@ class EventStream(LiveRead):
     def _end(self) -> None:
         super()._end()
         self.leave()
+
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+
+class _Receiver(Protocol):
+    """The event stream or the fan-out group that an event is encoded for."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if the event is no longer needed."""
+
+
+def _run(
+    live: Live,
+    receiver: _Receiver,
+    steps: Steps[bytes],
+    done: ReadDone,
+    write: Callable[[bytes], None],
+) -> None:
+    """Run the steps that encode the messages of `done`, and call `write` with the event.
+
+    The first step runs now, and one per turn of the event loop later. Most events take one step.
+    Until the last step, memory is reserved for the event. If `receiver` is over before, the event
+    is dropped: its messages are sent again when the client reconnects.
+    """
+    size = 0
+
+    def step() -> None:
+        nonlocal size
+        try:
+            if not receiver.is_over:
+                next(steps)
+                if not size:
+                    size = sum(len(each.payload) for each in done.slices)
+                    live.reads.unread.reserve(size)
+                live.loop.call_soon(step)
+                return
+        except StopIteration as last:
+            write(last.value)
+        if size:
+            live.reads.unread.release(size)
+
+    step()
 
 
 # ---- fan-out groups ------------------------------------------------------------------------------
@@ -228,11 +290,21 @@ class FanoutGroup:
         self._live.reads.begin(read)
 
     def _deliver(self, outcome: Outcome) -> None:
-        self._is_reading = False
-        if isinstance(outcome, ReadDone) and (event := self._encode(outcome)) is not None:
-            self._share(SharedBytes(event), outcome)
-        else:
+        if not isinstance(outcome, ReadDone) or not self._is_shared(outcome):
+            self._is_reading = False
             self._detach_all(outcome)
+            return
+        encoder = sse.SseEncoder(outcome.row.content_type, self.offset)
+        steps = encoder.data_steps(outcome.slices, next_offset=outcome.next_offset)
+        _run(self._live, self, steps, outcome, partial(self._deliver_event, outcome, encoder))
+
+    def _deliver_event(self, done: ReadDone, encoder: sse.SseEncoder, data: bytes) -> None:
+        self._is_reading = False
+        if encoder.next_offset != done.next_offset:
+            self._detach_all(done)  # each encoder must hold back the incomplete character
+        else:
+            control = control_of(encoder, self._live.cursor(None), True, False)
+            self._share(SharedBytes(data + control), done)
 
     def _share(self, event: SharedBytes, done: ReadDone) -> None:
         self.offset = done.next_offset
@@ -249,17 +321,11 @@ class FanoutGroup:
             member.group = None
             member.take(outcome)
 
-    def _encode(self, done: ReadDone) -> bytes | None:
-        """Return one event for all members, or None if each member must handle `done` itself."""
+    def _is_shared(self, done: ReadDone) -> bool:
+        """Return True if all members get the same event, and False if each must handle `done`."""
         is_at_tail = done.next_offset >= done.tail.tail
         is_same_stream = done.row.number == self.number
-        if done.tail.is_closed or not done.slices or not is_at_tail or not is_same_stream:
-            return None
-        encoder = sse.SseEncoder(done.row.content_type, self.offset)
-        data = encoder.data(done.slices, next_offset=done.next_offset)
-        if encoder.next_offset != done.next_offset:
-            return None
-        return data + control_of(encoder, self._live.cursor(None), True, False)
+        return bool(done.slices) and is_at_tail and is_same_stream and not done.tail.is_closed
 
     def _close(self) -> None:
         if self._waiting is not None:
