@@ -103,13 +103,31 @@ def test_a_shared_event_of_line_ends_takes_one_step_per_turn(tmp_path: Path, tur
     assert len(turns.steps) == len(set(turns.steps)) == STEPS
 
 
-def test_the_steps_end_when_the_reader_leaves(tmp_path: Path, turns: Turns) -> None:
+def test_a_response_ends_after_the_event_that_is_being_written(
+    tmp_path: Path, turns: Turns
+) -> None:
+    with a_stream(tmp_path) as bed, bed.server.connect() as client:
+        assert client.ask(post(BODY, TYPED, path=LINES)).status == 204
+        turns.on_step = bed.app._live.drain
+        client.send(get(f"{LINES}?offset=-1&live=sse"))
+        assert client.head()[0] == 200
+        check(event_of(client))
+        assert client.chunk() == b""
+    assert len(turns.steps) == STEPS
+
+
+def test_the_steps_end_when_the_client_leaves(tmp_path: Path, turns: Turns) -> None:
     with a_stream(tmp_path) as bed, bed.server.connect() as other:
         assert other.ask(post(BODY, TYPED, path=LINES)).status == 204
-        turns.on_step = bed.app._live.drain
+
+        def leave() -> None:
+            for reader in list(bed.app._live.readers):
+                reader._end()
+
+        turns.on_step = leave
         with bed.server.connect() as client:
             client.send(get(f"{LINES}?offset=-1&live=sse"))
             assert client.head()[0] == 200
-            assert client.chunk() == b""
+            assert eventually(lambda: len(turns.steps) == 1)
         assert eventually(lambda: bed.unread.reserved_bytes == 0)
     assert len(turns.steps) == 1

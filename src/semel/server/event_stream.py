@@ -6,7 +6,7 @@ encoded once for all of them. If a client cannot receive an event immediately, i
 leaves the group and reads alone again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -16,7 +16,6 @@ from semel.broker.engine import Waiting
 from semel.model.commands import READ_COMMITTED
 from semel.model.limits import KIB
 from semel.model.outcomes import Outcome
-from semel.model.steps import Steps
 from semel.server.admission import AdmittedRead, send_response
 from semel.server.http import Responder, ResponseStream, SharedBytes
 from semel.server.live import Live, LiveRead, blocker_of, facts_of, refuse_other
@@ -49,6 +48,8 @@ class EventStream(LiveRead):
         self._groups = groups
         self._number = 0  # the stream number; set after the first read
         self._begun: tuple[ResponseStream, sse.SseEncoder] | None = None
+        self._is_in_event = False  # a part of an event is written, and the rest is not
+        self._is_last_event = False
         self.group: FanoutGroup | None = None
 
     def take(self, outcome: Outcome) -> None:
@@ -62,28 +63,30 @@ class EventStream(LiveRead):
                 send_response(self._responder, responses.outcome_response(outcome))
             self.finish()  # the stream is deleted; the server will refuse the client's next request
             return
-        _, encoder = self._begun or self._begin(outcome)
+        stream, encoder = self._begun or self._begin(outcome)
         if outcome.row.number != self._number:
             self.finish()  # the stream was deleted, and a new stream has its path now
             return
         is_at_tail = outcome.next_offset >= outcome.tail.tail
         is_closed = is_at_tail and outcome.tail.is_closed
-        steps = encoder.data_steps(
+        parts = encoder.data_parts(
             outcome.slices, next_offset=outcome.next_offset, is_final=is_closed
         )
-        _run(self._live, self, steps, outcome, partial(self._write, outcome))
+        self._is_in_event = True
+        _encode(self._live, self, parts, outcome, stream.write, partial(self._write_last, outcome))
 
-    def _write(self, done: ReadDone, data: bytes) -> None:
-        """Write an encoded event. Then read again, wait at the tail, or end."""
+    def _write_last(self, done: ReadDone, data: bytes) -> None:
+        """Write the last part of an event. Then read again, wait at the tail, or end."""
         assert self._begun is not None
         stream, encoder = self._begun
+        self._is_in_event = False
         is_at_tail = done.next_offset >= done.tail.tail
         is_closed = is_at_tail and done.tail.is_closed
         cursor = self._live.cursor(self._request.cursor)
         blocker = blocker_of(self._live.engine, done, self._request.isolation)
         stream.write(data + control_of(encoder, cursor, is_at_tail, is_closed, blocker))
         self._offset = done.next_offset
-        if is_closed:
+        if is_closed or self._is_last_event:
             self.finish()
         else:
             self._continue(stream, done)
@@ -109,8 +112,8 @@ class EventStream(LiveRead):
         else:
             self._live.loop.call_soon(self.read)  # the group is at a different offset
 
-    def share(self, event: SharedBytes, next_offset: int) -> bool:
-        """Write the group's event and return True, or write nothing and return False.
+    def share(self, event: Sequence[SharedBytes], next_offset: int) -> bool:
+        """Write all parts of the group's event and return True, or write nothing and return False.
 
         Return False if the client sent a read cursor, or if this client's encoder holds the first
         bytes of an incomplete character. The caller must then encode a separate event.
@@ -122,7 +125,7 @@ class EventStream(LiveRead):
         if self._request.cursor is not None or encoder.next_offset != self._offset:
             return False
         self._offset = encoder.next_offset = next_offset
-        if stream.write_piece(event):
+        if [stream.write_piece(part) for part in event][-1]:
             self.leave()
             stream.on_drain(self.read)
         return True
@@ -150,8 +153,13 @@ class EventStream(LiveRead):
         return begun
 
     def finish(self) -> None:
-        """End the response. Do nothing before the first read, because no response has begun yet."""
-        if not self._is_over and self._begun is not None:
+        """End the response, after the event of which a part is written.
+
+        Do nothing before the first read, because no response has begun yet.
+        """
+        if self._is_in_event:
+            self._is_last_event = True
+        elif not self._is_over and self._begun is not None:
             self._end()
             self._begun[0].end()
 
@@ -171,18 +179,18 @@ class _Receiver(Protocol):
         """True if the event is no longer needed."""
 
 
-def _run(
+def _encode(
     live: Live,
     receiver: _Receiver,
-    steps: Steps[bytes],
+    parts: sse.EventParts,
     done: ReadDone,
     write: Callable[[bytes], None],
+    write_last: Callable[[bytes], None],
 ) -> None:
-    """Run the steps that encode the messages of `done`, and call `write` with the event.
+    """Encode the messages of `done` as an event, and write its parts. Most events have one part.
 
-    The first step runs now, and one per turn of the event loop later. Most events take one step.
-    Until the last step, memory is reserved for the event. If `receiver` is over before, the event
-    is dropped: its messages are sent again when the client reconnects.
+    The first part is encoded now, and one per turn of the event loop later. Until the last part is
+    written, memory is reserved for the event. If `receiver` is over before, the rest is dropped.
     """
     size = 0
 
@@ -190,14 +198,14 @@ def _run(
         nonlocal size
         try:
             if not receiver.is_over:
-                next(steps)
+                write(next(parts))
                 if not size:
                     size = sum(len(each.payload) for each in done.slices)
                     live.reads.unread.reserve(size)
                 live.loop.call_soon(step)
                 return
         except StopIteration as last:
-            write(last.value)
+            write_last(last.value)
         if size:
             live.reads.unread.release(size)
 
@@ -295,18 +303,28 @@ class FanoutGroup:
             self._detach_all(outcome)
             return
         encoder = sse.SseEncoder(outcome.row.content_type, self.offset)
-        steps = encoder.data_steps(outcome.slices, next_offset=outcome.next_offset)
-        _run(self._live, self, steps, outcome, partial(self._deliver_event, outcome, encoder))
+        parts = encoder.data_parts(outcome.slices, next_offset=outcome.next_offset)
+        event: list[SharedBytes] = []
+        _encode(
+            self._live,
+            self,
+            parts,
+            outcome,
+            lambda data: event.append(SharedBytes(data)),
+            partial(self._deliver_event, outcome, encoder, event),
+        )
 
-    def _deliver_event(self, done: ReadDone, encoder: sse.SseEncoder, data: bytes) -> None:
+    def _deliver_event(
+        self, done: ReadDone, encoder: sse.SseEncoder, event: list[SharedBytes], data: bytes
+    ) -> None:
         self._is_reading = False
         if encoder.next_offset != done.next_offset:
             self._detach_all(done)  # each encoder must hold back the incomplete character
         else:
             control = control_of(encoder, self._live.cursor(None), True, False)
-            self._share(SharedBytes(data + control), done)
+            self._share([*event, SharedBytes(data + control)], done)
 
-    def _share(self, event: SharedBytes, done: ReadDone) -> None:
+    def _share(self, event: Sequence[SharedBytes], done: ReadDone) -> None:
         self.offset = done.next_offset
         for member in list(self._members):
             if not member.share(event, done.next_offset):

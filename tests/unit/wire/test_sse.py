@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from semel.model.limits import BODY_BYTES_MAX
 from semel.model.offsets import print_offset
-from semel.model.steps import finish
 from semel.wire import sse
 from semel.wire.sse import (
     EVENT_STEP_BYTES,
@@ -19,7 +18,8 @@ from semel.wire.sse import (
     SseEncoder,
     control_event,
     data_event,
-    data_event_steps,
+    data_event_parts,
+    parts_of,
 )
 from tests.unit.wire.builders import piece
 
@@ -92,7 +92,7 @@ def test_an_event_made_in_steps_has_the_same_bytes(payload: bytes, step_bytes: i
     text = payload.decode("utf-8", "replace").encode()
     with patch.object(sse, "EVENT_STEP_BYTES", step_bytes):
         assert data_event(payload) == at_once(payload)
-        assert finish(data_event_steps(payload, is_text=True)) == at_once(text)
+        assert b"".join(parts_of(data_event_parts(payload, is_text=True))) == at_once(text)
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r", b"\r\n", b"\r\n\n\r", b"\n ", b"\xff\n"])
@@ -106,12 +106,13 @@ def test_no_step_of_an_event_takes_more_than_its_share(content_type: str, line_e
         taken.append(len(lines))
         return real(lines)
 
-    steps = SseEncoder(content_type, 0).data_steps([piece(0, payload)], next_offset=1)
+    parts = SseEncoder(content_type, 0).data_parts([piece(0, payload)], next_offset=1)
     with patch.object(sse, "_with_fields", take):
         count = 0
-        while next(steps, "done") is None:
+        for part in parts:
             count += 1
             assert len(taken) == count
+            assert len(part) < 8 * EVENT_STEP_BYTES
     # An invalid byte is replaced with three bytes.
     assert max(taken) <= 2 * EVENT_STEP_BYTES + 1
     assert len(taken) == count + 1 >= BODY_BYTES_MAX // EVENT_STEP_BYTES
