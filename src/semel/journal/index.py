@@ -15,7 +15,7 @@ from msgspec import Struct
 from semel.journal.segments import Segments
 from semel.journal.store import BadSeal, Store, reading, seal, unseal
 from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
-from semel.machine.rows import PlacedChunkRow
+from semel.machine.txn.draft import extents_of
 from semel.model.errors import CorruptRead
 from semel.model.limits import INDEX_CHUNK_FRAMES_MAX
 
@@ -123,13 +123,13 @@ class Index:
         self,
         lsn: int,
         sections: Iterable[Section],
-        placed: Iterable[PlacedChunkRow],
+        placed: bytes,
         segments: Segments,
     ) -> None:
         """Add the entries for a frame, in the order of offsets.
 
         In each stream, the messages in the frame come first, then the chunks that the frame commits
-        (`placed`), and then the control records.
+        (their packed extents are in `placed`), and then the control records.
         """
         segment = segments.first_of(lsn)
         controls = []
@@ -138,8 +138,8 @@ class Index:
                 controls.append(section)
             elif section.kind != SECTION_STAGED:
                 self.add(section.stream, section.base, section.count, lsn, segment)
-        for chunk in placed:
-            self.add(chunk.stream, chunk.base, chunk.count, chunk.lsn, segments.first_of(chunk.lsn))
+        for chunk_lsn, stream, base, count in extents_of(placed):
+            self.add(stream, base, count, chunk_lsn, segments.first_of(chunk_lsn))
         for section in controls:
             self.add(section.stream, section.base, 1, lsn, segment)
 
