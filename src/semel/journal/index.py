@@ -7,6 +7,7 @@ An index entry can be wrong. Therefore readers check the frame to which the entr
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -25,6 +26,8 @@ _HEAD: Final = struct.Struct("<QQI")
 _ENTRY: Final = struct.Struct("<II")
 _ENTRIES_BYTES_MAX: Final = _ENTRY.size * INDEX_CHUNK_FRAMES_MAX
 _TABLE: Final = "index"
+_DONE: Final = object()
+STEP_CHUNKS: Final = 10_000  # chunks that are indexed in one step, which takes 5 to 10 milliseconds
 
 
 class IndexBlock(Struct, gc=False, eq=False):
@@ -106,6 +109,7 @@ class Index:
         self._store = store
         self._fresh: dict[int, IndexBlock] = {}
         self._sealing: dict[int, IndexBlock] = {}
+        self.late: Final[deque[Iterator[None]]] = deque()  # frames with entries to add, in order
 
     def add(self, stream: int, base: int, count: int, lsn: int, segment: int) -> None:
         """Add an entry for the `count` messages that start at offset `base`, in the frame at `lsn`.
@@ -131,6 +135,35 @@ class Index:
         In each stream, the messages in the frame come first, then the chunks that the frame commits
         (their packed extents are in `placed`), and then the control records.
         """
+        for _ in self._frame_steps(lsn, sections, placed, segments):
+            pass
+
+    def add_frame_in_steps(
+        self, lsn: int, sections: Iterable[Section], placed: bytes, segments: Segments
+    ) -> None:
+        """Do the first step of `add_frame`. `catch_up` does the others.
+
+        Until then, further frames must also be added with this method, because the entries of a
+        stream must be in order.
+        """
+        steps = self._frame_steps(lsn, sections, placed, segments)
+        if self.late or next(steps, _DONE) is not _DONE:
+            self.late.append(steps)
+
+    def catch_up(self) -> bool:
+        """Add at most STEP_CHUNKS entries of `late` frames. Return True if none is left."""
+        if self.late and next(self.late[0], _DONE) is _DONE:
+            self.late.popleft()
+        return not self.late
+
+    def catch_up_with_all(self) -> None:
+        """Add all entries of `late` frames."""
+        while not self.catch_up():
+            pass
+
+    def _frame_steps(
+        self, lsn: int, sections: Iterable[Section], placed: bytes, segments: Segments
+    ) -> Iterator[None]:
         segment = segments.first_of(lsn)
         controls = []
         for section in sections:
@@ -138,8 +171,10 @@ class Index:
                 controls.append(section)
             elif section.kind != SECTION_STAGED:
                 self.add(section.stream, section.base, section.count, lsn, segment)
-        for chunk_lsn, stream, base, count in extents_of(placed):
+        for number, (chunk_lsn, stream, base, count) in enumerate(extents_of(placed), 1):
             self.add(stream, base, count, chunk_lsn, segments.first_of(chunk_lsn))
+            if number % STEP_CHUNKS == 0:
+                yield
         for section in controls:
             self.add(section.stream, section.base, 1, lsn, segment)
 
@@ -153,6 +188,7 @@ class Index:
         A checkpoint stores these blocks and all blocks that can be reached from them by `older`.
         All of them stay readable until the checkpoint is done.
         """
+        self.catch_up_with_all()
         self._sealing, self._fresh = self._fresh, {}
         return self._sealing
 

@@ -1,7 +1,6 @@
 """Helpers that build transaction commands, and a machine that keeps the outcomes."""
 
 from msgspec import Struct
-
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits, apply
