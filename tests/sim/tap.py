@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from semel.broker import broker as broker_module
+from semel.broker import worker as worker_module
 from semel.broker.broker import Broker, Reply
 from semel.journal.recovery import Recovered
 from semel.machine import Decision, Event, Section, State, apply
@@ -95,4 +96,7 @@ def _decide(state: State, command: EngineCommand) -> Decision:
     return real_decide(state, command)
 
 
-setattr(broker_module, "decide", _decide)  # noqa: B010 - the only patch the simulator needs
+# The only patch the simulator needs. The broker decides its own commands in one module, and those
+# of clients in the other.
+for _module in (broker_module, worker_module):
+    setattr(_module, "decide", _decide)  # noqa: B010 - not a type that mypy could check

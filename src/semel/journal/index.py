@@ -16,7 +16,7 @@ from msgspec import Struct
 from semel.journal.segments import Segments
 from semel.journal.store import BadSeal, Store, reading, seal, unseal
 from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
-from semel.machine.txn.draft import extents_of
+from semel.machine.txn.draft import EXTENT_BYTES, extents_of
 from semel.model.errors import CorruptRead
 from semel.model.limits import INDEX_CHUNK_FRAMES_MAX
 
@@ -141,14 +141,15 @@ class Index:
     def add_frame_in_steps(
         self, lsn: int, sections: Iterable[Section], placed: bytes, segments: Segments
     ) -> None:
-        """Do the first step of `add_frame`. `catch_up` does the others.
+        """Do the same as `add_frame`, or leave it to `catch_up` if there are very many chunks.
 
         Until then, further frames must also be added with this method, because the entries of a
         stream must be in order.
         """
-        steps = self._frame_steps(lsn, sections, placed, segments)
-        if self.late or next(steps, _DONE) is not _DONE:
-            self.late.append(steps)
+        if self.late or len(placed) > EXTENT_BYTES * STEP_CHUNKS:
+            self.late.append(self._frame_steps(lsn, sections, placed, segments))
+        else:
+            self.add_frame(lsn, sections, placed, segments)
 
     def catch_up(self) -> bool:
         """Add at most STEP_CHUNKS entries of `late` frames. Return True if none is left."""

@@ -1,6 +1,7 @@
 """The `apply` functions for decision frames. A decision frame ends transactions."""
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -220,12 +221,12 @@ def _check_extents(
 
     This function must be fast, because a frame can have hundreds of thousands of chunks.
     """
-    tails = dict(firsts)
+    tails = defaultdict(lambda: -1, firsts)  # -1 is no offset
     for number, base, count in zip(numbers, bases, counts, strict=True):
-        if base != tails.get(number):
+        if base != tails[number]:
             _check_next(False)
         tails[number] = base + count
-    return tails
+    return dict(tails)
 
 
 def _check_next(is_next: bool) -> None:

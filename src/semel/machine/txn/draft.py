@@ -104,10 +104,10 @@ def _chunk_columns(blocks: list[bytes]) -> "tuple[array[int], array[int], array[
 def _pack_extents(
     lsns: "array[int]", streams: "array[int]", bases: Iterable[int], counts: "array[int]"
 ) -> bytes:
-    words = array("Q", bytes(EXTENT_BYTES * len(lsns)))
-    words[0::4], words[1::4] = lsns, streams
-    # A count has 4 bytes, and the 4 bytes after it are 0.
-    words[2::4], words[3::4] = array("Q", bases), array("Q", counts)
+    words = array("Q", [0]) * (4 * len(lsns))
+    words[0::4], words[1::4], words[2::4] = lsns, streams, array("Q", bases)
+    with memoryview(words) as view:  # a count has 4 bytes, and the 4 bytes after it are 0
+        view.cast("B").cast("I")[6::8] = memoryview(counts)
     return words.tobytes()
 
 
@@ -178,10 +178,12 @@ class Draft:
             lsns, numbers = array("Q", compress(lsns, kept)), array("Q", compress(numbers, kept))
             counts = array("I", compress(counts, kept))
         firsts = first_offsets(self._state, txn, self._tails)
-        tails, bases = dict(firsts), []
+        tails: dict[int, int] = dict(firsts)
+        bases: list[int] = []
+        add = bases.append
         for number, count in zip(numbers, counts, strict=True):
             base = tails[number]
-            bases.append(base)
+            add(base)
             tails[number] = base + count
         self._extents.append(_pack_extents(lsns, numbers, bases, counts))
         self._tails |= tails
