@@ -10,8 +10,12 @@ A ticker wakes up every millisecond. A gap is the delay of one wake-up. Part of 
 needed to submit the load. The net gap is the gap minus the time that threads waited for a core. On
 a busy machine, the delay that the engine causes is between the net gap and the gap.
 
-A JSON body of 4 MiB is checked in steps, one per turn of the event loop. The longest step of some
-bodies that take long is measured in the processor time of the thread.
+A commit of a staged transaction with the largest number of chunks is decided, applied and indexed
+on different turns. The processor time of its longest turn is measured.
+
+An event of 4 MiB of line ends is encoded in steps, one per turn of the event loop, and a JSON body
+of 4 MiB is checked in steps. The longest step of some that take long is measured in the processor
+time of the thread.
 """
 
 import asyncio
@@ -27,11 +31,24 @@ from msgspec import Struct, field
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.model.limits import MIB
+from semel.model.commands import (
+    TXN_STAGED,
+    Append,
+    Batch,
+    Begin,
+    CommitTxn,
+    ProducerOwner,
+    TxnTag,
+)
+from semel.model.limits import BODY_BYTES_MAX, MIB, TXN_CHUNKS_MAX, TXN_TIMEOUT_MS_MAX
 from semel.model.outcomes import Appended, Outcome
+from semel.model.outcomes_txn import Begun, CommitDone, Staged
+from semel.model.slices import Slice
 from semel.wire.json_mode import prepare_limits, split_steps
-from semel_bench.engine_load import Times, Workload, create_engine_streams, timed, workload
+from semel.wire.sse import SseEncoder
+from semel_bench.engine_load import Times, Workload, create_engine_streams, path_of, timed, workload
 from semel_bench.harness import Figure, Harness, Target, at_most, median, percentile
+from semel_bench.requests import BYTES
 
 _TICK_S: Final = 0.001
 _PUMP_S: Final = 0.002
@@ -41,6 +58,8 @@ _AFTER_S: Final = 0.5
 _THREADS: Final = Path("/proc/self/task")
 _BODY_BYTES: Final = 4 * MIB - 4
 _ELEMENTS: Final = {'""': b'""', "[]": b"[]", '["["]': b'["["]'}
+_LINE_ENDS: Final = {"LF": b"\n", "CR": b"\r", "CR LF": b"\r\n", "0xFF LF": b"\xff\n"}
+_STAGED_AT_ONCE: Final = 2_000
 _DONE: Final = object()
 
 
@@ -68,7 +87,12 @@ async def measure_stall(harness: Harness) -> list[Figure]:
     with harness.scratch() as folder:
         figures = await _stall(folder, harness.options.stream_count, checkpoints, per_second)
     gc.unfreeze()
-    return [*figures, *_body_figures()]
+    chunks = harness.options.pick(TXN_CHUNKS_MAX, 20_000)
+    for streams in (1, 1_000):
+        with harness.scratch() as folder:
+            figures.append(await _commit_figure(folder, chunks, streams))
+    gc.unfreeze()
+    return [*figures, *_event_figures(), *_body_figures()]
 
 
 async def _stall(path: str, streams: int, checkpoints: int, per_second: int) -> list[Figure]:
@@ -113,6 +137,66 @@ def _gap_figures(name: str, gaps: Gaps, target: Target | None = None) -> list[Fi
     ]
 
 
+async def _commit_figure(path: str, chunks: int, streams: int) -> Figure:
+    """Stage a transaction with `chunks` chunks and return the longest turn of its commit."""
+    engine = await Engine.open(path, Settings(checkpoint_interval_ms=_NEVER_MS))
+    await create_engine_streams(engine, streams)
+    paths = tuple(path_of(number) for number in range(streams))
+    now_ms = engine.clock.now_ms
+    longest = 0.0
+    for name in ("first", "second", "third"):
+        owner = ProducerOwner("bench", 0)
+        begin = Begin(now_ms(), name, owner, TXN_STAGED, TXN_TIMEOUT_MS_MAX, paths)
+        begun = await engine.execute(begin)
+        assert isinstance(begun, Begun), begun
+        for seq in range(chunks):
+            tag = TxnTag(name, begun.epoch, seq)
+            append = Append(paths[seq % streams], now_ms(), BYTES, Batch(b"x"), transaction=tag)
+            engine.submit(append, _check_staged)
+            if seq % _STAGED_AT_ONCE == 0:
+                await engine.settle()
+        await engine.settle()
+        commit = asyncio.create_task(
+            engine.execute(CommitTxn(now_ms(), name, begun.epoch, "bench", 0))
+        )
+        turns = await _time_turns(commit)
+        assert isinstance(commit.result(), CommitDone), commit.result()
+        longest = max(turns) if not longest else min(longest, max(turns))
+    await engine.close()
+    label = f"commit of {chunks:,} chunks in {streams:,} streams: longest turn, best of 3"
+    return Figure(label, longest * 1e3, "ms", at_most(50))
+
+
+async def _time_turns(task: "asyncio.Task[Outcome]") -> list[float]:
+    """Return the processor time of each turn of the event loop until `task` is done."""
+    times = [0.0]
+    while not task.done():
+        began = time.thread_time()
+        await asyncio.sleep(0)
+        times.append(time.thread_time() - began)
+    return times
+
+
+def _event_figures() -> list[Figure]:
+    """Return the longest step of each event that takes long, compared with all its steps."""
+    figures = []
+    for name, line_end in _LINE_ENDS.items():
+        payload = line_end * (BODY_BYTES_MAX // len(line_end))
+        read = [Slice(0, 1, payload, b"", False, 0)]
+        encoder = SseEncoder("text/plain", 0)
+        steps = _time_steps(encoder.data_parts(read, next_offset=1))
+        figures.append(_longest_step(f"4 MiB of {name} as an event", steps))
+    return figures
+
+
+def _longest_step(name: str, steps: list[float]) -> Figure:
+    longest = max(steps)
+    ratio = longest / sum(steps)
+    return Figure(
+        f"{name}: longest step", longest * 1e3, "ms", at_most(50), ratio=ratio, beside="all steps"
+    )
+
+
 def _body_figures() -> list[Figure]:
     """Return the longest step of each long body, compared with the time of all its steps."""
     prepare_limits()
@@ -120,18 +204,14 @@ def _body_figures() -> list[Figure]:
     for name, element in _ELEMENTS.items():
         array = b"[" + b",".join([element] * (_BODY_BYTES // (len(element) + 1))) + b"]"
         for what, body in (("messages", array), ("one message of", b"[" + array + b"]")):
-            steps = _time_steps(body)
-            label, longest = f"4 MiB of JSON, {what} {name}: longest step", max(steps)
-            ratio = longest / sum(steps)
-            figures.append(
-                Figure(label, longest * 1e3, "ms", at_most(50), ratio=ratio, beside="all steps")
-            )
+            steps = _time_steps(split_steps(body))
+            figures.append(_longest_step(f"4 MiB of JSON, {what} {name}", steps))
     return figures
 
 
-def _time_steps(body: bytes) -> list[float]:
-    """Split a body, and return the processor time of each step in seconds."""
-    steps, times = split_steps(body), []
+def _time_steps(steps: Iterator[object]) -> list[float]:
+    """Run all steps, and return the processor time of each in seconds."""
+    times = []
     is_running = True
     while is_running:
         began = time.thread_time()
@@ -220,6 +300,10 @@ class Pump:
 
 def _check(outcome: Outcome) -> None:
     assert isinstance(outcome, Appended)
+
+
+def _check_staged(outcome: Outcome) -> None:
+    assert isinstance(outcome, Staged), outcome
 
 
 class Ticker:

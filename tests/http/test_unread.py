@@ -47,7 +47,7 @@ class Bed:
 
 
 @contextmanager
-def a_bed(data: Path, limits: HttpLimits) -> Iterator[Bed]:
+def a_bed(data: Path, limits: HttpLimits, segment_bytes: int = MIB) -> Iterator[Bed]:
     unread = UnreadBudget(limits)
 
     def handler(request: Request, responder: Responder) -> None:
@@ -57,7 +57,7 @@ def a_bed(data: Path, limits: HttpLimits) -> Iterator[Bed]:
         bed = Bed(server, unread)
 
         async def begin() -> Engine:
-            engine = await Engine.open(str(data), Settings(segment_bytes=MIB, reserve_bytes=0))
+            engine = await Engine.open(str(data), Settings(segment_bytes, reserve_bytes=0))
             read = engine.read
 
             def count(*arguments: object, **more: object) -> None:

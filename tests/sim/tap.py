@@ -4,11 +4,15 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from semel.broker import broker as broker_module
+from semel.broker import worker as worker_module
 from semel.broker.broker import Broker, Reply
+from semel.broker.worker import DecisionTurns
+from semel.journal import index as index_module
 from semel.journal.recovery import Recovered
 from semel.machine import Decision, Event, Section, State, apply
 from semel.machine.decide import decide as real_decide
 from semel.machine.state import Effects
+from semel.machine.txn.draft import EXTENT_BYTES
 from semel.model.commands import EngineCommand
 from semel.model.limits import HOUR_MS
 from semel.model.outcomes import Outcome
@@ -98,4 +102,16 @@ def _decide(state: State, command: EngineCommand) -> Decision:
     return real_decide(state, command)
 
 
-setattr(broker_module, "decide", _decide)  # noqa: B010 - the only patch the simulator needs
+class _TappedTurns(DecisionTurns):
+    def decide(self, asked: EngineCommand, command: EngineCommand, end: int) -> Decision | None:
+        _last[:] = [command]  # a delayed decision is not made again
+        return super().decide(asked, command, end)
+
+
+# The broker decides its own commands with the first, and those of clients with the second.
+setattr(broker_module, "decide", _decide)  # noqa: B010
+setattr(broker_module, "DecisionTurns", _TappedTurns)  # noqa: B010
+
+# Every commit of more than two chunks takes the path of those with very many chunks.
+setattr(worker_module, "EXTENTS_PER_TURN_BYTES", 2 * EXTENT_BYTES)  # noqa: B010
+setattr(index_module, "STEP_CHUNKS", 2)  # noqa: B010

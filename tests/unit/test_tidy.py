@@ -209,7 +209,6 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.wire.commits": "layer",
     "semel.wire.producers": "layer",
     "semel.wire.refusal_table_txn": "size",
-    "semel.wire.sse": "layer",
     "semel_bench.command": "layer",
     "semel_bench.spark_queries": "lazy",
 }

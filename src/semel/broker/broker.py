@@ -25,6 +25,7 @@ from semel.broker.durable_view import (
 )
 from semel.broker.lookups import Lookups, affected_paths, affected_txns
 from semel.broker.timers import Deadlines, Expiry, Hours, IdleProducers, can_expire
+from semel.broker.worker import DecisionTurns
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut
 from semel.journal.frame import encode_meta, frame_bytes
@@ -49,13 +50,7 @@ from semel.model.commands import (
     TxnOutcome,
 )
 from semel.model.errors import ReadFailed
-from semel.model.limits import (
-    GROUP_BYTES_MAX,
-    HOUR_MS,
-    PARKED_COMMANDS_MAX,
-    READ_BYTES_DEFAULT,
-    TXN_ID_BYTES_MAX,
-)
+from semel.model.limits import GROUP_BYTES_MAX, HOUR_MS, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
 from semel.model.outcomes import (
     BatchTooLarge,
     DiskFull,
@@ -66,7 +61,7 @@ from semel.model.outcomes import (
     Outcome,
     Overloaded,
 )
-from semel.model.validation import find_invalid_field, is_name, is_number
+from semel.model.validation import find_invalid_field
 
 __all__ = ["TAIL", "Broker", "OutcomeReply", "ReadDone", "Reply"]
 
@@ -106,6 +101,7 @@ class Broker:
         self.txns_begun = 0
         self.txns_ended: Counter[str] = Counter()
         self._index = recovered.index
+        self.catch_up = self._index.catch_up  # a step of what must be done before `written`
         self._txn_history = recovered.txn_history
         self.deadlines = Deadlines(self.state, monotonic_ms)
         self._segments = recovered.segments
@@ -133,6 +129,7 @@ class Broker:
         self._open = _Pending()
         self._flying: _Pending | None = None
         self._parked: deque[tuple[EngineCommand, Reply]] = deque()
+        self._decisions = DecisionTurns(self.state)
         self._needs_watermark = True
         self._cut_lsn = -1
 
@@ -162,6 +159,7 @@ class Broker:
             return False
         if not (self._expiry.is_idle or self._expire_before(command)):
             return False
+        asked = command
         if type(command) is not Append or command.transaction is not None:
             try:
                 complete = self._with_lookups(command)
@@ -171,7 +169,8 @@ class Broker:
             if complete is None:
                 return False
             command = complete
-        return self._commit(decide(self.state, command), command.now_ms, reply)
+        decision = self._decisions.decide(asked, command, self.end)
+        return decision is not None and self._commit(decision, command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
         """Add an event to the journal and apply it. Return False if the journal has no room yet."""
@@ -196,7 +195,7 @@ class Broker:
         if segment != self._segments.firsts[-1]:
             self._segments.add(segment)
         effects = apply(self.state, event, sections, time_ms, lsn)
-        if type(event) is StreamAppended:
+        if type(event) is StreamAppended and not self._index.late:
             for section in sections:
                 self._index.add(section.stream, section.base, section.count, lsn, segment)
         else:
@@ -212,9 +211,9 @@ class Broker:
     ) -> None:
         """Index an event's frame, and update the history, counts and deadlines of transactions.
 
-        This is for all events except StreamAppended, which `_commit` indexes itself.
+        This is for all events except most StreamAppended, which `_commit` indexes itself.
         """
-        self._index.add_frame(lsn, sections, effects.placed, self._segments)
+        self._index.add_frame_in_steps(lsn, sections, effects.placed, self._segments)
         self._txn_history.add(effects)
         for row in effects.outcomes:
             is_committed = row.outcome.decision == COMMITTED
@@ -301,6 +300,8 @@ class Broker:
         """Return the next write group (EO-5). Return None during a write, or if none is needed."""
         if self._flying is not None:
             return None
+        if self._decisions.is_waiting:
+            self._unpark()
         group = self._appender.take()
         if group is None and self.durable < self._cut_lsn:
             group = self._appender.take_sync()
@@ -320,6 +321,7 @@ class Broker:
         """
         flying, self._flying = self._flying, None
         assert flying is not None
+        self._index.catch_up_with_all()
         if group.is_synced:
             self._needs_watermark = group.size > 0
             self._appender.durable = self._segments.durable = group.end
@@ -488,12 +490,9 @@ class Broker:
         Reply with None if no such outcome is retained, or if an argument is invalid. Reply with a
         refusal if the outcome cannot be read.
         """
-        result: TxnOutcome | Outcome | None = None
-        if is_name(txn_id, TXN_ID_BYTES_MAX) and (epoch is None or is_number(epoch)):
-            try:
-                if epoch is None:
-                    epoch = self._lookups.last_epoch(txn_id)
-                result = self._lookups.find_outcome(txn_id, epoch)[0]
-            except ReadFailed as error:
-                result = unreadable(error)
-        self._release(reply, result)
+        try:
+            result = self._lookups.named_outcome(txn_id, epoch)
+        except ReadFailed as error:
+            self._release(reply, unreadable(error))
+        else:
+            self._release(reply, result)

@@ -17,7 +17,7 @@ from semel.broker.broker import Broker, OutcomeReply, Reply
 from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_waiting
 from semel.broker.settings import Clock, Directory, Settings, SystemClock
 from semel.broker.timers import ClockWatch
-from semel.broker.worker import ReadTurns, Worker, end_process
+from semel.broker.worker import ReadTurns, Worker, end_process, set_result
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_cut, drop_removed
 from semel.journal.disk import LOCK_LOST
@@ -32,7 +32,7 @@ from semel.machine.state import Stream
 from semel.machine.txn.views import Dates, TxnView, holding_view
 from semel.model.commands import READ_UNCOMMITTED, EngineCommand
 from semel.model.errors import DiskFailed, EngineStopped
-from semel.model.limits import READ_BYTES_DEFAULT
+from semel.model.limits import MIB, READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
 
 log = logging.getLogger("semel")
@@ -45,6 +45,7 @@ _GC_ALLOCATIONS: Final = 10_000
 _ROOM_RETRY_SECONDS: Final = 1.0
 _SWEEP_COUNT_MAX: Final = 1_000
 _INLINE_SYNC_SECONDS: Final = 0.001
+_INLINE_BYTES_MAX: Final = MIB
 
 
 class Engine:
@@ -90,8 +91,7 @@ class Engine:
         self._is_stopped = self._is_closed = False
         self.checkpoint_count = 0
         self._cut: Cut | None = None
-        self._is_committing = False
-        self._needs_reserve = False
+        self._is_committing = self._needs_reserve = False
         self._segment = recovered.segments.firsts[-1]
         self._idle: list[asyncio.Future[None]] = []
         self._calls: set[asyncio.Future[Outcome]] = set()
@@ -311,7 +311,7 @@ class Engine:
         call: asyncio.Future[Outcome] = self._loop.create_future()
         self._calls.add(call)
         try:
-            start(partial(_settle, call))
+            start(partial(set_result, call))
             return await call
         finally:
             self._calls.discard(call)
@@ -348,10 +348,10 @@ class Engine:
         """Return True if the thread should write a group, and False if the loop should write it.
 
         The loop writes groups that need no sync. If the disk is fast and no checkpoint is being
-        committed, the loop also writes single frames, to save the time of waking the thread.
+        committed, the loop also writes single short frames, to save the time to wake the thread.
         """
         is_slow = self._is_committing or self._sync_seconds > _INLINE_SYNC_SECONDS
-        return group.is_synced and (is_slow or group.frames != 1)
+        return group.is_synced and (is_slow or group.frames != 1 or group.size > _INLINE_BYTES_MAX)
 
     def _write(self, group: WriteGroup) -> Room | None:
         started = monotonic()
@@ -363,7 +363,10 @@ class Engine:
         return self._writer.make_room() if rolled else None
 
     def _written(self, group: WriteGroup, room: Room | None) -> None:
-        self._is_writing = False
+        self._is_writing = not self.broker.catch_up()
+        if self._is_writing:
+            self._loop.call_soon(self._guard, partial(self._written, group, room))
+            return
         self.broker.written(group)
         if room is not None:
             self._segment = group.parts[-1].segment
@@ -399,16 +402,20 @@ class Engine:
     def _settle_idle(self) -> None:
         waiting, self._idle = self._idle, []
         for future in waiting:
-            _settle(future, None)
+            set_result(future, None)
 
     # ---- checkpoints ---------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
         """Begin a checkpoint, unless a checkpoint is running or nothing has changed."""
-        if self._cut is None and not self._is_stopped:
+        if self._cut is not None or self._is_stopped:
+            return
+        if self.broker.catch_up():
             self._cut = self.broker.cut()
             self._commit_cut_if_durable()
             self._flush_soon()
+        else:
+            self._loop.call_soon(self._guard, self.checkpoint)
 
     def _commit_cut_if_durable(self) -> None:
         cut = self._cut
@@ -482,12 +489,6 @@ class Engine:
         self._writer.close()
         self.broker.close()
         self._directory.close()
-
-
-def _settle(future: asyncio.Future[T], result: T) -> None:
-    """Set the result of a future unless the future is done. A cancelled future counts as done."""
-    if not future.done():
-        future.set_result(result)
 
 
 def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:

@@ -32,7 +32,9 @@ from semel.model.commands import (
     TxnOutcome,
     TxnTag,
 )
+from semel.model.limits import TXN_ID_BYTES_MAX
 from semel.model.messages import is_json
+from semel.model.validation import is_name, is_number
 
 N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
 
@@ -91,6 +93,15 @@ class Lookups:
         self._view = view
         self._reader = reader
         self._deadlines = deadlines
+
+    def named_outcome(self, txn_id: str, epoch: int | None) -> TxnOutcome | None:
+        """Return a transaction's outcome. If `epoch` is None, return the newest outcome.
+
+        Return None if no such outcome is retained, or if an argument is invalid. Raises ReadFailed.
+        """
+        if not is_name(txn_id, TXN_ID_BYTES_MAX) or not (epoch is None or is_number(epoch)):
+            return None
+        return self.find_outcome(txn_id, self.last_epoch(txn_id) if epoch is None else epoch)[0]
 
     def find_outcome(self, txn_id: str, epoch: int) -> tuple[TxnOutcome | None, int]:
         """Return a pair: a transaction's outcome, and the `last_epoch` of the transaction's id.

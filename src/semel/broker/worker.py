@@ -1,6 +1,6 @@
 """Two ways to run work: on a separate thread, or on the event loop for a limited time per turn.
 
-`end_process` is for work that fails.
+`end_process` is for work that fails. `DecisionTurns` divides long commits between turns.
 """
 
 import asyncio
@@ -11,10 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from semel.machine import Decision, State, decide
+from semel.machine.events import Decided
+from semel.model.commands import EngineCommand
 from semel.model.errors import EngineError
+from semel.model.limits import MIB
 
+T = TypeVar("T")
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 _EXIT_BUG: Final = 70
@@ -25,6 +30,12 @@ def end_process(error: BaseException) -> None:
     sys.stderr.write(f"semel: fatal: {error}\n")
     sys.stderr.flush()
     os._exit(error.exit_code if isinstance(error, EngineError) else _EXIT_BUG)
+
+
+def set_result(future: asyncio.Future[T], result: T) -> None:
+    """Set the result of a future unless the future is done. A cancelled future counts as done."""
+    if not future.done():
+        future.set_result(result)
 
 
 class Worker:
@@ -64,6 +75,44 @@ class Worker:
             then(result)
         except Exception as error:  # noqa: BLE001 - the boundary of a background task
             self._on_error(error)
+
+
+# ---- long decisions ------------------------------------------------------------------------------
+
+
+# A commit with longer extents is decided on one turn of the event loop and applied on a later one.
+EXTENTS_PER_TURN_BYTES: Final = MIB
+
+
+class DecisionTurns:
+    """Decides commands, and delays commits with very many chunks by one turn of the event loop."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._kept: tuple[EngineCommand, int, Decision] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if a decision was delayed. The command must be tried again."""
+        return self._kept is not None
+
+    def decide(self, asked: EngineCommand, command: EngineCommand, end: int) -> Decision | None:
+        """Return the decision on `command`, which is `asked` with lookups; None to delay it.
+
+        A delayed decision is kept, and returned when the same command is tried again. It is made
+        again if the journal does not end at `end` any more, because the state has changed then.
+        """
+        kept, self._kept = self._kept, None
+        is_second_try = kept is not None and kept[0] is asked
+        if kept is not None and is_second_try and kept[1] == end:
+            return kept[2]
+        decision = decide(self._state, command)
+        event = decision.event
+        is_long = type(event) is Decided and len(event.extents) > EXTENTS_PER_TURN_BYTES
+        if is_long and not is_second_try:
+            self._kept = (asked, end, decision)
+            return None
+        return decision
 
 
 # ---- turns of the loop ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ An index entry can be wrong. Therefore readers check the frame to which the entr
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -15,7 +16,7 @@ from msgspec import Struct
 from semel.journal.segments import Segments
 from semel.journal.store import BadSeal, Store, reading, seal, unseal
 from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
-from semel.machine.rows import PlacedChunkRow
+from semel.machine.txn.draft import EXTENT_BYTES, extents_of
 from semel.model.errors import CorruptRead
 from semel.model.limits import INDEX_CHUNK_FRAMES_MAX
 
@@ -25,6 +26,8 @@ _HEAD: Final = struct.Struct("<QQI")
 _ENTRY: Final = struct.Struct("<II")
 _ENTRIES_BYTES_MAX: Final = _ENTRY.size * INDEX_CHUNK_FRAMES_MAX
 _TABLE: Final = "index"
+_DONE: Final = object()
+STEP_CHUNKS: Final = 10_000  # chunks that are indexed in one step, which takes 5 to 10 milliseconds
 
 
 class IndexBlock(Struct, gc=False, eq=False):
@@ -106,6 +109,7 @@ class Index:
         self._store = store
         self._fresh: dict[int, IndexBlock] = {}
         self._sealing: dict[int, IndexBlock] = {}
+        self.late: Final[deque[Iterator[None]]] = deque()  # frames with entries to add, in order
 
     def add(self, stream: int, base: int, count: int, lsn: int, segment: int) -> None:
         """Add an entry for the `count` messages that start at offset `base`, in the frame at `lsn`.
@@ -123,14 +127,44 @@ class Index:
         self,
         lsn: int,
         sections: Iterable[Section],
-        placed: Iterable[PlacedChunkRow],
+        placed: bytes,
         segments: Segments,
     ) -> None:
         """Add the entries for a frame, in the order of offsets.
 
         In each stream, the messages in the frame come first, then the chunks that the frame commits
-        (`placed`), and then the control records.
+        (their packed extents are in `placed`), and then the control records.
         """
+        for _ in self._frame_steps(lsn, sections, placed, segments):
+            pass
+
+    def add_frame_in_steps(
+        self, lsn: int, sections: Iterable[Section], placed: bytes, segments: Segments
+    ) -> None:
+        """Do the same as `add_frame`, or leave it to `catch_up` if there are very many chunks.
+
+        Until then, further frames must also be added with this method, because the entries of a
+        stream must be in order.
+        """
+        if self.late or len(placed) > EXTENT_BYTES * STEP_CHUNKS:
+            self.late.append(self._frame_steps(lsn, sections, placed, segments))
+        else:
+            self.add_frame(lsn, sections, placed, segments)
+
+    def catch_up(self) -> bool:
+        """Add at most STEP_CHUNKS entries of `late` frames. Return True if none is left."""
+        if self.late and next(self.late[0], _DONE) is _DONE:
+            self.late.popleft()
+        return not self.late
+
+    def catch_up_with_all(self) -> None:
+        """Add all entries of `late` frames."""
+        while not self.catch_up():
+            pass
+
+    def _frame_steps(
+        self, lsn: int, sections: Iterable[Section], placed: bytes, segments: Segments
+    ) -> Iterator[None]:
         segment = segments.first_of(lsn)
         controls = []
         for section in sections:
@@ -138,8 +172,10 @@ class Index:
                 controls.append(section)
             elif section.kind != SECTION_STAGED:
                 self.add(section.stream, section.base, section.count, lsn, segment)
-        for chunk in placed:
-            self.add(chunk.stream, chunk.base, chunk.count, chunk.lsn, segments.first_of(chunk.lsn))
+        for number, (chunk_lsn, stream, base, count) in enumerate(extents_of(placed), 1):
+            self.add(stream, base, count, chunk_lsn, segments.first_of(chunk_lsn))
+            if number % STEP_CHUNKS == 0:
+                yield
         for section in controls:
             self.add(section.stream, section.base, 1, lsn, segment)
 
@@ -153,6 +189,7 @@ class Index:
         A checkpoint stores these blocks and all blocks that can be reached from them by `older`.
         All of them stay readable until the checkpoint is done.
         """
+        self.catch_up_with_all()
         self._sealing, self._fresh = self._fresh, {}
         return self._sealing
 

@@ -156,7 +156,7 @@ def _apply_raised(state: State, event: ProducerRaised, sections: Sections, time_
         _apply_registered(state, event.registered, (), time_ms)
     if event.claimed is not None:
         _apply_claimed(state, event.claimed, (), time_ms)
-    ended = end_transactions(state, event.ended, controls, iter(()), time_ms)
+    ended = end_transactions(state, event.ended, controls, {}, time_ms)
     return Effects((*appended.streams, *ended.streams), ended.outcomes, ended.aborted)
 
 

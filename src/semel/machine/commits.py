@@ -308,7 +308,7 @@ def _accept(
     )
     event = Decided(tuple(draft.ended), draft.extents, moves, producer, sink)
     sections = tuple(draft.sections)
-    outcome = CommitDone(None, None, result_of_commit(state, event, sections))
+    outcome = CommitDone(None, None, result_of_commit(state, event, sections, draft.spans))
     return Decision(outcome, event, sections, grows=bool(command.appends or moves))
 
 

@@ -251,15 +251,6 @@ class AbortedRow(Struct, frozen=True, gc=False):
     next: int
 
 
-class PlacedChunkRow(Struct, frozen=True, gc=False):
-    """A chunk to which a decision frame has assigned offsets. The first offset is `base`."""
-
-    lsn: int
-    stream: int
-    base: int
-    count: int
-
-
 # ---- tables --------------------------------------------------------------------------------------
 # How keys are encoded, and how tables are declared. An annotated field of `Dirty` in `state.py`
 # declares a table of the checkpoint. The table has the same name as the field. The code that

@@ -23,7 +23,6 @@ from semel.machine.rows import (
     NamedPosition,
     OutcomeRow,
     OwnerKey,
-    PlacedChunkRow,
     PositionRow,
     ProducerRow,
     RegistryRow,
@@ -92,13 +91,13 @@ class Effects(Struct, frozen=True, gc=False, eq=False):
 
     `streams` lists the streams that were removed and the streams whose tail changed. It can list
     a stream more than once. The journal stores the rows in the other fields. These rows are not
-    part of the state.
+    part of the state. `placed` has the packed extents of all chunks that the frame commits.
     """
 
     streams: Sequence[Stream] = ()
     outcomes: Sequence[OutcomeRow] = ()
     aborted: Sequence[AbortedRow] = ()
-    placed: Sequence[PlacedChunkRow] = ()
+    placed: bytes = b""
 
 
 NO_EFFECTS: Final = Effects()

@@ -6,7 +6,9 @@ encoded once for all of them. If a client cannot receive an event immediately, i
 leaves the group and reads alone again.
 """
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
 
 from semel.broker.broker import ReadDone
 from semel.broker.durable_view import tail_of_view
@@ -46,10 +48,12 @@ class EventStream(LiveRead):
         self._groups = groups
         self._number = 0  # the stream number; set after the first read
         self._begun: tuple[ResponseStream, sse.SseEncoder] | None = None
+        self._is_in_event = False  # a part of an event is written, and the rest is not
+        self._is_last_event = False
         self.group: FanoutGroup | None = None
 
     def take(self, outcome: Outcome) -> None:
-        """Write the result of a read as an event. Then read again, wait at the tail, or end."""
+        """Encode the result of a read as an event, in steps, and write it."""
         if self._is_over:
             return
         outcome = refuse_other(outcome, self._request, self._live.engine.generation)
@@ -65,15 +69,27 @@ class EventStream(LiveRead):
             return
         is_at_tail = outcome.next_offset >= outcome.tail.tail
         is_closed = is_at_tail and outcome.tail.is_closed
-        data = encoder.data(outcome.slices, next_offset=outcome.next_offset, is_final=is_closed)
+        parts = encoder.data_parts(
+            outcome.slices, next_offset=outcome.next_offset, is_final=is_closed
+        )
+        self._is_in_event = True
+        _encode(self._live, self, parts, outcome, stream.write, partial(self._write_last, outcome))
+
+    def _write_last(self, done: ReadDone, data: bytes) -> None:
+        """Write the last part of an event. Then read again, wait at the tail, or end."""
+        assert self._begun is not None
+        stream, encoder = self._begun
+        self._is_in_event = False
+        is_at_tail = done.next_offset >= done.tail.tail
+        is_closed = is_at_tail and done.tail.is_closed
         cursor = self._live.cursor(self._request.cursor)
-        blocker = blocker_of(self._live.engine, outcome, self._request.isolation)
+        blocker = blocker_of(self._live.engine, done, self._request.isolation)
         stream.write(data + control_of(encoder, cursor, is_at_tail, is_closed, blocker))
-        self._offset = outcome.next_offset
-        if is_closed:
+        self._offset = done.next_offset
+        if is_closed or self._is_last_event:
             self.finish()
         else:
-            self._continue(stream, outcome)
+            self._continue(stream, done)
 
     def _continue(self, stream: ResponseStream, done: ReadDone) -> None:
         is_committed = self._request.isolation == READ_COMMITTED
@@ -96,8 +112,8 @@ class EventStream(LiveRead):
         else:
             self._live.loop.call_soon(self.read)  # the group is at a different offset
 
-    def share(self, event: SharedBytes, next_offset: int) -> bool:
-        """Write the group's event and return True, or write nothing and return False.
+    def share(self, event: Sequence[SharedBytes], next_offset: int) -> bool:
+        """Write all parts of the group's event and return True, or write nothing and return False.
 
         Return False if the client sent a read cursor, or if this client's encoder holds the first
         bytes of an incomplete character. The caller must then encode a separate event.
@@ -109,10 +125,15 @@ class EventStream(LiveRead):
         if self._request.cursor is not None or encoder.next_offset != self._offset:
             return False
         self._offset = encoder.next_offset = next_offset
-        if stream.write_piece(event):
+        if [stream.write_piece(part) for part in event][-1]:
             self.leave()
             stream.on_drain(self.read)
         return True
+
+    @property
+    def is_over(self) -> bool:
+        """True if the response has ended, or the client is gone."""
+        return self._is_over
 
     def leave(self) -> None:
         """Leave the fan-out group if this event stream is a member of a group."""
@@ -132,14 +153,63 @@ class EventStream(LiveRead):
         return begun
 
     def finish(self) -> None:
-        """End the response. Do nothing before the first read, because no response has begun yet."""
-        if not self._is_over and self._begun is not None:
+        """End the response, after the event of which a part is written.
+
+        Do nothing before the first read, because no response has begun yet.
+        """
+        if self._is_in_event:
+            self._is_last_event = True
+        elif not self._is_over and self._begun is not None:
             self._end()
             self._begun[0].end()
 
     def _end(self) -> None:
         super()._end()
         self.leave()
+
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+
+class _Receiver(Protocol):
+    """The event stream or the fan-out group that an event is encoded for."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if the event is no longer needed."""
+
+
+def _encode(
+    live: Live,
+    receiver: _Receiver,
+    parts: sse.EventParts,
+    done: ReadDone,
+    write: Callable[[bytes], None],
+    write_last: Callable[[bytes], None],
+) -> None:
+    """Encode the messages of `done` as an event, and write its parts. Most events have one part.
+
+    The first part is encoded now, and one per turn of the event loop later. Until the last part is
+    written, memory is reserved for the event. If `receiver` is over before, the rest is dropped.
+    """
+    size = 0
+
+    def step() -> None:
+        nonlocal size
+        try:
+            if not receiver.is_over:
+                write(next(parts))
+                if not size:
+                    size = sum(len(each.payload) for each in done.slices)
+                    live.reads.unread.reserve(size)
+                live.loop.call_soon(step)
+                return
+        except StopIteration as last:
+            write_last(last.value)
+        if size:
+            live.reads.unread.release(size)
+
+    step()
 
 
 # ---- fan-out groups ------------------------------------------------------------------------------
@@ -228,13 +298,33 @@ class FanoutGroup:
         self._live.reads.begin(read)
 
     def _deliver(self, outcome: Outcome) -> None:
-        self._is_reading = False
-        if isinstance(outcome, ReadDone) and (event := self._encode(outcome)) is not None:
-            self._share(SharedBytes(event), outcome)
-        else:
+        if not isinstance(outcome, ReadDone) or not self._is_shared(outcome):
+            self._is_reading = False
             self._detach_all(outcome)
+            return
+        encoder = sse.SseEncoder(outcome.row.content_type, self.offset)
+        parts = encoder.data_parts(outcome.slices, next_offset=outcome.next_offset)
+        event: list[SharedBytes] = []
+        _encode(
+            self._live,
+            self,
+            parts,
+            outcome,
+            lambda data: event.append(SharedBytes(data)),
+            partial(self._deliver_event, outcome, encoder, event),
+        )
 
-    def _share(self, event: SharedBytes, done: ReadDone) -> None:
+    def _deliver_event(
+        self, done: ReadDone, encoder: sse.SseEncoder, event: list[SharedBytes], data: bytes
+    ) -> None:
+        self._is_reading = False
+        if encoder.next_offset != done.next_offset:
+            self._detach_all(done)  # each encoder must hold back the incomplete character
+        else:
+            control = control_of(encoder, self._live.cursor(None), True, False)
+            self._share([*event, SharedBytes(data + control)], done)
+
+    def _share(self, event: Sequence[SharedBytes], done: ReadDone) -> None:
         self.offset = done.next_offset
         for member in list(self._members):
             if not member.share(event, done.next_offset):
@@ -249,17 +339,11 @@ class FanoutGroup:
             member.group = None
             member.take(outcome)
 
-    def _encode(self, done: ReadDone) -> bytes | None:
-        """Return one event for all members, or None if each member must handle `done` itself."""
+    def _is_shared(self, done: ReadDone) -> bool:
+        """Return True if all members get the same event, and False if each must handle `done`."""
         is_at_tail = done.next_offset >= done.tail.tail
         is_same_stream = done.row.number == self.number
-        if done.tail.is_closed or not done.slices or not is_at_tail or not is_same_stream:
-            return None
-        encoder = sse.SseEncoder(done.row.content_type, self.offset)
-        data = encoder.data(done.slices, next_offset=done.next_offset)
-        if encoder.next_offset != done.next_offset:
-            return None
-        return data + control_of(encoder, self._live.cursor(None), True, False)
+        return bool(done.slices) and is_at_tail and is_same_stream and not done.tail.is_closed
 
     def _close(self) -> None:
         if self._waiting is not None:

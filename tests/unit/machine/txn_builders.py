@@ -1,9 +1,11 @@
 """Helpers that build transaction commands, and a machine that keeps the outcomes."""
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.machine import MachineLimits, apply
-from semel.machine.rows import AbortedRow, OutcomeRow, PlacedChunkRow
+from semel.machine.rows import AbortedRow, OutcomeRow
+from semel.machine.txn.draft import extents_of
 from semel.machine.txn.lookup import is_outcome_retained
 from semel.model.commands import (
     TXN_INLINE,
@@ -38,6 +40,15 @@ from tests.unit.machine.builders import TEXT, Machine, Written, create, dense
 FRAME_BYTES = 64  # assumed in these tests
 
 
+class PlacedChunk(Struct):
+    """A chunk to which a decision frame has assigned offsets."""
+
+    lsn: int
+    stream: int
+    base: int
+    count: int
+
+
 class TxnMachine(Machine):
     """A machine that keeps outcomes and aborted ranges, and adds the outcomes to commands."""
 
@@ -45,7 +56,7 @@ class TxnMachine(Machine):
         super().__init__(limits)
         self.outcomes: dict[tuple[str, int], OutcomeRow] = {}
         self.aborted: list[AbortedRow] = []
-        self.placed: list[PlacedChunkRow] = []
+        self.placed: list[PlacedChunk] = []
 
     def execute(self, command: EngineCommand) -> Outcome:
         return super().execute(self.with_facts(command))
@@ -56,7 +67,7 @@ class TxnMachine(Machine):
         for row in effects.outcomes:
             self.outcomes[row.outcome.id, row.outcome.epoch] = row
         self.aborted += effects.aborted
-        self.placed += effects.placed
+        self.placed += [PlacedChunk(*extent) for extent in extents_of(effects.placed)]
 
     def facts(self, txn_id: str, epoch: int) -> tuple[TxnOutcome | None, int]:
         held = {k: row for k, row in self.outcomes.items() if is_outcome_retained(self.state, row)}

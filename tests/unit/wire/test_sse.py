@@ -3,14 +3,27 @@
 import json
 import re
 from base64 import b64decode
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.model.limits import BODY_BYTES_MAX
 from semel.model.offsets import print_offset
-from semel.wire.sse import HELD_BYTES_MAX, SseEncoder, control_event, data_event
+from semel.wire import sse
+from semel.wire.sse import (
+    EVENT_STEP_BYTES,
+    HELD_BYTES_MAX,
+    SseEncoder,
+    control_event,
+    data_event,
+    data_event_parts,
+    parts_of,
+)
 from tests.unit.wire.builders import piece
+
+EURO = "\u20ac".encode()
 
 
 def events_of(stream: bytes) -> list[tuple[str, str]]:
@@ -57,6 +70,52 @@ def test_a_payload_cannot_break_out_of_its_event(text: str) -> None:
 @given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1))
 def test_every_text_comes_back(text: str) -> None:
     assert events_of(data_event(text.encode())) == [("data", as_lines(text))]
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+
+def at_once(payload: bytes) -> bytes:
+    """Return the data event of a payload, made line by line."""
+    lines = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    spaced = [b" " + line if line.startswith(b" ") else line for line in lines]
+    return b"event: data\n" + b"".join(b"data:%b\n" % line for line in spaced) + b"\n"
+
+
+_BYTES = st.lists(
+    st.sampled_from([b"\n", b"\r", b"\r\n", b" ", b"a", b"\xff", *(EURO[at:] for at in range(3))])
+).map(b"".join)
+
+
+@given(_BYTES, st.integers(1, 8))
+def test_an_event_made_in_steps_has_the_same_bytes(payload: bytes, step_bytes: int) -> None:
+    text = payload.decode("utf-8", "replace").encode()
+    with patch.object(sse, "EVENT_STEP_BYTES", step_bytes):
+        assert data_event(payload) == at_once(payload)
+        assert b"".join(parts_of(data_event_parts(payload, is_text=True))) == at_once(text)
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r", b"\r\n", b"\r\n\n\r", b"\n ", b"\xff\n"])
+@pytest.mark.parametrize("content_type", ["text/plain", "application/json"])
+def test_no_step_of_an_event_takes_more_than_its_share(content_type: str, line_end: bytes) -> None:
+    payload = line_end * (BODY_BYTES_MAX // len(line_end))
+    taken: list[int] = []
+    real = sse._with_fields
+
+    def take(lines: bytes) -> bytes:
+        taken.append(len(lines))
+        return real(lines)
+
+    parts = SseEncoder(content_type, 0).data_parts([piece(0, payload)], next_offset=1)
+    with patch.object(sse, "_with_fields", take):
+        count = 0
+        for part in parts:
+            count += 1
+            assert len(taken) == count
+            assert len(part) < 8 * EVENT_STEP_BYTES
+    # An invalid byte is replaced with three bytes.
+    assert max(taken) <= 2 * EVENT_STEP_BYTES + 1
+    assert len(taken) == count + 1 >= BODY_BYTES_MAX // EVENT_STEP_BYTES
 
 
 # ---- control -------------------------------------------------------------------------------------
@@ -121,8 +180,6 @@ def test_a_read_of_nothing_is_no_event(content_type: str) -> None:
 
 
 # ---- text split inside a character ---------------------------------------------------------------
-
-EURO = "\u20ac".encode()
 
 
 def test_a_message_that_ends_inside_a_character_waits_for_the_rest() -> None:

@@ -1,7 +1,9 @@
 """The `apply` functions for decision frames. A decision frame ends transactions."""
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -20,7 +22,6 @@ from semel.machine.rows import (
     AbortedRow,
     OutcomeRow,
     OwnerKey,
-    PlacedChunkRow,
     RegistryRow,
     SinkRow,
     VersionRow,
@@ -36,8 +37,10 @@ from semel.machine.state import (
     remove_transaction,
 )
 from semel.machine.txn.draft import (
+    Spans,
     chunks_in,
-    extents_of,
+    extent_columns,
+    first_offsets,
     pack_result,
     push_result,
     result_of,
@@ -51,26 +54,28 @@ from semel.model.commands import (
     TxnOutcome,
     TxnResult,
 )
-from semel.model.errors import InvariantBroken, invariant
+from semel.model.errors import invariant
 from semel.model.limits import SINK_VERSIONS_KEPT
 
-Extent = tuple[int, int, int, int]
+_NO_CHUNKS: Final[Spans] = {}
 
 
 def end_transactions(
     state: State,
     ended: Iterable[Ended],
     controls: Iterable[Section],
-    extents: Iterator[Extent],
+    chunks: Mapping[int, Spans],
     time_ms: int,
 ) -> Effects:
     """End the transactions in `ended`, and append the control records in `controls`.
 
-    `extents` yields the offsets of each committed chunk, in the order of `ended`. Before the call,
-    the tails of the streams must be moved past these chunks.
+    `chunks` has the offsets of the committed chunks of each transaction. Before the call, the tails
+    of the streams must be moved past these chunks.
     """
     aborted: list[AbortedRow] = []
-    outcomes = [_end(state, end, extents, time_ms, aborted) for end in ended]
+    outcomes = [
+        _end(state, end, chunks.get(end.txn, _NO_CHUNKS), time_ms, aborted) for end in ended
+    ]
     streams: list[Stream] = []
     for control in controls:
         stream = state.by_number[control.stream]
@@ -82,11 +87,10 @@ def end_transactions(
 
 
 def _end(
-    state: State, end: Ended, extents: Iterator[Extent], time_ms: int, aborted: list[AbortedRow]
+    state: State, end: Ended, chunks: Spans, time_ms: int, aborted: list[AbortedRow]
 ) -> OutcomeRow:
     txn = state.by_txn[end.txn]
-    chunks = sum(row.chunks for row in txn.streams.values()) if end.is_committed else 0
-    result = result_of(state, txn, end, islice(extents, chunks))
+    result = result_of(state, txn, end, chunks)
     for number in (*txn.streams, *(named.stream for named in txn.row.positions)):
         stream = state.by_number[number]
         assert stream.txns is not None
@@ -156,20 +160,22 @@ def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int
     is_one_shot = event.sink is not None or (
         event.producer is not None and event.producer.seq is not None
     )
-    packed = pack_result(result_of_commit(state, event, sections)) if is_one_shot else b""
+    ends, chunks = _place(state, event, sections)
+    packed = b""
+    if is_one_shot:
+        packed = pack_result(result_of_commit(state, event, sections, chunks.values()))
     outcomes_from = state.next_outcome
-    ends, placed = _place(state, event, sections)
     streams = [state.by_number[number] for number in ends]
     for stream, end in zip(streams, ends.values(), strict=True):
         advance_tail(state, stream, end, time_ms)
     if event.producer is not None:
         _stamp_producer(state, event.producer, packed)
     controls = (section for section in sections if section.kind == SECTION_CONTROL)
-    ended = end_transactions(state, event.ended, controls, extents_of(event.extents), time_ms)
+    ended = end_transactions(state, event.ended, controls, chunks, time_ms)
     move_positions(state, event.positions, time_ms, _mover_of(event))
     if event.sink is not None:
         _stamp_sink(state, event.sink, packed, outcomes_from)
-    return Effects([*streams, *ended.streams], ended.outcomes, ended.aborted, placed)
+    return Effects([*streams, *ended.streams], ended.outcomes, ended.aborted, event.extents)
 
 
 def _mover_of(event: Decided) -> OwnerKey | None:
@@ -180,29 +186,51 @@ def _mover_of(event: Decided) -> OwnerKey | None:
 
 def _place(
     state: State, event: Decided, sections: Sections
-) -> tuple[dict[int, int], list[PlacedChunkRow]]:
-    """Return the new tail of each stream that gets messages or chunks, and a row for each chunk.
+) -> tuple[dict[int, int], dict[int, Spans]]:
+    """Return the new tail of each stream that gets messages, and the offsets of all chunks.
 
-    Raises InvariantBroken if a stream is closed, or if the offsets do not continue at its tail.
+    The offsets are returned for each transaction that is committed. Raises InvariantBroken if a
+    stream is closed, or if the offsets do not continue at its tail.
+    """
+    ends: dict[int, int] = {}
+    for section in sections:
+        if section.kind == SECTION_DATA:
+            tail = ends.get(section.stream, state.by_number[section.stream].tail.tail)
+            _check_next(section.base == tail)
+            ends[section.stream] = section.base + section.count
+    chunks: dict[int, Spans] = {}
+    columns, at = extent_columns(event.extents), 0
+    for end in event.ended:
+        txn = state.by_txn[end.txn]
+        if end.is_committed and txn.row.kind != TXN_INLINE:
+            firsts = first_offsets(state, txn, ends)
+            until = at + sum(row.chunks for row in txn.streams.values())
+            tails = _check_extents(firsts, *(column[at:until] for column in columns))
+            chunks[end.txn] = {number: (first, tails[number]) for number, first in firsts.items()}
+            ends |= tails
+            at = until
+    _check_next(at == len(columns[0]))
+    _check_next(not any(state.by_number[number].tail.is_closed for number in ends))
+    return ends, chunks
+
+
+def _check_extents(
+    firsts: dict[int, int], numbers: "array[int]", bases: "array[int]", counts: "array[int]"
+) -> dict[int, int]:
+    """Return the tails of the streams after the chunks of one transaction.
+
     This function must be fast, because a frame can have hundreds of thousands of chunks.
     """
-    by_number = state.by_number
-    ends: dict[int, int] = {}
-    placed: list[PlacedChunkRow] = []
-    # Messages in this frame itself are not chunks. Here they get LSN 0.
-    direct = [
-        (0, section.stream, section.base, section.count)
-        for section in sections
-        if section.kind == SECTION_DATA
-    ]
-    for lsn, number, base, count in (*direct, *extents_of(event.extents)):
-        tail = by_number[number].tail
-        if base != ends.get(number, tail.tail) or tail.is_closed:
-            raise InvariantBroken("messages and chunks must begin at the tail of an open stream")
-        ends[number] = base + count
-        if lsn:
-            placed.append(PlacedChunkRow(lsn, number, base, count))
-    return ends, placed
+    tails = defaultdict(lambda: -1, firsts)  # -1 is no offset
+    for number, base, count in zip(numbers, bases, counts, strict=True):
+        if base != tails[number]:
+            _check_next(False)
+        tails[number] = base + count
+    return dict(tails)
+
+
+def _check_next(is_next: bool) -> None:
+    invariant(is_next, "messages and chunks must begin at the tail of an open stream")
 
 
 # ---- the producer or sink of a commit ------------------------------------------------------------

@@ -55,7 +55,7 @@ def apply_begun(state: State, event: TxnBegun, sections: Sections, time_ms: int)
 
     These are the pending transactions of the producer's older instances.
     """
-    effects = end_transactions(state, event.ended, sections, iter(()), time_ms)
+    effects = end_transactions(state, event.ended, sections, {}, time_ms)
     invariant(
         event.number == state.next_txn, "the transaction's number is not the next free number"
     )

@@ -3,7 +3,7 @@
 from semel.machine.events import CommitStamp, Decided, Decision, TxnPrepared
 from semel.machine.positions import refuse_guards
 from semel.machine.state import State, Txn
-from semel.machine.txn.draft import Draft, chunks_in, extents_of, result_of
+from semel.machine.txn.draft import Draft, chunks_in, result_of
 from semel.machine.txn.lookup import ended_refusal, find_for_call, find_txn
 from semel.model.commands import (
     BY_OPERATOR,
@@ -100,7 +100,7 @@ def decide_commit_txn(state: State, command: CommitTxn) -> Decision:
     draft.place_chunks(txn)
     draft.end(txn, is_committed=True)
     event = Decided(tuple(draft.ended), draft.extents, by_operator=command.by_operator)
-    result = result_of(state, txn, draft.ended[0], extents_of(draft.extents))
+    result = result_of(state, txn, draft.ended[0], draft.spans[-1])
     return Decision(CommitDone(row.id, row.epoch, result), event, tuple(draft.sections))
 
 

@@ -3,7 +3,9 @@
 Only this module assigns offsets to chunks and control records.
 """
 
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress
 from struct import Struct as Layout
 from typing import Final
 
@@ -92,10 +94,38 @@ def pack_extent(lsn: int, stream: int, base: int, count: int) -> bytes:
     return _EXTENT.pack(lsn, stream, base, count, 0)
 
 
+def _chunk_columns(blocks: list[bytes]) -> "tuple[array[int], array[int], array[int]]":
+    """Return the LSNs, the streams and the numbers of messages of all chunks in `blocks`."""
+    packed = b"".join(blocks)
+    words = array("Q", packed)
+    return words[0::3], words[1::3], array("I", packed)[4::6]
+
+
+def _pack_extents(
+    lsns: "array[int]", streams: "array[int]", bases: Iterable[int], counts: "array[int]"
+) -> bytes:
+    words = array("Q", [0]) * (4 * len(lsns))
+    words[0::4], words[1::4], words[2::4] = lsns, streams, array("Q", bases)
+    with memoryview(words) as view:  # a count has 4 bytes, and the 4 bytes after it are 0
+        view.cast("B").cast("I")[6::8] = memoryview(counts)
+    return words.tobytes()
+
+
+def extent_columns(packed: bytes) -> "tuple[array[int], array[int], array[int]]":
+    """Return the streams, the first offsets and the counts of all extents of a decision frame."""
+    words = array("Q", packed)
+    return words[1::4], words[2::4], array("I", packed)[6::8]
+
+
 def extents_of(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
     """Yield each extent of a decision frame as (LSN of the chunk, stream, first offset, count)."""
     for lsn, stream, base, count, _ in _EXTENT.iter_unpack(packed):
         yield lsn, stream, base, count
+
+
+# The offsets that the chunks of a transaction get in each stream: the first one, and the one after
+# the last one.
+Spans = Mapping[int, tuple[int, int]]
 
 
 # ---- draft ---------------------------------------------------------------------------------------
@@ -111,6 +141,7 @@ class Draft:
         self._state = state
         self._tails: dict[int, int] = {}
         self._extents: list[bytes] = []
+        self.spans: list[Spans] = []  # of each transaction whose chunks were placed
         self.sections: list[Section] = []
         self.ended: list[Ended] = []
 
@@ -139,13 +170,24 @@ class Draft:
         have hundreds of thousands of chunks.
         """
         if txn.row.kind == TXN_INLINE:
+            self.spans.append({})
             return
-        tails, streams, by_number = self._tails, txn.streams, self._state.by_number
-        for lsn, number, count in chunks_in(txn.chunk_blocks):
-            if number in streams:
-                base = tails.get(number, by_number[number].tail.tail)
-                self._extents.append(pack_extent(lsn, number, base, count))
-                tails[number] = base + count
+        lsns, numbers, counts = _chunk_columns(txn.chunk_blocks)
+        if txn.row.deleted:
+            kept = [number in txn.streams for number in numbers]
+            lsns, numbers = array("Q", compress(lsns, kept)), array("Q", compress(numbers, kept))
+            counts = array("I", compress(counts, kept))
+        firsts = first_offsets(self._state, txn, self._tails)
+        tails: dict[int, int] = dict(firsts)
+        bases: list[int] = []
+        add = bases.append
+        for number, count in zip(numbers, counts, strict=True):
+            base = tails[number]
+            add(base)
+            tails[number] = base + count
+        self._extents.append(_pack_extents(lsns, numbers, bases, counts))
+        self._tails |= tails
+        self.spans.append({number: (first, tails[number]) for number, first in firsts.items()})
 
     def end(self, txn: Txn, *, is_committed: bool, reason: str = "") -> None:
         """End a transaction.
@@ -177,6 +219,18 @@ class Draft:
                 self.end(txn, is_committed=False, reason=reason)
 
 
+def first_offsets(state: State, txn: Txn, tails: Mapping[int, int]) -> dict[int, int]:
+    """Return the first offset that the chunks of a transaction get in each stream.
+
+    `tails` has the tails of the streams to which the same frame has already added messages.
+    """
+    return {
+        number: tails.get(number, state.by_number[number].tail.tail)
+        for number, row in txn.streams.items()
+        if row.chunks
+    }
+
+
 def is_raised(registered: RegistryRow | None, epoch: int) -> bool:
     """Return True if `epoch` is above the registered epoch or the producer is not registered."""
     return registered is None or epoch > registered.epoch
@@ -185,17 +239,16 @@ def is_raised(registered: RegistryRow | None, epoch: int) -> bool:
 # ---- the result of a commit ----------------------------------------------------------------------
 # The result is computed from the frame, because it must be the same when the frame is replayed.
 
-Extents = Iterable[tuple[int, int, int, int]]
 Moves = Iterable[tuple[str, int, int]]
 
 
-def result_of(state: State, txn: Txn, ended: Ended, extents: Extents) -> TxnResult:
-    """Return the result of an ended transaction. `extents` are the extents of its chunks."""
+def result_of(state: State, txn: Txn, ended: Ended, chunks: Spans) -> TxnResult:
+    """Return the result of an ended transaction. `chunks` has the offsets of its chunks."""
     if not ended.is_committed:
         return TxnResult(deleted=deleted_of(txn.row))
     spans = {number: (txn.streams[number].first, at + 1) for number, at in ended.markers}
     counts = {number: txn.streams[number].messages for number in spans}
-    for number, first, end in _joined((stream, base, count) for _, stream, base, count in extents):
+    for number, (first, end) in chunks.items():
         spans[number], counts[number] = (first, end), end - first
     return TxnResult(
         _sorted(
@@ -216,10 +269,15 @@ def _moves_of(row: TxnRow) -> list[tuple[str, int, int]]:
     return [(named.group, named.stream, named.to) for named in row.positions]
 
 
-def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) -> TxnResult:
-    """Return the result of a one-shot commit. Call this before the event is applied."""
-    added = [(s.stream, s.base, s.count) for s in sections if s.kind == SECTION_DATA]
-    added += [(stream, base, count) for _, stream, base, count in extents_of(event.extents)]
+def result_of_commit(
+    state: State, event: Decided, sections: Iterable[Section], chunks: Iterable[Spans]
+) -> TxnResult:
+    """Return the result of a one-shot commit. Call this before the event is applied.
+
+    `chunks` has the offsets of the chunks of each transaction that it commits.
+    """
+    added = [(s.stream, s.base, s.base + s.count) for s in sections if s.kind == SECTION_DATA]
+    added += [(number, *span) for spans in chunks for number, span in spans.items()]
     listed = [state.by_txn[ended.txn].row for ended in event.ended if ended.is_committed]
     moves = [move for row in listed for move in _moves_of(row)]
     return TxnResult(
@@ -233,14 +291,14 @@ def result_of_commit(state: State, event: Decided, sections: Iterable[Section]) 
 
 
 def _joined(added: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Merge the ranges (stream, base, count) into one range (stream, first, end) per stream.
+    """Merge the ranges (stream, first, end) into one range per stream.
 
     Each range of a stream must begin where the previous range of that stream ends.
     """
     spans: dict[int, tuple[int, int]] = {}
-    for number, base, count in added:
+    for number, base, end in added:
         first, _ = spans.get(number, (base, base))
-        spans[number] = (first, base + count)
+        spans[number] = (first, end)
     return [(number, first, end) for number, (first, end) in spans.items()]
 
 
