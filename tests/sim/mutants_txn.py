@@ -12,6 +12,7 @@ from semel.broker import durable_view, lookups
 from semel.broker.broker import Broker
 from semel.broker.timers import Deadlines
 from semel.journal import checkpoint, frame
+from semel.journal.index import Index
 from semel.journal.txn_history import TxnHistoryCut, put_txn_history
 from semel.machine import append, commits, positions
 from semel.machine import state as state_module
@@ -207,6 +208,11 @@ def forget_how_it_ended() -> Any:
     return patch.object(lookups.Lookups, "find_outcome", find)
 
 
+def show_chunks_that_are_not_indexed() -> Any:
+    """Readers can see the chunks of a commit before all of them are in the index."""
+    return patch.object(Index, "catch_up_with_all", lambda self: None)
+
+
 def place_a_chunk_twice() -> Any:
     """A commit gives offsets to each chunk twice."""
     real = Draft.place_chunks
@@ -245,6 +251,7 @@ TXN_MUTANTS: tuple[Mutant, ...] = (
     time_out_by_frame_time,
     let_zombies_live,
     forget_how_it_ended,
+    show_chunks_that_are_not_indexed,
     place_a_chunk_twice,
     *POSITION_MUTANTS,
 )
