@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from semel.journal import checkpoint, index, lmdb_store, store, txn_history
+from semel.journal.lmdb_pages import CheckedFile
 from semel.journal.store import SEAL_BYTES, Row, StoreReader, TableReader
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -29,7 +30,8 @@ def trust_the_seals(patch: pytest.MonkeyPatch) -> None:
 
 def trust_the_pages(patch: pytest.MonkeyPatch) -> None:
     """Let LMDB follow whatever the pages contain."""
-    patch.setattr(lmdb_store, "check_pages", lambda _path, **_options: True)
+    unchecked = CheckedFile(None, is_complete=True, damage=None)
+    patch.setattr(lmdb_store, "check_pages", lambda _path, **_options: unchecked)
 
 
 def trust_an_absent_row(patch: pytest.MonkeyPatch) -> None:

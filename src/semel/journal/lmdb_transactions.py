@@ -10,7 +10,7 @@ import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import disk_failed
-from semel.journal.lmdb_pages import newest, read_metas
+from semel.journal.lmdb_meta import BadPage, newest_first, read_metas
 from semel.journal.store import StoreFull
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.limits import KIB
@@ -170,4 +170,7 @@ def refused(what: str, error: lmdb.Error | OSError) -> DiskFailed:
 def last_transaction(path: str) -> int:
     """Return the number of the last transaction that is stored. Raises BadPage or OSError."""
     with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        return newest(read_metas(data)).transaction
+        metas = read_metas(data)
+        if None in metas:
+            raise BadPage(metas.index(None), "is not a meta page")
+        return newest_first(metas)[0].transaction
