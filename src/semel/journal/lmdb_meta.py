@@ -111,10 +111,11 @@ def newest_first(metas: Metas) -> list[Meta]:
 
 
 def restore_meta(path: str, meta: Meta) -> None:
-    """Overwrite the other meta page as a commit without changes after `meta` would, and sync it.
+    """Overwrite the other meta page with a copy of `meta` that looks older, and sync it.
 
-    Then LMDB uses the snapshot of `meta`, and both meta pages describe it. If the power fails
-    during this write, the result is again one damaged meta page. Raises OSError or DiskFailed.
+    Then both meta pages describe the same snapshot, LMDB uses the page of `meta`, and its next
+    commit overwrites the copy. If the power fails during this write, the result is again one
+    damaged meta page. Raises OSError or DiskFailed.
     """
     size = meta.page_bytes
     other = 1 - meta.page
@@ -123,5 +124,5 @@ def restore_meta(path: str, meta: Meta) -> None:
         page = file.read(size)
     header = PAGE_HEADER.pack(other, *PAGE_HEADER.unpack_from(page)[1:])
     middle = page[PAGE_HEADER.size : _META_BYTES - _META_END.size]
-    end = _META_END.pack(meta.last_page, meta.transaction + 1)
+    end = _META_END.pack(meta.last_page, max(0, meta.transaction - 1))
     overwrite_file(path, other * size, (header + middle + end).ljust(size, b"\0"))

@@ -56,6 +56,15 @@ class Snapshot:
         self.tables = self._read_catalogue()
         self._read_free()
 
+    @property
+    def is_current(self) -> bool:
+        """Return False if the meta page may have an old part, although its transaction is new.
+
+        Every commit replaces pages, and so adds to the list of free pages. Only the commit that
+        creates the first table replaces nothing.
+        """
+        return self._freed_in >= self._meta.transaction - 1
+
     def check_tables(self, *, is_quick: bool) -> bool:
         """Check all pages of all tables, and that none of them is free. Raises BadPage.
 
@@ -64,8 +73,6 @@ class Snapshot:
         """
         index = self.tables.get(_INDEX)
         is_quick &= index is not None and index.entries > _ROWS_AT_START
-        # Every commit frees pages. If the last one has not, the meta page may be partly outdated.
-        is_quick &= self._freed_in >= self._meta.transaction - 1
         for name, tree in self.tables.items():
             if is_quick and name == _INDEX:
                 self._counts = [0, 0, 0, 0]
@@ -302,13 +309,27 @@ def check_pages(path: str, *, is_quick: bool = False) -> CheckedFile:
 def _check_snapshots(
     data: mmap, metas: Metas, *, is_quick: bool
 ) -> tuple[CheckedFile | None, BadPage | None]:
-    """Return the newest sound snapshot, or None, and the first damage that was found, or None."""
+    """Return the newest sound snapshot, or None, and the first damage that was found, or None.
+
+    A snapshot that is not current is used only if the other one is damaged.
+    """
     damage = BadPage(metas.index(None), "is not a meta page") if None in metas else None
+    outdated = []
     for meta in newest_first(metas):
         try:
             snapshot = Snapshot(data, meta)
+            if not snapshot.is_current:
+                damage = damage or BadPage(meta.page, "has parts of an older meta page")
+                outdated.append((meta, snapshot))
+                continue
             is_complete = snapshot.check_tables(is_quick=is_quick and damage is None)
             return CheckedFile(meta, is_complete, damage), damage
         except BadPage as error:
             damage = damage or error
+    for meta, snapshot in outdated:
+        try:
+            snapshot.check_tables(is_quick=False)
+            return CheckedFile(meta, is_complete=True, damage=damage), damage
+        except BadPage:
+            pass
     return None, damage

@@ -20,10 +20,10 @@ from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import FILE_MODE, allocate_file, disk_failed, publish_file, sync_file
 from semel.journal.lmdb_meta import BadPage, Meta, restore_meta
 from semel.journal.lmdb_pages import check_pages
-from semel.journal.lmdb_snapshot import SnapshotReader
 from semel.journal.lmdb_transactions import (
     LmdbReader,
     LmdbWriter,
+    SnapshotReader,
     Tables,
     as_store_errors,
     last_transaction,
