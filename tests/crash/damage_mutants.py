@@ -18,7 +18,7 @@ from semel.journal import (
     txn_history,
 )
 from semel.journal.checkpoint import CheckpointPosition
-from semel.journal.lmdb_meta import BadPage, Meta, Metas, newest_first
+from semel.journal.lmdb_meta import Meta, Metas, newest_first
 from semel.journal.lmdb_pages import CheckedFile
 from semel.journal.store import SEAL_BYTES, Row, StoreReader, TableReader
 
@@ -75,7 +75,7 @@ def trust_the_older_snapshot(patch: pytest.MonkeyPatch) -> None:
 
     def check_snapshots(
         data: mmap, metas: Metas, *, is_quick: bool
-    ) -> tuple[CheckedFile | None, BadPage | None]:
+    ) -> tuple[CheckedFile | None, str | None]:
         checked, damage = check(data, metas, is_quick=is_quick)
         if checked is None and damage is not None and any(metas):
             older = newest_first(metas)[-1]

@@ -106,7 +106,11 @@ def open_store(path: str, *, is_shared: bool) -> LmdbStore:
     `is_shared` means that a server uses the directory. Raises CorruptData or DiskFailed.
     """
     store = LmdbStore(os.path.join(path, FILE_NAME), is_shared=is_shared)
-    store.check_rest()
+    try:
+        store.check_rest()
+    except BaseException:
+        store.close()  # a process can open the file only once
+        raise
     return store
 
 

@@ -271,7 +271,7 @@ class CheckedFile(NamedTuple):
 
     meta: Meta | None
     is_complete: bool
-    damage: BadPage | None
+    damage: str | None
 
 
 def check_pages(path: str, *, is_quick: bool = False) -> CheckedFile:
@@ -302,30 +302,30 @@ def check_pages(path: str, *, is_quick: bool = False) -> CheckedFile:
                     assert checked is not None
                     return checked
                 if is_same:
-                    raise CorruptData(str(damage), file=os.path.basename(path)) from damage
+                    raise CorruptData(str(damage), file=os.path.basename(path))
     return CheckedFile(None, is_complete=True, damage=None)
 
 
 def _check_snapshots(
     data: mmap, metas: Metas, *, is_quick: bool
-) -> tuple[CheckedFile | None, BadPage | None]:
+) -> tuple[CheckedFile | None, str | None]:
     """Return the newest sound snapshot, or None, and the first damage that was found, or None.
 
     A snapshot that is not current is used only if the other one is damaged.
     """
-    damage = BadPage(metas.index(None), "is not a meta page") if None in metas else None
+    damage = f"page {metas.index(None)} is not a meta page" if None in metas else None
     outdated = []
     for meta in newest_first(metas):
         try:
             snapshot = Snapshot(data, meta)
             if not snapshot.is_current:
-                damage = damage or BadPage(meta.page, "has parts of an older meta page")
+                damage = damage or f"page {meta.page} has parts of an older meta page"
                 outdated.append((meta, snapshot))
                 continue
             is_complete = snapshot.check_tables(is_quick=is_quick and damage is None)
             return CheckedFile(meta, is_complete, damage), damage
         except BadPage as error:
-            damage = damage or error
+            damage = damage or str(error)
     for meta, snapshot in outdated:
         try:
             snapshot.check_tables(is_quick=False)

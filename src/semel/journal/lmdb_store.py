@@ -88,7 +88,7 @@ class LmdbStore:
         self._snapshot = SnapshotReader(self._path, checked.meta)
         self.damage = (
             f"{checked.damage}, as after a loss of power; the other meta page leads to a sound"
-            " checkpoint, and the next start continues from it and repairs the page"
+            " checkpoint, and a start continues from it and repairs the page"
         )
 
     def make_writable(self) -> None:
@@ -182,7 +182,7 @@ class LmdbStore:
         except OSError as error:
             raise refused("the file cannot be read", error) from error
         if checked.damage is not None:  # in the snapshot that is in use
-            raise CorruptData(str(checked.damage), file=FILE_NAME)
+            raise CorruptData(checked.damage, file=FILE_NAME)
         self._is_checked = True
 
     def _reopen_if_broken(self) -> None:
