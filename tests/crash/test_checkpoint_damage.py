@@ -159,15 +159,18 @@ def test_a_flipped_bit_in_a_key_shows_no_aborted_message_and_forgets_no_commit(
     assert positions
     for position in positions:
         flip(payments / CHECKPOINT, 8 * (position + byte) + bit)
+    verdict = doctor(payments)
     server = Server(payments)
-    if server.greeting:  # it should not start; show what it would have answered
+    if server.greeting:  # the pages show the damage, and the older checkpoint does not have it
         read = server.stream("pay").get(f"offset=-1&{COMMITTED}")
         repeated = Txn(server, "p", name="t0").call("commit")
         server.kill()
-        pytest.fail(f"the server has started: {read.body!r}, {repeated.status}")
+        assert (read.body, repeated.status) == (b"pay 0;pay 2;", 200)
+        assert verdict.returncode == 0, verdict.stdout
+        assert "other meta page" in verdict.stdout
+        return
     code = server.wait()
     server.kill()
     assert code == 65
     assert CHECKPOINT in server.stderr
-    verdict = doctor(payments)
     assert verdict.returncode == 65, verdict.stdout

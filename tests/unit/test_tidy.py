@@ -186,6 +186,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.client.aio.stream": "size",
     "semel.client.aio.transaction": "size",
     "semel.client.producer.core": "size",
+    "semel.journal.lmdb_transactions": "size",
     "semel.journal.verify.segments": "public",
     "semel.machine.append": "size",
     "semel.machine.txn.apply_open": "size",

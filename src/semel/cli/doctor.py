@@ -272,6 +272,7 @@ class Overview(Struct):
             with store.read() as view:
                 position = read_position(view)
                 self.segments = segment_uses(view, ReadOnlyDisk(path))
+            damage = store.damage
             store.close()
         except (CorruptData, BadSeal, msgspec.DecodeError) as error:
             self._corrupt("checkpoint", str(error))
@@ -279,6 +280,8 @@ class Overview(Struct):
         self.checkpoint_lsn = None if position is None else position.lsn
         detail = "none yet" if position is None else f"at position {position.lsn:,}"
         self.checks.append(Check("checkpoint", "ok", detail))
+        if damage is not None:
+            self.checks.append(Check("meta page", "info", damage))
         if self.segments:
             self.checks.append(Check("space", "info", space_text(self.segments)))
 
@@ -373,6 +376,8 @@ def _verify(path: str, overview: Overview, *, is_quiet: bool) -> Report:
             # Report the error as a finding, and verify the journal without the checkpoint.
             return verify(ReadOnlyDisk(path), DamagedStore(error), steps.show)
         report = verify(ReadOnlyDisk(path), store, steps.show)
+        if store.damage is not None:
+            report.note(FILE_NAME, None, store.damage)
         store.close()
     if not has_content(os.path.join(path, FILE_NAME)):
         report.note(

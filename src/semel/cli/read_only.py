@@ -14,7 +14,7 @@ from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import CANNOT_LOCK, LOCK_NAME, RealFile
 from semel.journal.identity import IDENTITY_NAME
 from semel.journal.lmdb_store import LmdbStore
-from semel.journal.lmdb_transactions import LmdbReader
+from semel.journal.store import StoreReader
 from semel.journal.verify import Finding, Report
 from semel.model.errors import CorruptData
 
@@ -96,7 +96,7 @@ class DamagedStore:
     def __init__(self, error: CorruptData) -> None:
         self._error = error
 
-    def read(self) -> AbstractContextManager[LmdbReader]:
+    def read(self) -> AbstractContextManager[StoreReader]:
         raise self._error
 
 
@@ -106,7 +106,11 @@ def open_store(path: str, *, is_shared: bool) -> LmdbStore:
     `is_shared` means that a server uses the directory. Raises CorruptData or DiskFailed.
     """
     store = LmdbStore(os.path.join(path, FILE_NAME), is_shared=is_shared)
-    store.check_rest()
+    try:
+        store.check_rest()
+    except BaseException:
+        store.close()  # a process can open the file only once
+        raise
     return store
 
 

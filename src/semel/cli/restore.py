@@ -6,6 +6,7 @@ from rich.console import Console
 
 from semel.cli.output import EXIT_CORRUPT, ProgressLine, printable
 from semel.cli.read_only import ReadOnlyDisk, check_directory, open_store, print_findings
+from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import RealDisk, disk_failed
 from semel.journal.identity import Identity, raise_generation
 from semel.journal.verify import Report, verify
@@ -58,6 +59,8 @@ def _verify(path: str, *, is_quiet: bool) -> Report:
         return report
     with ProgressLine(is_quiet=is_quiet) as steps:
         report = verify(ReadOnlyDisk(path), store, steps.show)
+    if store.damage is not None:
+        report.note(FILE_NAME, None, store.damage)
     store.close()
     return report
 

@@ -305,6 +305,19 @@ def sync_file(path: str) -> None:
         os.close(fd)
 
 
+def overwrite_file(path: str, position: int, data: bytes) -> None:
+    """Overwrite a range of an existing file, and make it durable. Raises DiskFailed or OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        written = os.pwrite(fd, data, position)
+        if written != len(data):
+            name = os.path.basename(path)
+            raise DiskFailed(f"{name}: only {written} of {len(data)} bytes were written")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def allocate_file(path: str, size: int) -> None:
     """Create a file if it is missing, and allocate its first `size` bytes. Raises OSError.
 

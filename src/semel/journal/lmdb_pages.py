@@ -12,101 +12,32 @@ from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
+from semel.journal.lmdb_meta import (
+    INTEGER_KEYS,
+    META_PAGES,
+    PAGE_HEADER,
+    TREE,
+    BadPage,
+    Meta,
+    Metas,
+    Tree,
+    newest_first,
+    read_metas,
+)
 from semel.model.errors import CorruptData
-from semel.model.limits import CHECKPOINT_BYTES_MAX
 
-_PAGE: Final = struct.Struct("<QHHHH")  # page number, padding, flags, lower, upper
 _NODE: Final = struct.Struct("<HHHH")  # size or page number (two numbers), flags, key size
-_META: Final = struct.Struct("<IIQQ")  # magic, version, address, map size
-_TREE: Final = struct.Struct("<IHHQQQQQ")
-_META_END: Final = struct.Struct("<QQ")  # last page, transaction
 _NUMBER: Final = struct.Struct("<Q")
 
-_MAGIC: Final = 0xBEEFC0DE
-_VERSION: Final = 1
-_IS_BRANCH, _IS_LEAF, _IS_OVERFLOW, _IS_META = 1, 2, 4, 8
+_IS_BRANCH, _IS_LEAF, _IS_OVERFLOW = 1, 2, 4
 _IS_BIG, _IS_TREE = 1, 2
-_INTEGER_KEYS: Final = 8
-_ONE_FILE: Final = 0x4000
 _NO_ROOT: Final = (1 << 64) - 1
-_META_PAGES: Final = 2
 _READ_BYTES: Final = 1 << 20
 _INDEX: Final = b"index"
 # A start does not wait for the check of an index with more rows. So many take about 0.1 s.
 _ROWS_AT_START: Final = 200_000
-PAGE_BYTES_MIN: Final = 512
-PAGE_BYTES_MAX: Final = 65_536
 
 Node = tuple[int, int, int, int]  # position in the page, size or page number, flags, key size
-
-
-class BadPage(Exception):
-    """Raised if a page is damaged."""
-
-    def __init__(self, page: int, reason: str) -> None:
-        super().__init__(f"page {page} {reason}")
-        self.page = page
-
-
-class Tree(NamedTuple):
-    """The root of a page tree, and the numbers of its pages and entries."""
-
-    padding: int
-    flags: int
-    depth: int
-    branch_pages: int
-    leaf_pages: int
-    overflow_pages: int
-    entries: int
-    root: int
-
-
-class Meta(NamedTuple):
-    """A meta page. It describes one of the two snapshots that the file contains."""
-
-    free: Tree
-    main: Tree
-    last_page: int
-    transaction: int
-
-    @property
-    def page_bytes(self) -> int:
-        return self.free.padding
-
-
-def read_metas(data: bytes | mmap) -> tuple[Meta, Meta]:
-    """Return both meta pages. Raises BadPage."""
-    first = _read_meta(data, 0, 0)
-    return first, _read_meta(data, 1, first.page_bytes)
-
-
-def _read_meta(data: bytes | mmap, page: int, at: int) -> Meta:
-    end = at + _PAGE.size + _META.size + 2 * _TREE.size + _META_END.size
-    if len(data) < end:
-        raise BadPage(page, "is missing")
-    number, _, flags, _, _ = _PAGE.unpack_from(data, at)
-    magic, version, address, _ = _META.unpack_from(data, at + _PAGE.size)
-    at += _PAGE.size + _META.size
-    free = Tree._make(_TREE.unpack_from(data, at))
-    main = Tree._make(_TREE.unpack_from(data, at + _TREE.size))
-    last_page, transaction = _META_END.unpack_from(data, at + 2 * _TREE.size)
-    is_page_size = (
-        PAGE_BYTES_MIN <= free.padding <= PAGE_BYTES_MAX and free.padding.bit_count() == 1
-    )
-    is_sound = (
-        (number, flags, magic, version, address) == (page, _IS_META, _MAGIC, _VERSION, 0)
-        and is_page_size
-        and (free.flags, main.flags, main.padding) == (_INTEGER_KEYS | _ONE_FILE, 0, 0)
-        and 1 <= last_page < CHECKPOINT_BYTES_MAX // free.padding
-    )
-    if not is_sound:
-        raise BadPage(page, "is not a meta page")
-    return Meta(free, main, last_page, transaction)
-
-
-def newest(metas: tuple[Meta, Meta]) -> Meta:
-    """Return the meta page that LMDB uses: the one with the later transaction."""
-    return metas[metas[0].transaction < metas[1].transaction]
 
 
 class Snapshot:
@@ -118,17 +49,27 @@ class Snapshot:
         self._page_bytes = meta.page_bytes
         self._page_count = min(meta.last_page + 1, len(data) // meta.page_bytes)
         self._is_used = bytearray(self._page_count)
-        self._is_used[:_META_PAGES] = b"\1" * _META_PAGES
+        self._is_used[:META_PAGES] = b"\1" * META_PAGES
         self._free: set[int] = set()
+        self._freed_in = 0  # the last transaction that has freed pages
         self._counts = [0, 0, 0, 0]
         self.tables = self._read_catalogue()
         self._read_free()
 
+    @property
+    def is_current(self) -> bool:
+        """Return False if the meta page may have an old part, although its transaction is new.
+
+        Every commit replaces pages, and so adds to the list of free pages. Only the commit that
+        creates the first table replaces nothing.
+        """
+        return self._freed_in >= self._meta.transaction - 1
+
     def check_tables(self, *, is_quick: bool) -> bool:
         """Check all pages of all tables, and that none of them is free. Raises BadPage.
 
-        With `is_quick`, the leaf pages of a large index and the free pages are left out. Return
-        True if nothing was left out.
+        With `is_quick`, the rows of a large index are left out. Return True if nothing was left
+        out.
         """
         index = self.tables.get(_INDEX)
         is_quick &= index is not None and index.entries > _ROWS_AT_START
@@ -140,7 +81,7 @@ class Snapshot:
             else:
                 for _ in self._leaves(tree):
                     pass
-        for page in () if is_quick else self._free:
+        for page in self._free:
             if page < self._page_count and self._is_used[page]:
                 raise BadPage(page, "is in use and in the list of free pages")
         return not is_quick
@@ -148,10 +89,10 @@ class Snapshot:
     def _read_catalogue(self) -> dict[bytes, Tree]:
         tables = {}
         for page, nodes in self._leaves(self._meta.main, node_flags=_IS_TREE):
-            for name, value in self._rows(page, nodes):
-                if len(value) != _TREE.size:
+            for name, value in self.rows(page, nodes):
+                if len(value) != TREE.size:
                     raise BadPage(self._meta.main.root, "has a damaged table record")
-                tree = Tree._make(_TREE.unpack(value))
+                tree = Tree._make(TREE.unpack(value))
                 if (tree.padding, tree.flags) != (0, 0):
                     raise BadPage(self._meta.main.root, f"has a damaged record of table {name!r}")
                 tables[name] = tree
@@ -160,15 +101,16 @@ class Snapshot:
     def _read_free(self) -> None:
         """Read the list of free pages. No page may be free and in use."""
         for page, nodes in self._leaves(self._meta.free):
-            for key, value in self._rows(page, nodes):
+            for key, value in self.rows(page, nodes):
                 if len(key) != _NUMBER.size or len(value) < _NUMBER.size:
                     raise BadPage(self._meta.free.root, "has a damaged list of free pages")
+                self._freed_in = max(self._freed_in, _NUMBER.unpack(key)[0])
                 count = _NUMBER.unpack_from(value)[0]
                 if len(value) < _NUMBER.size * (count + 1):
                     raise BadPage(self._meta.free.root, "has a damaged list of free pages")
                 pages = struct.unpack_from(f"<{count}Q", value, _NUMBER.size)
                 for free in pages:
-                    if not _META_PAGES <= free <= self._meta.last_page or free in self._free:
+                    if not META_PAGES <= free <= self._meta.last_page or free in self._free:
                         raise BadPage(free, "is in the list of free pages, but cannot be free")
                     self._free.add(free)
         # Pages at the end of the file can be missing, because LMDB never writes a page that one
@@ -216,7 +158,7 @@ class Snapshot:
         self, page: int, tree: Tree, keys: list[bytes], low: bytes | None, high: bytes | None
     ) -> None:
         order = keys
-        if tree.flags & _INTEGER_KEYS:
+        if tree.flags & INTEGER_KEYS:
             order = [key[::-1] for key in keys]
             low, high = low and low[::-1], high and high[::-1]
         is_ordered = order == sorted(order) and len(set(order)) == len(order)
@@ -226,20 +168,28 @@ class Snapshot:
             raise BadPage(page, "has keys that are out of order")
 
     def _nodes(self, page: int, *, is_leaf: bool) -> tuple[list[Node], list[bytes]]:
-        """Return the nodes of a page and their keys. Nodes must be in the page and not overlap."""
         self._use(page, 1)
+        return self.read_nodes(page, is_leaf=is_leaf)
+
+    def read_nodes(self, page: int, *, is_leaf: bool) -> tuple[list[Node], list[bytes]]:
+        """Return the nodes of a page and their keys. Raises BadPage.
+
+        The nodes must be in the page and not overlap.
+        """
         start = page * self._page_bytes
         data = self._data[start : start + self._page_bytes]
-        number, _, flags, lower, upper = _PAGE.unpack_from(data)
+        number, _, flags, lower, upper = PAGE_HEADER.unpack_from(data)
         is_sound = (
             number == page
             and flags == (_IS_LEAF if is_leaf else _IS_BRANCH)
-            and _PAGE.size < lower <= upper <= self._page_bytes
+            and PAGE_HEADER.size < lower <= upper <= self._page_bytes
             and lower % 2 == 0
         )
         if not is_sound:
             raise BadPage(page, "has a damaged header")
-        positions = struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", data, _PAGE.size)
+        positions = struct.unpack_from(
+            f"<{(lower - PAGE_HEADER.size) // 2}H", data, PAGE_HEADER.size
+        )
         if min(positions) < upper or max(positions) > self._page_bytes - _NODE.size:
             raise BadPage(page, "has a damaged node")
         used = 0
@@ -275,12 +225,15 @@ class Snapshot:
     def _check_big_value(self, page: int, node: Node) -> None:
         size = node[1]
         first = self._big_page(page, node)
-        count = -(-(_PAGE.size + size) // self._page_bytes)
-        self._use(first, count)
-        self._counts[2] += count
-        number, _, flags, low, high = _PAGE.unpack_from(self._data, first * self._page_bytes)
-        if (number, flags, low | high << 16) != (first, _IS_OVERFLOW, count):
+        self._use(first, 1)
+        number, _, flags, low, high = PAGE_HEADER.unpack_from(self._data, first * self._page_bytes)
+        # A value that one transaction has written twice can have more pages than it needs.
+        count = low | high << 16
+        needed = -(-(PAGE_HEADER.size + size) // self._page_bytes)
+        if (number, flags) != (first, _IS_OVERFLOW) or count < needed:
             raise BadPage(first, "has a damaged header")
+        self._use(first + 1, count - 1)
+        self._counts[2] += count
 
     def _big_page(self, page: int, node: Node) -> int:
         at, _, _, key_size = node
@@ -288,7 +241,7 @@ class Snapshot:
         first: int = _NUMBER.unpack_from(self._data, start)[0]
         return first
 
-    def _rows(self, page: int, nodes: list[Node]) -> Iterator[tuple[bytes, bytes]]:
+    def rows(self, page: int, nodes: list[Node]) -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys and values of a leaf page that was checked."""
         data = self._data
         for node in nodes:
@@ -297,29 +250,44 @@ class Snapshot:
             value_at = key_at + key_size
             key = data[key_at:value_at]
             if flags & _IS_BIG:
-                value_at = self._big_page(page, node) * self._page_bytes + _PAGE.size
+                value_at = self._big_page(page, node) * self._page_bytes + PAGE_HEADER.size
             yield key, data[value_at : value_at + size]
 
     def _use(self, page: int, count: int) -> None:
         """Mark pages as used. Raises BadPage if a page does not exist or is used already."""
-        if not _META_PAGES <= page <= self._page_count - count:
+        if not META_PAGES <= page <= self._page_count - count:
             raise BadPage(page, "does not exist, but is referred to")
         if any(self._is_used[page : page + count]):
             raise BadPage(page, "is referred to twice")
         self._is_used[page : page + count] = b"\1" * count
 
 
-def check_pages(path: str, *, is_quick: bool = False) -> bool:
-    """Check every page of the newest snapshot. Raises CorruptData or OSError.
+class CheckedFile(NamedTuple):
+    """The snapshot of a file that was checked and must be used. An empty file has none.
 
-    With `is_quick`, the pages of a large index are left out, and the result is False. They grow
-    with the history, and a start must not wait for them. A row of the index is checked when it is
-    used, so it is never wrong. But before LMDB writes to the file, check all pages.
+    If `damage` is not None, the snapshot is sound, but LMDB cannot be used until `restore_meta` was
+    called: the other meta page is damaged, or describes a newer snapshot that is not sound.
+    """
+
+    meta: Meta | None
+    is_complete: bool
+    damage: str | None
+
+
+def check_pages(path: str, *, is_quick: bool = False) -> CheckedFile:
+    """Check every page of the newest sound snapshot. Raises CorruptData or OSError.
+
+    The older snapshot is used only if the newer one is damaged and the older one is completely
+    sound. This is what remains if the power fails while LMDB writes a meta page.
+
+    With `is_quick`, the pages of a large index are left out, and the check is not complete. They
+    grow with the history, and a start must not wait for them. A row of the index is checked when it
+    is used, so it is never wrong. But before LMDB writes to the file, check all pages.
 
     An empty file is sound: LMDB writes its first pages to it.
 
     A server can be running on the file. It changes the pages of a snapshot only after it has
-    committed a newer one, so damage counts only if the newest snapshot is still the same.
+    committed a newer one, so damage counts only if the meta pages are still the same.
     """
     with open(path, "rb") as file:
         # A sector that cannot be read is an OSError here. In mapped memory it is a signal (SIGBUS).
@@ -327,12 +295,41 @@ def check_pages(path: str, *, is_quick: bool = False) -> bool:
             pass
         while size := os.fstat(file.fileno()).st_size:
             with mmap(file.fileno(), size, access=ACCESS_READ) as data:
-                meta = None
-                try:
-                    meta = newest(read_metas(data))
-                    return Snapshot(data, meta).check_tables(is_quick=is_quick)
-                except BadPage as error:
-                    is_same = meta is None or newest(read_metas(data)) == meta
-                    if is_same and os.fstat(file.fileno()).st_size == size:
-                        raise CorruptData(str(error), file=os.path.basename(path)) from error
-    return True
+                metas = read_metas(data)
+                checked, damage = _check_snapshots(data, metas, is_quick=is_quick)
+                is_same = metas == read_metas(data) and os.fstat(file.fileno()).st_size == size
+                if damage is None or (checked and is_same):
+                    assert checked is not None
+                    return checked
+                if is_same:
+                    raise CorruptData(str(damage), file=os.path.basename(path))
+    return CheckedFile(None, is_complete=True, damage=None)
+
+
+def _check_snapshots(
+    data: mmap, metas: Metas, *, is_quick: bool
+) -> tuple[CheckedFile | None, str | None]:
+    """Return the newest sound snapshot, or None, and the first damage that was found, or None.
+
+    A snapshot that is not current is used only if the other one is damaged.
+    """
+    damage = f"page {metas.index(None)} is not a meta page" if None in metas else None
+    outdated = []
+    for meta in newest_first(metas):
+        try:
+            snapshot = Snapshot(data, meta)
+            if not snapshot.is_current:
+                damage = damage or f"page {meta.page} has parts of an older meta page"
+                outdated.append((meta, snapshot))
+                continue
+            is_complete = snapshot.check_tables(is_quick=is_quick and damage is None)
+            return CheckedFile(meta, is_complete, damage), damage
+        except BadPage as error:
+            damage = damage or str(error)
+    for meta, snapshot in outdated:
+        try:
+            snapshot.check_tables(is_quick=False)
+            return CheckedFile(meta, is_complete=True, damage=damage), damage
+        except BadPage:
+            pass
+    return None, damage

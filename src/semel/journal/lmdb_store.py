@@ -6,6 +6,7 @@ that is refused leaves the directory as it was.
 
 import contextlib
 import errno
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,23 +18,27 @@ import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import FILE_MODE, allocate_file, disk_failed, publish_file, sync_file
-from semel.journal.lmdb_pages import BadPage, check_pages
+from semel.journal.lmdb_meta import BadPage, Meta, restore_meta
+from semel.journal.lmdb_pages import check_pages
 from semel.journal.lmdb_transactions import (
     LmdbReader,
     LmdbWriter,
+    SnapshotReader,
     Tables,
     as_store_errors,
     last_transaction,
     refused,
 )
-from semel.journal.store import TABLES
-from semel.model.errors import DiskFailed
+from semel.journal.store import TABLES, StoreReader
+from semel.model.errors import CorruptData, DiskFailed
 from semel.model.limits import CHECKPOINT_BYTES_MAX, KIB
 
 # lmdb imports this module when it opens the first file. Then the process may have too few files, or
 # no rights to read it.
 with contextlib.suppress(ImportError):
     import_module("lmdb._envid")
+
+log = logging.getLogger("semel")
 
 TEMPORARY_NAME: Final = "checkpoint.tmp"
 _LOCK_SUFFIX: Final = "-lock"
@@ -52,6 +57,8 @@ class LmdbStore:
         A missing or empty file has no rows. `is_shared` means that a running server uses the file.
         Then this reader registers in LMDB's reader table, so that the server does not reuse the
         pages that are being read. Raises CorruptData or DiskFailed.
+
+        If one meta page is damaged, the snapshot of the other one is used, and `damage` says so.
         """
         self._path = path
         self._tables: Tables = {}
@@ -60,16 +67,35 @@ class LmdbStore:
         self._lock = Condition()  # held while the file is opened or closed
         self._view_count = 0  # the file is opened again only while no view is open
         self._transaction_id = 0
+        self.damage: str | None = None  # until `make_writable` repairs it
+        self._sound_meta: Meta | None = None
+        self._snapshot: SnapshotReader | None = None
+        self._is_checked = True
         try:
             self._is_missing = not has_content(path)
-            self._is_checked = self._is_missing or check_pages(path, is_quick=True)
             if not self._is_missing:
-                self._open(is_shared=is_shared)
+                self._check_and_open(is_shared=is_shared)
         except OSError as error:
             raise refused("the file cannot be read", error) from error
 
+    def _check_and_open(self, *, is_shared: bool) -> None:
+        checked = check_pages(self._path, is_quick=True)
+        self._is_checked = checked.is_complete
+        if checked.damage is None or checked.meta is None:
+            self._open(is_shared=is_shared)
+            return
+        self._sound_meta = checked.meta
+        self._snapshot = SnapshotReader(self._path, checked.meta)
+        self.damage = (
+            f"{checked.damage}, as after a loss of power; the other meta page leads to a sound"
+            " checkpoint, and a start continues from it and repairs the page"
+        )
+
     def make_writable(self) -> None:
-        """Open the file for writing, and create it if it is missing. Raises DiskFailed."""
+        """Open the file for writing. Create it if it is missing, and repair a damaged meta page.
+
+        Raises DiskFailed.
+        """
         with self._lock:
             self.close()
             try:
@@ -85,6 +111,10 @@ class LmdbStore:
         with open(self._path, "r+b"):
             pass  # if this is not permitted, the lock file must not be changed either
         allocate_file(self._path + _LOCK_SUFFIX, _LOCK_BYTES)
+        if self._sound_meta is not None:
+            restore_meta(self._path, self._sound_meta)
+            log.warning("%s: %s", FILE_NAME, self.damage)
+            self._sound_meta = self.damage = None
         self._open(is_writable=True)
 
     def _open(self, *, is_writable: bool = False, is_shared: bool = False) -> None:
@@ -99,9 +129,12 @@ class LmdbStore:
             raise refused("the file cannot be opened", error) from error
 
     @contextmanager
-    def read(self) -> Iterator[LmdbReader]:
+    def read(self) -> Iterator[StoreReader]:
         if self._is_missing:
             yield LmdbReader(None, {})
+            return
+        if self._snapshot is not None:
+            yield self._snapshot
             return
         with self._lock:
             transaction = self._begin()
@@ -142,10 +175,15 @@ class LmdbStore:
             raise as_store_errors(error) from error
 
     def check_rest(self) -> None:
+        if self._is_checked:
+            return
         try:
-            self._is_checked = self._is_checked or check_pages(self._path)
+            checked = check_pages(self._path)
         except OSError as error:
             raise refused("the file cannot be read", error) from error
+        if checked.damage is not None:  # in the snapshot that is in use
+            raise CorruptData(checked.damage, file=FILE_NAME)
+        self._is_checked = True
 
     def _reopen_if_broken(self) -> None:
         """Open the file again if LMDB can no longer use it.
@@ -177,6 +215,9 @@ class LmdbStore:
             self._env.close()
             self._env = None
             self._tables = {}
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
 
 
 def has_content(path: str) -> bool:

@@ -1,8 +1,9 @@
-"""Transactions of the LMDB file that contains the checkpoint, and the meaning of LMDB's errors."""
+"""Views and transactions of the LMDB file that contains the checkpoint, and LMDB's errors."""
 
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, mmap
 from threading import Lock
 from typing import Final, cast
 
@@ -10,10 +11,11 @@ import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import disk_failed
-from semel.journal.lmdb_pages import newest, read_metas
-from semel.journal.store import StoreFull
+from semel.journal.lmdb_meta import BadPage, Meta, newest_first, read_metas
+from semel.journal.lmdb_pages import Snapshot
+from semel.journal.store import Row, StoreFull
 from semel.model.errors import CorruptData, DiskFailed
-from semel.model.limits import KIB
+from semel.model.limits import CHECKPOINT_BYTES_MAX, KIB
 
 _PAGE_BYTES_MAX: Final = 64 * KIB
 _PAGES_BESIDE: Final = 64
@@ -143,6 +145,75 @@ class LmdbWriter(LmdbReader):
         return StoreFull(str(error)) if is_full else error
 
 
+class SnapshotReader:
+    """Reads the tables of one snapshot without LMDB. Its pages must have been checked.
+
+    LMDB uses only the newer snapshot, and refuses a file with a damaged meta page. So as long as a
+    file with such a page must not be changed, its sound snapshot is read in this way.
+    """
+
+    def __init__(self, path: str, meta: Meta) -> None:
+        """Map the file. Raises CorruptData or OSError.
+
+        OSError is also raised if LMDB could not map the file later, because the address space is
+        limited. A start must find this out before it changes a file.
+        """
+        mmap(-1, CHECKPOINT_BYTES_MAX, flags=MAP_PRIVATE | MAP_ANONYMOUS, prot=PROT_READ).close()
+        with open(path, "rb") as file:
+            self._data = mmap(file.fileno(), 0, access=ACCESS_READ)
+        try:
+            self._snapshot = Snapshot(self._data, meta)
+        except BadPage as error:
+            self.close()
+            raise CorruptData(str(error), file=FILE_NAME) from error
+
+    def close(self) -> None:
+        self._data.close()
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        row = self.last_before(table, key)
+        return row[1] if row is not None and row[0] == key else None
+
+    def scan(self, table: str, start: bytes = b"") -> Iterator[Row]:
+        tree = self._snapshot.tables.get(table.encode())
+        if tree is None or not tree.depth:
+            return
+        try:
+            yield from self._rows_from(tree.root, tree.depth, start)
+        except BadPage as error:
+            raise CorruptData(str(error), file=FILE_NAME) from error
+
+    def last_before(self, table: str, key: bytes) -> Row | None:
+        tree = self._snapshot.tables.get(table.encode())
+        if tree is None or not tree.depth:
+            return None
+        try:
+            return self._last_before(tree.root, tree.depth, key)
+        except BadPage as error:
+            raise CorruptData(str(error), file=FILE_NAME) from error
+
+    def _rows_from(self, page: int, depth: int, start: bytes) -> Iterator[Row]:
+        nodes, keys = self._snapshot.read_nodes(page, is_leaf=depth == 1)
+        if depth == 1:
+            yield from self._snapshot.rows(page, nodes[bisect_left(keys, start) :])
+            return
+        # The keys of a child are not less than its key in the branch. The first key is not used.
+        for _, child, _, _ in nodes[bisect_right(keys, start, lo=1) - 1 :]:
+            yield from self._rows_from(child, depth - 1, start)
+
+    def _last_before(self, page: int, depth: int, key: bytes) -> Row | None:
+        nodes, keys = self._snapshot.read_nodes(page, is_leaf=depth == 1)
+        if depth == 1:
+            index = bisect_right(keys, key)
+            return next(self._snapshot.rows(page, nodes[index - 1 : index]), None)
+        # If all keys of a child are greater, the row is in an earlier child.
+        for index in reversed(range(bisect_right(keys, key, lo=1))):
+            row = self._last_before(nodes[index][1], depth - 1, key)
+            if row is not None:
+                return row
+        return None
+
+
 def as_store_errors(error: lmdb.Error) -> Exception:
     """Translate an LMDB error.
 
@@ -170,4 +241,7 @@ def refused(what: str, error: lmdb.Error | OSError) -> DiskFailed:
 def last_transaction(path: str) -> int:
     """Return the number of the last transaction that is stored. Raises BadPage or OSError."""
     with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        return newest(read_metas(data)).transaction
+        metas = read_metas(data)
+        if None in metas:
+            raise BadPage(metas.index(None), "is not a meta page")
+        return newest_first(metas)[0].transaction
