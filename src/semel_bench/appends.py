@@ -124,33 +124,27 @@ def _append_rates(rounds: Rounds) -> list[Figure]:
 def _append_costs(rounds: Rounds) -> list[Figure]:
     cpu = {name: median_of(each, lambda r: r.cpu_us) for name, each in rounds.items()}
     plain, produced = cpu[_PLAIN], cpu[_PRODUCED]
+    peers = [name for name in (_BARE, _NODE, _REDIS) if name in cpu]
+    compared = (ratio_at_most(1.15), ratio(produced, plain), "plain")
     return [
         Figure("CPU per append", plain, "us", at_most(20)),
         Figure("CPU with producer headers", produced, "us"),
         Figure("additional CPU with producer headers", produced - plain, "us", at_most(3)),
-        Figure(
-            "CPU with producer headers versus plain appends",
-            *(produced, "us", ratio_at_most(1.15), ratio(produced, plain), "plain"),
-        ),
-        *(
-            Figure(f"CPU, {name}", cpu[name], "us")
-            for name in (_BARE, _NODE, _REDIS)
-            if name in cpu
-        ),
+        Figure("CPU with producer headers versus plain appends", produced, "us", *compared),
+        *[Figure(f"CPU, {name}", cpu[name], "us") for name in peers],
     ]
 
 
 def _append_shares(rounds: Rounds) -> list[Figure]:
-    return [
-        figure
-        for name, each in rounds.items()
-        for figure in (
+    figures = []
+    for name, each in rounds.items():
+        figures += [
             Figure(f"p50, {name}", median_of(each, lambda r: r.ms(50)), "ms"),
             Figure(f"p99, {name}", median_of(each, lambda r: r.ms(99)), "ms"),
             Figure(f"server, {name}", median_of(each, lambda r: r.server_share), "cores"),
             Figure(f"client, {name}", median_of(each, lambda r: r.client_share), "cores"),
-        )
-    ]
+        ]
+    return figures
 
 
 # ---- one: a single connection --------------------------------------------------------------------
@@ -162,11 +156,7 @@ _BOTH: Final = "a bare server that writes and responds"
 
 
 async def measure_one(harness: Harness) -> list[Figure]:
-    """Measure appends that are sent one at a time.
-
-    Their latency is compared with a sum: the latency of a request with a constant response, plus
-    the latency of a bare write with a sync.
-    """
+    """Measure appends that are sent one at a time, compared with a round trip plus a bare write."""
     options = harness.options
     with (
         harness.scratch() as folder,
