@@ -82,7 +82,7 @@ def test_a_sandboxed_page_whose_origin_is_null_can_neither_read_nor_write(
 def test_a_page_whose_name_is_rebound_to_the_server_can_neither_read_nor_write(
     page: "Page", server: Server
 ) -> None:
-    """For the browser, the page and the server have the same origin: only Host tells them apart.
+    """For the browser, the page and the server have the same origin: only Host differs.
 
     The page is loaded from the port of the server while the server is down. Then the name of the
     page leads to the server, as after a change in the attacker's DNS.

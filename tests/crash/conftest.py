@@ -1,11 +1,14 @@
-"""Fixtures: one zygote per worker, and figures that are printed at the end of the run."""
+"""Fixtures: one zygote per worker, directories to damage, and figures to print at the end."""
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.crash.directory import copy, quick_directory
 from tests.crash.process import Zygote
+from tests.crash.script import Built, build
 
 Report = Callable[[str], None]
 _FIGURES = pytest.StashKey[list[str]]()
@@ -16,6 +19,27 @@ def zygote() -> Iterator[Zygote]:
     it = Zygote()
     yield it
     it.close()
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    with quick_directory() as path:
+        path.chmod(0o755)  # some tests start a server without the rights of root
+        yield path
+
+
+@pytest.fixture(scope="module")
+def originals(zygote: Zygote, directory: Path) -> dict[str, Built]:
+    return {
+        state: build(zygote, directory / state, is_closed=state == "closed")
+        for state in ("closed", "killed")
+    }
+
+
+@pytest.fixture
+def trial(originals: dict[str, Built], directory: Path) -> Callable[[str], Path]:
+    """Return a function that copies one of the two directories; the test damages the copy."""
+    return lambda state: copy(originals[state].path, directory / "trial")
 
 
 @pytest.fixture

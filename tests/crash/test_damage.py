@@ -1,7 +1,7 @@
 """A damaged directory is refused with a clear message and exit code, and is not changed."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -19,7 +19,6 @@ from tests.crash.directory import (
     contents,
     copy,
     page_count,
-    quick_directory,
     segments,
 )
 from tests.crash.process import Zygote
@@ -29,26 +28,6 @@ from tests.crash.script import SEGMENT_BYTES, Built, append, build, do, small
 pytestmark = pytest.mark.crash
 
 BOTH = pytest.mark.parametrize("state", ["closed", "killed"])
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    with quick_directory() as path:
-        yield path
-
-
-@pytest.fixture(scope="module")
-def originals(zygote: Zygote, directory: Path) -> dict[str, Built]:
-    return {
-        state: build(zygote, directory / state, is_closed=state == "closed")
-        for state in ("closed", "killed")
-    }
-
-
-@pytest.fixture
-def trial(originals: dict[str, Built], directory: Path) -> Callable[[str], Path]:
-    """Return a function that copies one of the two directories; the test damages the copy."""
-    return lambda state: copy(originals[state].path, directory / "trial")
 
 
 def assert_refused(zygote: Zygote, path: Path, *expected: str) -> None:

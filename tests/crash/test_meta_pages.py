@@ -145,9 +145,8 @@ def test_many_losses_of_power_in_a_row_lose_no_commit_but_the_last(directory: Pa
         assert found in (before, after), name
         is_damaged = store.damage is not None
         store.make_writable()
-        if (
-            is_damaged and random.random() < 0.5
-        ):  # the page that was sound is damaged, after the repair
+        if is_damaged and random.random() < 0.5:
+            # After the repair, the page that was sound is damaged.
             store.close()
             put_write(path, newer_page(path), random.randbytes(120))
             store = LmdbStore(str(path))

@@ -25,14 +25,13 @@ from tests.crash.directory import (
     copy,
     doctor_in_process,
     flip,
-    quick_directory,
     segments,
     snapshot,
 )
 from tests.crash.mounts import FragileDisk, mount, small_disk
 from tests.crash.process import ROOT, Zygote
 from tests.crash.protocol import Hangup, Job
-from tests.crash.script import Built, build, small
+from tests.crash.script import build, small
 
 pytestmark = pytest.mark.crash
 
@@ -43,27 +42,6 @@ CHECKPOINT_LOCK: Final = "checkpoint.mdb-lock"
 PAGE_BYTES: Final = 4096
 SEED: Final = int(os.environ.get("SEMEL_SEED", "1"))
 BOTH = pytest.mark.parametrize("state", ["closed", "killed"])
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    with quick_directory() as path:
-        path.chmod(0o755)
-        yield path
-
-
-@pytest.fixture(scope="module")
-def originals(zygote: Zygote, directory: Path) -> dict[str, Built]:
-    return {
-        state: build(zygote, directory / state, is_closed=state == "closed")
-        for state in ("closed", "killed")
-    }
-
-
-@pytest.fixture
-def trial(originals: dict[str, Built], directory: Path) -> Callable[[str], Path]:
-    """Return a function that copies one of the two directories; the test damages the copy."""
-    return lambda state: copy(originals[state].path, directory / "trial")
 
 
 def assert_refused(zygote: Zygote, job: Job, code: int, *expected: str) -> None:

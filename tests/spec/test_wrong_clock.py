@@ -76,7 +76,7 @@ class Machine:
         self.server.kill()
         self.server = Server(self._data)
 
-    def glimpse(self, stream: Stream) -> None:
+    def be_wrong_once(self, stream: Stream) -> None:
         """Append once while the clock is ten years ahead, and set it right again."""
         self.set_clock(TEN_YEARS_MS)
         assert stream.post(b"from the future,").status == 204
@@ -181,14 +181,14 @@ def test_a_clock_that_jumps_ahead_forgets_no_outcome(machine: Machine, has_resta
     assert machine.stream().text == "first,inside,ten years later,"
 
 
-# ---- a glimpse: the clock was wrong for one append -----------------------------------------------
+# ---- one wrong time: the clock was wrong for one append -----------------------------------------------
 
 
 @pytest.mark.parametrize("has_restart", [False, True])
-def test_after_a_glimpse_of_a_wrong_clock_transactions_still_time_out(
+def test_after_one_wrong_time_transactions_still_time_out(
     machine: Machine, has_restart: bool
 ) -> None:
-    machine.glimpse(machine.stream())
+    machine.be_wrong_once(machine.stream())
     if has_restart:
         machine.restart()
     since = time.monotonic()
@@ -196,18 +196,18 @@ def test_after_a_glimpse_of_a_wrong_clock_transactions_still_time_out(
     demand_times_out(machine, txn, since)
 
 
-def test_after_a_glimpse_a_transaction_that_was_open_at_a_restart_times_out(
+def test_after_one_wrong_time_a_transaction_that_was_open_at_a_restart_times_out(
     machine: Machine,
 ) -> None:
-    machine.glimpse(machine.stream())
+    machine.be_wrong_once(machine.stream())
     txn = open_one(machine)
     since = time.monotonic()
     machine.restart()
     demand_times_out(machine, txn, since)
 
 
-def test_each_chunk_renews_the_timeout_also_after_a_glimpse(machine: Machine) -> None:
-    machine.glimpse(machine.stream())
+def test_each_chunk_renews_the_timeout_also_after_one_wrong_time(machine: Machine) -> None:
+    machine.be_wrong_once(machine.stream())
     txn = begun(machine.stream(), kind="staged", timeout_ms=TIMEOUT_MS)
     for seq in range(3):  # together longer than the timeout
         machine.let_pass(TIMEOUT_MS * 2 // 3)
@@ -217,8 +217,10 @@ def test_each_chunk_renews_the_timeout_also_after_a_glimpse(machine: Machine) ->
     assert (late.status, late.code) == (409, "TRANSACTION_TIMED_OUT")
 
 
-def test_after_a_glimpse_the_dates_and_ages_of_a_transaction_are_true(machine: Machine) -> None:
-    machine.glimpse(machine.stream())
+def test_after_one_wrong_time_the_dates_and_ages_of_a_transaction_are_true(
+    machine: Machine,
+) -> None:
+    machine.be_wrong_once(machine.stream())
     txn = Txn(machine.server)
     answer = txn.begin(streams=["s"], timeout_ms=15 * MINUTE_MS)
     assert machine.is_near(answer.json["deadline"], machine.now_ms + 15 * MINUTE_MS)
@@ -245,8 +247,8 @@ def test_after_a_glimpse_the_dates_and_ages_of_a_transaction_are_true(machine: M
         assert 300 <= machine.metric(name) < 300 + BUSY_MS / 1000, name
 
 
-def test_after_a_glimpse_a_prepared_transaction_is_reported_as_stuck(machine: Machine) -> None:
-    machine.glimpse(machine.stream())
+def test_after_one_wrong_time_a_prepared_transaction_is_reported_as_stuck(machine: Machine) -> None:
+    machine.be_wrong_once(machine.stream())
     txn = begun(machine.stream(), kind="staged")
     assert txn.call("prepare").status == 200
     machine.let_pass(14 * MINUTE_MS)
@@ -260,8 +262,8 @@ def test_after_a_glimpse_a_prepared_transaction_is_reported_as_stuck(machine: Ma
 
 
 @pytest.mark.parametrize("has_restart", [False, True])
-def test_after_a_glimpse_streams_still_expire(machine: Machine, has_restart: bool) -> None:
-    machine.glimpse(machine.stream())
+def test_after_one_wrong_time_streams_still_expire(machine: Machine, has_restart: bool) -> None:
+    machine.be_wrong_once(machine.stream())
     if has_restart:
         machine.restart()
     since = time.monotonic()
@@ -271,7 +273,7 @@ def test_after_a_glimpse_streams_still_expire(machine: Machine, has_restart: boo
     assert (time.monotonic() - since) * 1000 >= 2_000 - ROUNDING_MS, "it expired early"
 
 
-def test_a_stream_that_was_created_during_the_glimpse_expires_by_the_right_clock(
+def test_a_stream_that_was_created_during_the_wrong_time_expires_by_the_right_clock(
     machine: Machine,
 ) -> None:
     machine.set_clock(TEN_YEARS_MS)
@@ -286,13 +288,13 @@ def test_a_stream_that_was_created_during_the_glimpse_expires_by_the_right_clock
     assert dated.head().status == 404
 
 
-def test_an_idle_producer_still_expires_after_a_glimpse(machine: Machine) -> None:
+def test_an_idle_producer_still_expires_after_one_wrong_time(machine: Machine) -> None:
     machine.server.kill()
     machine.server = Server(machine.server.data, "--producer-idle-seconds", "600")
     stream = machine.stream()
     tag = {"producer_id": "p", "producer_epoch": 0}
     assert stream.post(b"0", **tag, producer_seq=0).status == 200
-    machine.glimpse(stream)
+    machine.be_wrong_once(stream)
     sentinel = begun(stream, timeout_ms=1)
     assert eventually(lambda: sentinel.status().json["state"] == "aborted")
     assert stream.post(b"1", **tag, producer_seq=1).status == 200, "it expired early"
@@ -309,7 +311,7 @@ def test_an_idle_producer_still_expires_after_a_glimpse(machine: Machine) -> Non
 
 def test_a_frame_time_ahead_of_the_clock_is_reported(machine: Machine) -> None:
     assert machine.metric("clock_ahead_seconds") == 0
-    machine.glimpse(machine.stream())
+    machine.be_wrong_once(machine.stream())
     ahead = machine.metric("clock_ahead_seconds")
     assert TEN_YEARS_MS - BUSY_MS < ahead * 1000 <= TEN_YEARS_MS
     assert eventually(lambda: machine.server.stderr.count("ahead of the clock") == 1)

@@ -214,8 +214,8 @@ class Expiry:
     def note(self, stream: Stream) -> None:
         """Record a change of a stream that can expire. If it was a write, its TTL starts again.
 
-        Every write moves the tail or closes the stream. Frame time cannot tell, as it can stand
-        still.
+        Every write moves the tail or closes the stream. The time of a frame does not show a write,
+        because it can be the same for years.
         """
         number, tail = stream.row.number, stream.tail
         end = (tail.tail, tail.is_closed)

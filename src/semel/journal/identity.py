@@ -4,7 +4,7 @@ The identity is 16 random bytes. They seed the checksum of every frame in the di
 directory is created, the identity file is written last. Therefore a directory that has an identity
 file is complete.
 
-The generation tells clients that the directory was restored from an older copy. It is 1 in a new
+The generation shows clients that the directory was restored from an older copy. It is 1 in a new
 directory, and `semel restore` raises it.
 """
 

@@ -34,7 +34,7 @@ _IS_BIG, _IS_TREE = 1, 2
 _NO_ROOT: Final = (1 << 64) - 1
 _READ_BYTES: Final = 1 << 20
 _INDEX: Final = b"index"
-# A start does not wait for the check of an index with more rows. So many take about 0.1 s.
+# A start does not wait for the check of an index with more rows. These take about 0.1 s.
 _ROWS_AT_START: Final = 200_000
 
 Node = tuple[int, int, int, int]  # position in the page, size or page number, flags, key size

@@ -190,7 +190,7 @@ class LmdbStore:
 
         If the write of a meta page fails, LMDB tries to restore the page, and refuses all further
         calls. Raises DiskFailed if the file does not contain exactly the last checkpoint: then only
-        a new start can tell what is stored.
+        a new start can find out what is stored.
         """
         with self._lock, self._committing:
             self._lock.wait_for(lambda: not self._view_count)

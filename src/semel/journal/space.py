@@ -30,7 +30,7 @@ from semel.model.errors import EngineError
 
 _MEASURED_MAX: Final = 16
 _OPEN_FILES_MAX: Final = 64
-# A survey begins only if so many times the duration of the last one has passed since.
+# A survey begins only if this multiple of the duration of the last one has passed since.
 _PAUSE: Final = 50
 
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 # The server runs one step per turn of its event loop; `finish` runs all steps at once.
 Steps = Generator[None, None, T]
 
-STEP_BYTES: Final = 64 * KIB  # one step looks at so many bytes in detail
+STEP_BYTES: Final = 64 * KIB  # one step looks at this number of bytes in detail
 
 
 def finish(steps: Steps[T]) -> T:

@@ -1,4 +1,4 @@
-"""Which requests of web browsers are answered, and the headers that tell browsers so (ADR 0019).
+"""Which requests of web browsers are answered, and the response headers for browsers (ADR 0019).
 
 A web page can send requests to every server that the browser reaches, also to one that listens on
 127.0.0.1 only. Browsers mark such requests, and this module refuses them:
@@ -64,9 +64,9 @@ class BrowserRules(Struct, frozen=True, kw_only=True):
 
 
 def parse_origin(text: str) -> str:
-    """Return an origin as browsers send it. `*` stands for every origin.
+    """Return an origin as browsers send it. `*` means every origin.
 
-    Raises ValueError if `text` is not an origin. `null` is none: any page can have that origin.
+    Raises ValueError if `text` is not an origin. `null` is refused: any page can have that origin.
     """
     if text == ANY:
         return ANY
@@ -83,8 +83,8 @@ def parse_origin(text: str) -> str:
 def parse_host(text: str) -> str:
     """Return a name of the server in lower case.
 
-    `*.example.com` stands for all names below example.com, `*` for every name. Raises ValueError if
-    `text` is none of these.
+    `*.example.com` means all names below example.com, `*` every name. Raises ValueError if
+    `text` is not one of these.
     """
     name = text.lower().removesuffix(".")
     if name != ANY and _NAME.fullmatch(name) is None:
@@ -229,5 +229,5 @@ def _lines(*headers: tuple[str, str]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return the printable part of a value that a stranger chose."""
+    """Return the printable part of a value that an unknown client chose."""
     return "".join([each if each.isprintable() else "?" for each in text[:_SHOWN_CHARS_MAX]])

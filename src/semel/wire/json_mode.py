@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 EMPTY_ARRAY: Final = "the array of messages is empty"
 TOO_MANY: Final = f"a batch can have at most {BATCH_MESSAGES_MAX} messages"
-PARSED_BYTES: Final = MIB  # after so many bytes were parsed, it is time for a pause
+PARSED_BYTES: Final = MIB  # after this number of parsed bytes, other requests get a turn
 _SPACE: Final = b" \t\n\r"
 _TOO_DEEP: Final = f"JSON must not be nested deeper than {JSON_DEPTH_MAX} levels"
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")

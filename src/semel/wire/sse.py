@@ -19,7 +19,7 @@ from semel.wire.bodies import to_bytes, to_json_array
 from semel.wire.schema import ControlEvent
 
 HELD_BYTES_MAX: Final = 64 * KIB
-EVENT_STEP_BYTES: Final = 256 * KIB  # one step of an event takes so many bytes of the payload
+EVENT_STEP_BYTES: Final = 256 * KIB  # of the payload, in one step of an event
 
 # An event that is encoded in steps: one part is yielded per step, and the last part is returned.
 EventParts = Generator[bytes, None, bytes]

@@ -34,7 +34,7 @@ class ClockBed(Bed):
         super().__init__()
         self.execute(self.create())
 
-    def glimpse(self) -> None:
+    def be_wrong_once(self) -> None:
         """Append once with a clock that is ten years ahead."""
         self.jump(TEN_YEARS_MS)
         self.execute(self.append())
@@ -65,9 +65,9 @@ class ClockBed(Bed):
 
 
 @pytest.mark.parametrize("has_restart", [False, True])
-def test_after_a_glimpse_a_transaction_ends_at_its_timeout(has_restart: bool) -> None:
+def test_after_one_wrong_time_a_transaction_ends_at_its_timeout(has_restart: bool) -> None:
     bed = ClockBed()
-    bed.glimpse()
+    bed.be_wrong_once()
     bed.begin()
     if has_restart:
         bed.restart()
@@ -91,7 +91,7 @@ def test_a_jump_ends_nothing_and_keeps_nothing(jump_ms: int) -> None:
 
 def test_while_frame_time_stands_still_uses_still_count() -> None:
     bed = ClockBed()
-    bed.glimpse()
+    bed.be_wrong_once()
     bed.execute(bed.create("mortal", ttl_ms=TIMEOUT_MS))
     bed.begin()
     for seq in range(3):
@@ -119,7 +119,7 @@ def test_a_date_follows_the_wall_clock_and_nothing_else() -> None:
         date_ms = bed.now_ms + TIMEOUT_MS
         bed.execute(replace(bed.create(path), expires_at_ms=date_ms))
     bed.execute(Delete("deleted", bed.now_ms))
-    bed.glimpse()
+    bed.be_wrong_once()
     bed.now_ms += TIMEOUT_MS - 1
     assert bed.sweep() == 0
     bed.jump(1)
@@ -155,9 +155,9 @@ def test_dates_are_the_stored_ones_while_the_clock_is_right() -> None:
     assert bed.dates() == TxnDates(began_ms, began_ms + 300, began_ms + 300 + TIMEOUT_MS)
 
 
-def test_after_a_glimpse_dates_follow_the_clock_as_it_is_now() -> None:
+def test_after_one_wrong_time_dates_follow_the_clock_as_it_is_now() -> None:
     bed = ClockBed()
-    bed.glimpse()
+    bed.be_wrong_once()
     began_ms = bed.now_ms
     begun = bed.begin()
     assert begun.deadline_ms == began_ms + TIMEOUT_MS
@@ -175,7 +175,7 @@ def test_after_a_restart_a_stored_date_is_believed_unless_it_lies_in_the_future(
     bed = ClockBed()
     began_ms = bed.now_ms
     bed.begin("early")
-    bed.glimpse()
+    bed.be_wrong_once()
     bed.begin("late")
     bed.now_ms += 1_500
     bed.restart()
