@@ -181,7 +181,7 @@ def test_a_clock_that_jumps_ahead_forgets_no_outcome(machine: Machine, has_resta
     assert machine.stream().text == "first,inside,ten years later,"
 
 
-# ---- one wrong time: the clock was wrong for one append -----------------------------------------------
+# ---- one wrong time: the clock was wrong for one append ------------------------------------------
 
 
 @pytest.mark.parametrize("has_restart", [False, True])
