@@ -16,6 +16,7 @@ from semel.machine.events import (
 from semel.machine.rows import ChunkBlockRow, TailRow
 from semel.machine.state import STATE_TABLES, Dirty
 from semel.machine.txn import views
+from semel.machine.txn.draft import pack_extent
 from semel.model.commands import (
     Delete,
     PinSnapshot,
@@ -159,6 +160,22 @@ def test_what_an_abandoned_checkpoint_held_is_taken_back() -> None:
 def broken(machine: TxnMachine, event: object, *sections: Section) -> None:
     with pytest.raises(InvariantBroken):
         apply(machine.state, event, sections, 0)  # type: ignore[arg-type]
+
+
+def test_extents_that_do_not_join_are_refused() -> None:
+    machine = txn_machine(stage("u"), chunk(0, txn="u"), chunk(1, txn="u"))
+    number = machine.state.transactions["u"].row.number
+    ended = (Ended(number, True, ""),)
+    sound = [pack_extent(8, 1, 0, 1), pack_extent(16, 1, 1, 1)]
+    for wrong in (
+        [sound[0]],
+        [*sound, pack_extent(24, 1, 2, 1)],
+        [sound[0], pack_extent(16, 1, 2, 1)],
+        [sound[0], pack_extent(16, 2, 0, 1)],
+    ):
+        broken(machine, Decided(ended, b"".join(wrong)))
+    apply(machine.state, Decided(ended, b"".join(sound)), (), 0)
+    assert machine.stream().tail.tail == 2
 
 
 def test_a_frame_that_does_not_join_is_refused() -> None:
