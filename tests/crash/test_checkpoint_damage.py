@@ -76,7 +76,7 @@ def test_a_large_index_is_checked_after_the_start_and_before_a_checkpoint(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first key of the index becomes the greatest one. LMDB does not notice it."""
-    monkeypatch.setattr(lmdb_pages, "_ROWS_AT_START", 0)
+    monkeypatch.setattr(lmdb_pages, "_LEAVES_AT_START", 0)
     rig = Rig(directory)
     env = lmdb.open(str(directory / "base" / CHECKPOINT), subdir=False, max_dbs=64, readonly=True)
     with env.begin() as transaction:
@@ -90,6 +90,27 @@ def test_a_large_index_is_checked_after_the_start_and_before_a_checkpoint(
     ]
     assert REFUSED in verdicts
     assert set(verdicts) <= {REFUSED, HARMLESS}
+
+
+def test_a_damaged_count_does_not_make_an_index_look_large(directory: Path) -> None:
+    """The check of a large index is postponed, but not that of an index that only claims it."""
+    Rig(directory)
+    path = directory / "base" / CHECKPOINT
+    found = []
+    for match in re.finditer(rb"index(?=.{48})", path.read_bytes(), re.DOTALL):
+        damage(path, match.end() + 34, 1 << 6)  # the number of rows, in the record of the table
+        checked = lmdb_pages.check_pages(str(path), is_quick=True)
+        assert checked.is_complete
+        found += [checked.damage] if checked.damage else []
+        damage(path, match.end() + 34, 1 << 6)
+    assert len(found) == 1
+    assert "is the root of a tree" in found[0]
+
+
+def damage(path: Path, at: int, mask: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= mask
+    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("mutant", damage_mutants.AT_START)

@@ -52,31 +52,57 @@ def _decision(heads: HeadCache, head: bytes) -> tuple[int, str]:
 # ---- Host ----------------------------------------------------------------------------------------
 
 OWN_HOSTS = ["localhost", "localhost:4437", "LocalHost:1", "a.localhost", "a.b.localhost:9"]
-OWN_HOSTS += ["localhost.", "127.0.0.1", "127.0.0.1:80", "[::1]:4437", "[2001:db8::1]", "10.1.2.3"]
+OWN_HOSTS += [
+    "localhost.",
+    "127.0.0.1",
+    "127.0.0.1:80",
+    "127.8.9.1",
+    "[::1]:4437",
+    "[2001:db8::1]",
+    "10.1.2.3:80",
+]
 OWN_HOSTS += ["box.lan", "BOX.lan:4437", ""]
 OTHER_HOSTS = ["evil.example", "evil.example:4437", "localhost.evil.example", "notlocalhost"]
 OTHER_HOSTS += [
     "127.0.0.1.evil.example",
     "box.lan.evil.example",
     "127.1",
+    "0.0.0.0:4437",
+    "[::]",
+    "10.1.2.4",
+    "203.0.113.5",
     "0x7f.0.0.1",
     "box",
     ":1",
 ]
 
 
+def box() -> BrowserPolicy:
+    """Return the policy of a server that was told to listen on a name with two addresses."""
+    return BrowserPolicy(None, "box.lan", ["10.1.2.3", "2001:db8::1"])
+
+
 @pytest.mark.parametrize("method", [*READS, *WRITES, "OPTIONS"])
 @pytest.mark.parametrize("host", OWN_HOSTS)
-def test_localhost_the_bound_name_and_ip_addresses_are_names_of_the_server(
+def test_localhost_and_the_bound_name_and_addresses_are_names_of_the_server(
     host: str, method: str
 ) -> None:
-    assert decided(BrowserPolicy(None, "box.lan"), raw(method, host=host)) == (0, NO_CORS)
+    assert decided(box(), raw(method, host=host)) == (0, NO_CORS)
 
 
 @pytest.mark.parametrize("method", [*READS, *WRITES, "OPTIONS"])
 @pytest.mark.parametrize("host", OTHER_HOSTS)
 def test_any_other_name_is_refused(host: str, method: str) -> None:
-    assert decided(BrowserPolicy(None, "box.lan"), raw(method, host=host)) == (421, NO_CORS)
+    assert decided(box(), raw(method, host=host)) == (421, NO_CORS)
+
+
+@pytest.mark.parametrize(("bound", "other"), [("0.0.0.0", "::"), ("::", "0.0.0.0")])
+def test_a_server_for_all_addresses_accepts_each_of_them(bound: str, other: str) -> None:
+    policy = BrowserPolicy(None, bound, [bound])
+    for host in ("10.1.2.4", "[2001:db8::7]:4437", "[::]" if bound == "::" else bound):
+        assert decided(policy, raw(host=host)) == (0, NO_CORS)
+    assert decided(policy, raw(host="[::]" if other == "::" else other)) == (421, NO_CORS)
+    assert decided(policy, raw(host="evil.example")) == (421, NO_CORS)
 
 
 def test_a_request_without_a_host_comes_from_no_browser() -> None:
@@ -288,4 +314,4 @@ def test_a_refusal_is_logged_once_and_not_without_end(caplog: pytest.LogCaptureF
         for _ in range(3):
             HeadCache(LIMITS, policy).read(raw("POST", f"Origin: http://a{number}.example\x80"))
     assert len(caplog.messages) == 16
-    assert "--cors-origin 'http://a0.example?'" in caplog.messages[0]
+    assert "the origin 'http://a0.example?' cannot use this server" in caplog.messages[0]

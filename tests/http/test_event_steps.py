@@ -131,3 +131,40 @@ def test_the_steps_end_when_the_client_leaves(tmp_path: Path, turns: Turns) -> N
             assert eventually(lambda: len(turns.steps) == 1)
         assert eventually(lambda: bed.unread.reserved_bytes == 0)
     assert len(turns.steps) == 1
+
+
+def test_memory_is_reserved_for_the_longest_event(tmp_path: Path, turns: Turns) -> None:
+    """A line end takes six bytes of an event, and the parts of a shared event are kept together."""
+    reserved: list[int] = []
+    with a_stream(tmp_path) as bed, bed.server.connect() as reader:
+        turns.on_step = lambda: reserved.append(bed.unread.reserved_bytes)
+        reader.send(get(f"{LINES}?offset=now&live=sse"))
+        assert reader.head()[0] == 200
+        assert b"upToDate" in event_of(reader)
+        with bed.server.connect() as writer:
+            assert writer.ask(post(BODY, TYPED, path=LINES)).status == 204
+            check(event_of(reader))
+        assert bed.unread.reserved_bytes == 0
+    assert len(reserved) == STEPS
+    assert min(reserved[1:]) >= 6 * len(BODY)
+
+
+@pytest.mark.parametrize("size", [0, 1_000, sse.HELD_BYTES_MAX, 2 * sse.HELD_BYTES_MAX])
+def test_a_reader_at_the_tail_gets_a_character_that_two_messages_contain(
+    tmp_path: Path, size: int
+) -> None:
+    first, second = b"a" * size + b"\xe2\x82", b"\xac;"
+    with a_stream(tmp_path) as bed, ExitStack() as stack:
+        readers = [stack.enter_context(bed.server.connect()) for _ in range(2)]
+        for reader in readers:
+            reader.send(get(f"{LINES}?offset=now&live=sse"))
+            assert reader.head()[0] == 200
+            assert b"upToDate" in event_of(reader)
+        with bed.server.connect() as writer:
+            for body in (first, second):
+                assert writer.ask(post(body, TYPED, path=LINES)).status == 204
+                if size > sse.HELD_BYTES_MAX and body is first:
+                    for reader in readers:
+                        assert b"data:" + b"a" * size + b"\n" in event_of(reader, b"upToDate")
+            for reader in readers:
+                assert "€;\n".encode() in event_of(reader, b";\n")

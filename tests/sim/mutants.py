@@ -21,7 +21,13 @@ from semel.journal.index import Index
 from semel.journal.segments import SPARE_NAME
 from semel.journal.writer import JournalWriter
 from semel.machine import checks, producers
-from semel.machine.events import DedupSwitched, StreamAppended, StreamCreated, UnguardedCreated
+from semel.machine.events import (
+    DedupSwitched,
+    HourPassed,
+    StreamAppended,
+    StreamCreated,
+    UnguardedCreated,
+)
 from semel.machine.rows import KeyRow, ProducerRow
 from semel.machine.state import Effects, State, Stream
 from semel.machine.streams import OFFSET_MAX
@@ -242,10 +248,20 @@ def count_short_hours() -> Any:
     """Idempotency keys and transaction outcomes expire after half of their time."""
     real = Hours.__init__
 
-    def start(self: Hours, hour_ms: int, monotonic_ms: Callable[[], int]) -> None:
-        real(self, hour_ms // 2, monotonic_ms)
+    def start(self: Hours, hour_ms: int, monotonic_ms: Callable[[], int], run_ms: int) -> None:
+        real(self, hour_ms // 2, monotonic_ms, run_ms)
 
     return patch.object(Hours, "__init__", start)
+
+
+def count_a_part_of_an_hour_twice() -> Any:
+    """The part of an hour that a checkpoint stores also counts for the hour after it."""
+
+    def count(state: State, *_arguments: Any) -> None:
+        state.hours += 1
+
+    module = importlib.import_module("semel.machine.apply")
+    return patch.dict(module._APPLIERS, {HourPassed: count})
 
 
 def index_forgets_a_cut() -> Any:
@@ -361,6 +377,7 @@ MUTANTS: tuple[Mutant, ...] = (
     keys_never_age,
     retain_keys_by_frame_time,
     count_short_hours,
+    count_a_part_of_an_hour_twice,
     index_forgets_a_cut,
     promise_one_spare_twice,
     mix_up_extras,

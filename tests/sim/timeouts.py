@@ -29,7 +29,8 @@ class Timeouts:
 
     def __init__(self, hour_ms: int) -> None:
         self._hour_ms = hour_ms
-        self._hour_began_ms = 0
+        self._hours_began_ms = {0: 0}  # by their number
+        self._hour = 0
         self._started_ms = 0
         self._txns: dict[int, int] = {}
         self._streams: dict[int, int] = {}
@@ -37,7 +38,8 @@ class Timeouts:
 
     def restart(self, model: Model, monotonic_ms: int) -> None:
         """Begin again, because a new process knows of no use."""
-        self._started_ms = self._hour_began_ms = monotonic_ms
+        self._started_ms = monotonic_ms
+        self._hour = model.hours
         self._txns, self._streams = {}, {}
         self._ends = {s.number: (s.tail, s.is_closed) for s in model.streams.values()}
 
@@ -54,8 +56,9 @@ class Timeouts:
             if self._ends.get(stream.number) != end:
                 self._ends[stream.number] = end
                 self._streams[stream.number] = monotonic_ms
+        self._hour = model.hours
         if isinstance(command, CountHour):
-            self._hour_began_ms = monotonic_ms
+            self._hours_began_ms[model.hours] = monotonic_ms
         for txn in _named(command, model):
             renews = isinstance(outcome, Begun | Staged) or isinstance(txn.owner, SinkOwner)
             if renews:
@@ -65,16 +68,14 @@ class Timeouts:
         since_ms = self._txns.get(txn.number, self._started_ms)
         return txn.has_passed(monotonic_ms - since_ms)
 
-    def _has_hour_passed(self, monotonic_ms: int) -> bool:
-        return monotonic_ms >= self._hour_began_ms + self._hour_ms
-
     def demand_not_early(self, command: EngineCommand, model: Model, monotonic_ms: int) -> None:
         """Check a command that ends something. The model has not executed it yet."""
         if isinstance(command, ExpireTxn):
             txn = model.txns.open[command.id]
             demand(self._has_passed(txn, monotonic_ms), f"{command.id} was ended early")
         elif isinstance(command, CountHour):
-            demand(self._has_hour_passed(monotonic_ms), "an hour was counted early")
+            run_ms = monotonic_ms - self._hours_began_ms[self._hour]
+            demand(run_ms >= self._hour_ms, "an hour was counted early")
         elif isinstance(command, Expire):
             stream = model.streams[command.path]
             if stream.ttl_ms is not None and stream.expires_at_ms is None:
@@ -90,7 +91,8 @@ class Timeouts:
 
     def demand_nothing_left(self, model: Model, *, now_ms: int, monotonic_ms: int) -> None:
         """Check, after a complete sweep, that everything has ended whose time has passed."""
-        demand(not self._has_hour_passed(monotonic_ms), "an hour is never counted")
+        began_ms = max(self._started_ms, self._hours_began_ms[self._hour])
+        demand(monotonic_ms < began_ms + self._hour_ms, "an hour is never counted")
         for txn in model.txns.open.values():
             demand(not self._has_passed(txn, monotonic_ms), f"{txn.id} is never ended")
         for path, stream in model.streams.items():

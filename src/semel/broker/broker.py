@@ -113,7 +113,7 @@ class Broker:
             self.state, self._txn_history, self.durable_view, self.reader, self.deadlines
         )
         self._expiry = Expiry(self.state, monotonic_ms)
-        self._hours = Hours(hour_ms, monotonic_ms)
+        self._hours = Hours(hour_ms, monotonic_ms, self.state.run_ms)
         self._idle: IdleProducers | None = None
         if producer_idle_ms:
             self._idle = IdleProducers(self.state, producer_idle_ms, monotonic_ms)
@@ -393,7 +393,7 @@ class Broker:
         return Cut(
             lsn=self._cut_lsn,
             previous_crc=self._appender.previous_crc,
-            meta=state.meta_row(),
+            meta=state.meta_row(run_ms=self._hours.run_ms),
             dirty=dirty,
             index_blocks=self._index.cut(),
             kept={stream.row.number: retained_range(state, stream, starts) for stream in pruned},

@@ -353,17 +353,23 @@ class Hours:
 
     The retention of idempotency keys and of transaction outcomes is measured in such hours. They
     are events in the journal, so that it is the same in every replay, and continues after a
-    restart. An hour that the process did not complete is not counted.
+    restart. A checkpoint stores the part of an hour that has passed. So at most the time after the
+    last checkpoint is not counted.
     """
 
-    def __init__(self, hour_ms: int, monotonic_ms: MonotonicMs) -> None:
+    def __init__(self, hour_ms: int, monotonic_ms: MonotonicMs, run_ms: int) -> None:
+        """Begin with an hour of which `run_ms` had passed at the last checkpoint."""
         self._hour_ms = hour_ms
         self._monotonic_ms = monotonic_ms
-        self._began_ms = monotonic_ms()
+        self._began_ms = monotonic_ms() - run_ms
+
+    @property
+    def run_ms(self) -> int:
+        """The time that the process has run since the last hour was counted."""
+        return self._monotonic_ms() - self._began_ms
 
     def is_due(self) -> bool:
-        """Return True if an hour has passed since the start or since the last hour was counted."""
-        return self._monotonic_ms() - self._began_ms >= self._hour_ms
+        return self.run_ms >= self._hour_ms
 
     def note(self, event: Event) -> None:
         """Begin the next hour, if the event counts an hour."""

@@ -239,8 +239,8 @@ def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
     metavar="NAME",
     multiple=True,
     callback=_each(parse_host),
-    help="Name under which clients reach the server, besides localhost and IP addresses. Can be"
-    " repeated.",
+    help="Name under which clients reach the server, besides localhost and the addresses on which"
+    " it listens. Can be repeated.",
 )
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
 @_setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")

@@ -26,7 +26,6 @@ _HEAD: Final = struct.Struct("<QQI")
 _ENTRY: Final = struct.Struct("<II")
 _ENTRIES_BYTES_MAX: Final = _ENTRY.size * INDEX_CHUNK_FRAMES_MAX
 _TABLE: Final = "index"
-_DONE: Final = object()
 STEP_CHUNKS: Final = 10_000  # chunks that are indexed in one step, which takes 5 to 10 milliseconds
 
 
@@ -109,7 +108,7 @@ class Index:
         self._store = store
         self._fresh: dict[int, IndexBlock] = {}
         self._sealing: dict[int, IndexBlock] = {}
-        self.late: Final[deque[Iterator[None]]] = deque()  # frames with entries to add, in order
+        self.late: Final[deque[Iterator[int]]] = deque()  # frames with entries to add, in order
 
     def add(self, stream: int, base: int, count: int, lsn: int, segment: int) -> None:
         """Add an entry for the `count` messages that start at offset `base`, in the frame at `lsn`.
@@ -152,9 +151,14 @@ class Index:
             self.add_frame(lsn, sections, placed, segments)
 
     def catch_up(self) -> bool:
-        """Add at most STEP_CHUNKS entries of `late` frames. Return True if none is left."""
-        if self.late and next(self.late[0], _DONE) is _DONE:
-            self.late.popleft()
+        """Add about STEP_CHUNKS entries of `late` frames. Return True if none is left."""
+        added = 0
+        while self.late and added < STEP_CHUNKS:
+            step = next(self.late[0], None)
+            if step is None:
+                self.late.popleft()
+            else:
+                added += step
         return not self.late
 
     def catch_up_with_all(self) -> None:
@@ -164,7 +168,8 @@ class Index:
 
     def _frame_steps(
         self, lsn: int, sections: Iterable[Section], placed: bytes, segments: Segments
-    ) -> Iterator[None]:
+    ) -> Iterator[int]:
+        """Add the entries for a frame. Yield how many were added since the last time."""
         segment = segments.first_of(lsn)
         controls = []
         for section in sections:
@@ -172,12 +177,16 @@ class Index:
                 controls.append(section)
             elif section.kind != SECTION_STAGED:
                 self.add(section.stream, section.base, section.count, lsn, segment)
-        for number, (chunk_lsn, stream, base, count) in enumerate(extents_of(placed), 1):
+        added = 1
+        for chunk_lsn, stream, base, count in extents_of(placed):
             self.add(stream, base, count, chunk_lsn, segments.first_of(chunk_lsn))
-            if number % STEP_CHUNKS == 0:
-                yield
+            added += 1
+            if added >= STEP_CHUNKS:
+                yield added
+                added = 0
         for section in controls:
             self.add(section.stream, section.base, 1, lsn, segment)
+        yield added + len(controls)
 
     def forget(self, stream: int) -> None:
         """Drop the blocks of a removed stream from memory."""

@@ -8,7 +8,7 @@ pages. The rows have checksums of their own, which the caller checks.
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
@@ -34,10 +34,11 @@ _IS_BIG, _IS_TREE = 1, 2
 _NO_ROOT: Final = (1 << 64) - 1
 _READ_BYTES: Final = 1 << 20
 _INDEX: Final = b"index"
-# A start does not wait for the check of an index with more rows. These take about 0.1 s.
-_ROWS_AT_START: Final = 200_000
+# A start does not wait for the check of an index with more leaf pages. These take about 0.1 s.
+_LEAVES_AT_START: Final = 4_000
 
 Node = tuple[int, int, int, int]  # position in the page, size or page number, flags, key size
+Leaf = tuple[int, bytes | None, bytes | None]  # the page number and the bounds of the keys
 
 
 class Snapshot:
@@ -69,22 +70,34 @@ class Snapshot:
         """Check all pages of all tables, and that none of them is free. Raises BadPage.
 
         With `is_quick`, the rows of a large index are left out. Return True if nothing was left
-        out.
+        out. Whether an index is large is counted, because the number in its record may be damaged.
         """
-        index = self.tables.get(_INDEX)
-        is_quick &= index is not None and index.entries > _ROWS_AT_START
+        is_complete = True
         for name, tree in self.tables.items():
-            if is_quick and name == _INDEX:
-                self._counts = [0, 0, 0, 0]
-                for page, _, _ in self._leaf_pages(tree.root, tree, tree.depth, None, None):
-                    self._use(page, 1)
+            if is_quick and name == _INDEX and tree.root != _NO_ROOT:
+                is_complete = self._check_index(tree)
             else:
                 for _ in self._leaves(tree):
                     pass
         for page in self._free:
             if page < self._page_count and self._is_used[page]:
                 raise BadPage(page, "is in use and in the list of free pages")
-        return not is_quick
+        return is_complete
+
+    def _check_index(self, tree: Tree) -> bool:
+        """Check the index. Return False if it is large, and only its branch pages were checked."""
+        self._counts = [0, 0, 0, 0]
+        pages = list(self._leaf_pages(tree.root, tree, tree.depth, None, None))
+        if len(pages) <= _LEAVES_AT_START:
+            for _ in self._checked_leaves(tree, pages, 0):
+                pass
+            return True
+        for page, _, _ in pages:
+            self._use(page, 1)
+        counts, expected = (self._counts[0], len(pages)), (tree.branch_pages, tree.leaf_pages)
+        if counts != expected:
+            raise BadPage(tree.root, f"is the root of a tree with {counts}, not {expected}")
+        return False
 
     def _read_catalogue(self) -> dict[bytes, Tree]:
         tables = {}
@@ -123,25 +136,34 @@ class Snapshot:
 
     def _leaves(self, tree: Tree, node_flags: int = 0) -> Iterator[tuple[int, list[Node]]]:
         """Check the pages of a tree. Yield the number and the nodes of each leaf page."""
-        counts = self._counts = [0, 0, 0, 0]
+        self._counts = [0, 0, 0, 0]
         if tree.root == _NO_ROOT and tree.depth:
             raise BadPage(tree.root, "is not a page")
+        pages: Iterable[Leaf] = ()
         if tree.root != _NO_ROOT:
-            for page, low, high in self._leaf_pages(tree.root, tree, tree.depth, None, None):
-                nodes, keys = self._nodes(page, is_leaf=True)
-                counts[1] += 1
-                counts[3] += len(nodes)
-                self._check_order(page, tree, keys, low, high)
-                if {flags for _, _, flags, _ in nodes} != {node_flags}:
-                    self._check_big(page, nodes, node_flags)
-                yield page, nodes
+            pages = self._leaf_pages(tree.root, tree, tree.depth, None, None)
+        yield from self._checked_leaves(tree, pages, node_flags)
+
+    def _checked_leaves(
+        self, tree: Tree, pages: Iterable[Leaf], node_flags: int
+    ) -> Iterator[tuple[int, list[Node]]]:
+        """Check the leaf pages of a tree and its counts. Yield the number and nodes of each."""
+        counts = self._counts
+        for page, low, high in pages:
+            nodes, keys = self._nodes(page, is_leaf=True)
+            counts[1] += 1
+            counts[3] += len(nodes)
+            self._check_order(page, tree, keys, low, high)
+            if {flags for _, _, flags, _ in nodes} != {node_flags}:
+                self._check_big(page, nodes, node_flags)
+            yield page, nodes
         expected = [tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries]
         if counts != expected:
             raise BadPage(tree.root, f"is the root of a tree with {counts}, not {expected}")
 
     def _leaf_pages(
         self, page: int, tree: Tree, depth: int, low: bytes | None, high: bytes | None
-    ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    ) -> Iterator[Leaf]:
         """Check the branch pages. Yield each leaf page, with the bounds of its keys."""
         if depth == 1:
             yield page, low, high

@@ -103,8 +103,15 @@ def survey(view: StoreReader, disk: Files, *, with_owners: bool = False) -> list
                 space.live_bytes += live
                 if with_owners:
                     space.streams[stream] += live
+        firsts = list(spaces)
         for txn, lsn in _chunks(view):
-            _add_chunk(spaces, txn, lsn, lengths, with_owners=with_owners)
+            at = bisect_right(firsts, lsn) - 1
+            space = spaces[firsts[at]] if at >= 0 else None
+            if space is not None and not space.is_open:
+                live = round(lengths.mean(space.first, [lsn - space.first]))
+                space.live_bytes += live
+                if with_owners:
+                    space.transactions[txn] += live
     finally:
         lengths.close()
     for space in spaces.values():
@@ -139,25 +146,6 @@ def _chunks(view: StoreReader) -> Iterator[tuple[int, int]]:
         with suppress(BadSeal):
             for lsn in lsns_of(decode(unseal("parts", key, sealed)).packed):
                 yield PAIR_KEY.decode(key)[0], lsn
-
-
-def _add_chunk(
-    spaces: dict[int, SegmentSpace],
-    txn: int,
-    lsn: int,
-    lengths: _FrameLengths,
-    *,
-    with_owners: bool,
-) -> None:
-    firsts = list(spaces)
-    at = bisect_right(firsts, lsn) - 1
-    space = spaces[firsts[at]] if at >= 0 else None
-    if space is None or space.is_open:
-        return
-    live = round(lengths.mean(space.first, [lsn - space.first]))
-    space.live_bytes += live
-    if with_owners:
-        space.transactions[txn] += live
 
 
 class SpaceSurvey:

@@ -356,6 +356,7 @@ def _apply_forgotten(
 
 def _apply_hour(state: State, _event: HourPassed, _sections: Sections, _time_ms: int) -> None:
     state.hours += 1
+    state.run_ms = 0
 
 
 def _apply_expired(

@@ -122,6 +122,7 @@ class MetaRow(Row, frozen=True, gc=False, array_like=True):
     next_txn: int = 1
     next_outcome: int = 1
     hours: int = 0
+    run_ms: int = 0  # since the last hour was counted
 
 
 # ---- transactions, groups and sinks --------------------------------------------------------------

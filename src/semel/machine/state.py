@@ -251,6 +251,7 @@ class State:
         "next_txn",
         "owned",
         "registry",
+        "run_ms",
         "sink_txn_count",
         "sinks",
         "snapshots",
@@ -281,6 +282,7 @@ class State:
         self.next_outcome = 1
         self.time_ms = 0
         self.hours = 0  # during which servers have run on this data
+        self.run_ms = 0  # of the next hour, when the last checkpoint was made
         self.live_producers = 0  # in all streams, not counting tombstones
         self.dirty = Dirty()
 
@@ -293,8 +295,11 @@ class State:
         dirty, self.dirty = self.dirty, Dirty()
         return dirty
 
-    def meta_row(self) -> MetaRow:
-        """Return the counters of the state as a row."""
+    def meta_row(self, *, run_ms: int = 0) -> MetaRow:
+        """Return the counters of the state as a row.
+
+        `run_ms` is the time that a server has run since the last hour was counted.
+        """
         return MetaRow(
             next_stream=self.next_stream,
             next_producer=self.next_producer,
@@ -302,12 +307,13 @@ class State:
             next_txn=self.next_txn,
             next_outcome=self.next_outcome,
             hours=self.hours,
+            run_ms=run_ms,
         )
 
     def load_meta(self, row: MetaRow) -> None:
         """Restore the counters from a stored row."""
         self.next_stream, self.next_producer = row.next_stream, row.next_producer
-        self.time_ms, self.hours = row.time_ms, row.hours
+        self.time_ms, self.hours, self.run_ms = row.time_ms, row.hours, row.run_ms
         self.next_txn, self.next_outcome = row.next_txn, row.next_outcome
 
     def load_links(self) -> None:

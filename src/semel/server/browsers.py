@@ -18,7 +18,7 @@ the parsed head, and a cached head is not checked again (see `HeadCache`).
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from typing import Final
 
@@ -55,8 +55,7 @@ class BrowserRules(Struct, frozen=True, kw_only=True):
     """The settings about web browsers.
 
     `cors_origins` are the origins whose pages can use the server. `allowed_hosts` are names of the
-    server, besides localhost, its address, and every IP address. See `parse_origin` and
-    `parse_host`.
+    server, besides localhost and its own addresses. See `parse_origin` and `parse_host`.
     """
 
     cors_origins: tuple[str, ...] = ()
@@ -96,14 +95,25 @@ def parse_host(text: str) -> str:
 
 
 class BrowserPolicy:
-    """Decides about the requests of one listener. `bound_host` is the address it listens on."""
+    """Decides about the requests of one listener.
 
-    def __init__(self, rules: BrowserRules | None = None, bound_host: str = "") -> None:
+    `bound_host` is the name or address that it was told to listen on, and `addresses` are the IP
+    addresses on which it listens.
+    """
+
+    def __init__(
+        self,
+        rules: BrowserRules | None = None,
+        bound_host: str = "",
+        addresses: Iterable[str] = (),
+    ) -> None:
         rules = rules or BrowserRules()
         self._origins = frozenset(map(parse_origin, rules.cors_origins))
         hosts = {"localhost", "*.localhost", *map(parse_host, rules.allowed_hosts)}
         self._names = frozenset(hosts | {bound_host.lower()} - {""})
         self._endings = tuple(host[1:] for host in hosts if host.startswith("*."))
+        self._addresses = frozenset(map(ip_address, addresses))
+        self._is_on_all = any(address.is_unspecified for address in self._addresses)
         self._known: dict[str, bool] = {}  # a cache: whether a value of Host is allowed
         self._logged: set[str] = set()
 
@@ -174,17 +184,20 @@ class BrowserPolicy:
     def _is_name(self, host: str) -> bool:
         """Return True if `host`, with or without a port, is a name of this server.
 
-        Every IP address is one, because nobody can make an address lead to another server.
+        If the server listens on every address of the machine, every IP address is one, because it
+        cannot know them all. But 0.0.0.0 is only one if it was told to listen there: for a browser,
+        this address leads to the same machine, and its requests to it have no `Sec-Fetch-Site`.
         """
         name = host[: host.find("]") + 1] if host[:1] == "[" else host.partition(":")[0]
         name = name.removesuffix(".")
         if ANY in self._names or name in self._names or name.endswith(self._endings):
             return True
         try:
-            ip_address(name.strip("[]"))
+            address = ip_address(name.strip("[]"))
         except ValueError:
             return False
-        return True
+        is_other = self._is_on_all and not address.is_unspecified
+        return address in self._addresses or address.is_loopback or is_other
 
     def _host_refused(self, host: str) -> Problem:
         name = _shown(host.partition(":")[0])
@@ -204,10 +217,11 @@ class BrowserPolicy:
             facts = {}
         else:
             origin = _shown(origin)
-            message = (
-                f"pages of the origin '{origin}' cannot use this server; to allow them, start the"
-                f" server with --cors-origin '{ANY if origin == 'null' else origin}'"
-            )
+            message = f"pages of the origin '{origin}' cannot use this server"
+            if _ORIGIN.fullmatch(origin.lower()):
+                message += f"; to allow them, start the server with --cors-origin '{origin}'"
+            else:
+                message += "; only --cors-origin '*' allows them, and with them every other page"
             facts = {"origin": origin}
         self._log_once(message)
         return Problem(403, "origin_not_allowed", message, facts)

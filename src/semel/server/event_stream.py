@@ -120,9 +120,9 @@ class EventStream(LiveRead):
         """
         assert self._begun is not None
         stream, encoder = self._begun
-        # A read cursor in the event depends on the cursor that the client sent. The offsets differ
-        # if the encoder holds the first bytes of an incomplete character.
-        if self._request.cursor is not None or encoder.next_offset != self._offset:
+        # A read cursor in the event depends on the cursor that the client sent. The first bytes of
+        # an incomplete character, which an encoder can hold, belong before the event.
+        if self._request.cursor is not None or encoder.is_holding:
             return False
         self._offset = encoder.next_offset = next_offset
         if [stream.write_piece(part) for part in event][-1]:
@@ -190,7 +190,8 @@ def _encode(
     """Encode the messages of `done` as an event, and write its parts. Most events have one part.
 
     The first part is encoded now, and one per turn of the event loop later. Until the last part is
-    written, memory is reserved for the event. If `receiver` is over before, the rest is dropped.
+    written, memory is reserved for the longest possible event. If `receiver` is over before, the
+    rest is dropped.
     """
     size = 0
 
@@ -200,7 +201,8 @@ def _encode(
             if not receiver.is_over:
                 write(next(parts))
                 if not size:
-                    size = sum(len(each.payload) for each in done.slices)
+                    payload = sum(len(each.payload) for each in done.slices)
+                    size = sse.EVENT_GROWTH_MAX * payload
                     live.reads.unread.reserve(size)
                 live.loop.call_soon(step)
                 return
@@ -318,7 +320,7 @@ class FanoutGroup:
         self, done: ReadDone, encoder: sse.SseEncoder, event: list[SharedBytes], data: bytes
     ) -> None:
         self._is_reading = False
-        if encoder.next_offset != done.next_offset:
+        if encoder.is_holding:
             self._detach_all(done)  # each encoder must hold back the incomplete character
         else:
             control = control_of(encoder, self._live.cursor(None), True, False)

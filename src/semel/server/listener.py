@@ -164,7 +164,7 @@ class Listener:
         respond with `Head.refusal`.
         """
         limits = limits or HttpLimits()
-        policy = BrowserPolicy(browsers, self._host)
+        policy = BrowserPolicy(browsers, self._host, self._acceptor.addresses)
         registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits), policy)
         self._registry = registry
         self._acceptor.open(
@@ -238,6 +238,11 @@ class Acceptor:
         self.tls: SSLContext | None = None
         self._handshake_seconds: float | None = None
         self._is_open = False
+
+    @property
+    def addresses(self) -> list[str]:
+        """The IP addresses of the listening sockets."""
+        return [each.getsockname()[0].partition("%")[0] for each in self._sockets]
 
     async def bind(self, host: str, port: int) -> None:
         """Bind the address, to reserve it. Until `open` is called, connections are refused."""

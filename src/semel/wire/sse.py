@@ -19,6 +19,7 @@ from semel.wire.bodies import to_bytes, to_json_array
 from semel.wire.schema import ControlEvent
 
 HELD_BYTES_MAX: Final = 64 * KIB
+EVENT_GROWTH_MAX: Final = 6  # each line end becomes a line end and a field name
 EVENT_STEP_BYTES: Final = 256 * KIB  # of the payload, in one step of an event
 
 # An event that is encoded in steps: one part is yielded per step, and the last part is returned.
@@ -107,6 +108,11 @@ class SseEncoder:
         self._is_json = is_json(content_type)
         self._is_text = is_text(content_type)
         self._held: list[tuple[int, bytes]] = []
+
+    @property
+    def is_holding(self) -> bool:
+        """True if bytes of an earlier message are held back."""
+        return bool(self._held)
 
     def data(self, slices: Sequence[Slice], *, next_offset: int, is_final: bool = False) -> bytes:
         """Return the data event for a read; empty if there is nothing to send.

@@ -25,7 +25,7 @@ from semel.model.commands import (
     TxnTag,
 )
 from semel.model.limits import MIB
-from semel.model.outcomes import Appended
+from semel.model.outcomes import Appended, Outcome
 from semel.model.outcomes_txn import Begun, CommitDone, Staged
 
 TEXT = "text/plain"
@@ -107,6 +107,23 @@ def test_a_commit_is_decided_and_indexed_on_different_turns(tmp_path: Path) -> N
         assert sum(turns.indexed.values()) == CHUNKS
         for path in ("a", "b"):
             assert await text_of(engine, path) == expected(path)
+        await engine.close()
+
+    asyncio.run(run())
+
+
+def test_a_commit_is_answered_while_others_append(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = await opened(tmp_path)
+        commit = asyncio.create_task(engine.execute(await staged(engine)))
+        appends: list[asyncio.Task[Outcome]] = []
+        while not commit.done():
+            assert len(appends) < 20 * CHUNKS, "the index does not catch up"
+            append = engine.execute(Append("a", 1, TEXT, Batch(b";")))
+            appends.append(asyncio.create_task(append))
+            await asyncio.sleep(0)
+        assert isinstance(commit.result(), CommitDone)
+        assert all(isinstance(each, Appended) for each in await asyncio.gather(*appends))
         await engine.close()
 
     asyncio.run(run())

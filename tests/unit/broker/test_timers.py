@@ -19,7 +19,7 @@ from semel.model.commands import (
     Trim,
     TxnTag,
 )
-from semel.model.limits import SINK_IDLE_MS
+from semel.model.limits import HOUR_MS, SINK_IDLE_MS
 from semel.model.outcomes_txn import Begun
 from tests.unit.broker.bed import Bed
 
@@ -89,7 +89,7 @@ def test_a_jump_ends_nothing_and_keeps_nothing(jump_ms: int) -> None:
     assert bed.sweep() == 2
 
 
-def test_while_frame_time_stands_still_uses_still_count() -> None:
+def test_while_frame_time_does_not_change_uses_still_count() -> None:
     bed = ClockBed()
     bed.be_wrong_once()
     bed.execute(bed.create("mortal", ttl_ms=TIMEOUT_MS))
@@ -208,3 +208,28 @@ def test_a_frame_ahead_of_the_clock_is_reported_once_each_time(
     assert len(texts) == 2
     assert "1 s ahead of the clock" in texts[0]
     assert "5 s ahead of the clock" in texts[1]
+
+
+# ---- hours ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("is_stored", "rest_ms"), [(True, HOUR_MS // 4), (False, HOUR_MS)])
+def test_a_checkpoint_stores_the_part_of_an_hour_that_has_passed(
+    is_stored: bool, rest_ms: int
+) -> None:
+    bed = Bed()
+    bed.execute(bed.create())
+    bed.run_for(1)
+    bed.now_ms += 3 * HOUR_MS // 4
+    if is_stored:
+        bed.checkpoint()
+    bed.restart()
+    bed.now_ms += rest_ms - 1
+    assert not bed.broker.count_hour(bed.now_ms)
+    bed.now_ms += 1
+    assert bed.broker.count_hour(bed.now_ms)
+    bed.flush()
+    bed.restart()
+    assert bed.broker.state.hours == 2
+    bed.now_ms += HOUR_MS - 1
+    assert not bed.broker.count_hour(bed.now_ms), "the part of the hour has counted twice"
