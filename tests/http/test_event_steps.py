@@ -68,6 +68,15 @@ def event_of(client: Client, awaited: bytes = b"event: control") -> bytes:
     return received
 
 
+@contextmanager
+def reader_at_tail(bed: Bed) -> Iterator[Client]:
+    with bed.server.connect() as client:
+        client.send(get(f"{LINES}?offset=now&live=sse"))
+        assert client.head()[0] == 200
+        assert b"upToDate" in event_of(client)
+        yield client
+
+
 def check(received: bytes) -> None:
     data, _, control = received.partition(b"event: control\n")
     assert data == b"event: data\n" + b"data:\n" * (len(BODY) + 1) + b"\n"
@@ -86,11 +95,7 @@ def test_an_event_of_line_ends_takes_one_step_per_turn(tmp_path: Path, turns: Tu
 
 def test_a_shared_event_of_line_ends_takes_one_step_per_turn(tmp_path: Path, turns: Turns) -> None:
     with a_stream(tmp_path) as bed, ExitStack() as stack:
-        readers = [stack.enter_context(bed.server.connect()) for _ in range(3)]
-        for reader in readers:
-            reader.send(get(f"{LINES}?offset=now&live=sse"))
-            assert reader.head()[0] == 200
-            assert b"upToDate" in event_of(reader)
+        readers = [stack.enter_context(reader_at_tail(bed)) for _ in range(3)]
         with bed.server.connect() as writer:
             assert writer.ask(post(BODY, TYPED, path=LINES)).status == 204
             for reader in readers:
@@ -136,11 +141,8 @@ def test_the_steps_end_when_the_client_leaves(tmp_path: Path, turns: Turns) -> N
 def test_memory_is_reserved_for_the_longest_event(tmp_path: Path, turns: Turns) -> None:
     """A line end takes six bytes of an event, and the parts of a shared event are kept together."""
     reserved: list[int] = []
-    with a_stream(tmp_path) as bed, bed.server.connect() as reader:
+    with a_stream(tmp_path) as bed, reader_at_tail(bed) as reader:
         turns.on_step = lambda: reserved.append(bed.unread.reserved_bytes)
-        reader.send(get(f"{LINES}?offset=now&live=sse"))
-        assert reader.head()[0] == 200
-        assert b"upToDate" in event_of(reader)
         with bed.server.connect() as writer:
             assert writer.ask(post(BODY, TYPED, path=LINES)).status == 204
             check(event_of(reader))
@@ -155,11 +157,7 @@ def test_a_reader_at_the_tail_gets_a_character_that_two_messages_contain(
 ) -> None:
     first, second = b"a" * size + b"\xe2\x82", b"\xac;"
     with a_stream(tmp_path) as bed, ExitStack() as stack:
-        readers = [stack.enter_context(bed.server.connect()) for _ in range(2)]
-        for reader in readers:
-            reader.send(get(f"{LINES}?offset=now&live=sse"))
-            assert reader.head()[0] == 200
-            assert b"upToDate" in event_of(reader)
+        readers = [stack.enter_context(reader_at_tail(bed)) for _ in range(2)]
         with bed.server.connect() as writer:
             for body in (first, second):
                 assert writer.ask(post(body, TYPED, path=LINES)).status == 204
