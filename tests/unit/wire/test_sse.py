@@ -216,10 +216,11 @@ def test_no_more_than_64_kib_wait() -> None:
     assert encoder.data([piece(0, large + EURO[:1])], next_offset=1) == b""
     event = encoder.data([piece(1, EURO[1:] + EURO[:1])], next_offset=2)
     assert events_of(event) == [("data", (large + EURO).decode())]
-    assert encoder.next_offset == 2
+    assert (encoder.next_offset, encoder.is_holding) == (2, True)
     assert encoder.data([piece(2, EURO[1:2])], next_offset=3) == b""
     assert encoder.next_offset == 2
     assert events_of(encoder.data([piece(3, EURO[2:])], next_offset=4)) == [("data", "\u20ac")]
+    assert not encoder.is_holding
 
 
 def test_the_end_of_a_stream_lets_everything_go() -> None:
