@@ -11,6 +11,7 @@ import pytest
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
+from semel.model.limits import HOUR_MS
 from semel.server.app import App
 from semel.server.http import Handler, Request, Responder
 from semel.server.limits_http import HttpLimits
@@ -47,9 +48,16 @@ class WrongClock:
 class Bed:
     """A server in this process, with an engine on a real directory."""
 
-    def __init__(self, server: Server, clock: WrongClock) -> None:
+    def __init__(self, server: Server, clock: WrongClock, engine: Engine) -> None:
         self.clock = clock
         self._server = server
+        self._engine = engine
+
+    def run_for(self, hours: int) -> None:
+        """Let the server run for so long. Each hour it sweeps once."""
+        for _ in range(hours):
+            self.clock.let_pass(HOUR_MS)
+            self._server.call(self._engine._sweep)
 
     def ask(self, method: str, path: str, body: bytes = b"", **fields: object) -> Answer:
         """Send a request for a stream."""
@@ -83,7 +91,7 @@ def a_bed(data: Path, now_ms: int) -> Iterator[Bed]:
 
         engine: Engine = server.run(begin())
         try:
-            yield Bed(server, clock)
+            yield Bed(server, clock, engine)
         finally:
             server.run(engine.close())
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from semel.model.limits import HOUR_MS, OUTCOME_HOURS
 from tests.http.harness import Answer, eventually
 from tests.http.test_clock import AT_1970, AT_2026, AT_2099, Bed, a_bed
 
-HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 YEAR_MS: Final = 365 * DAY_MS
 
@@ -132,11 +132,15 @@ def test_what_comes_back_after_a_year_is_applied_by_nobody_twice(tmp_path: Path)
         assert plain.status == 204
         again = call(bed, "POST", "commits", one_shot)
         assert again.json == {**first.json, "duplicate": True}
+        assert bed.append("s", b"2", **inside).status == 409
+        assert decide(bed, "t", "commit").json["duplicate"]
+        assert decide(bed, "t", "abort").status == 409
+        bed.run_for(OUTCOME_HOURS + 1)
         for late in (
             bed.append("s", b"2", **inside),
             decide(bed, "t", "commit"),
             decide(bed, "t", "abort"),
-        ):  # the outcome is forgotten after a week
+        ):  # the outcome is forgotten after a week of operation
             assert (late.status, late.json["code"]) == (404, "INVALID_TXN_ID")
         assert bed.ask("GET", "s?isolation=read_committed").body == b"012"
         assert begin(bed, "t", streams=["s"]).json["transaction_epoch"] == 1

@@ -17,7 +17,7 @@ from semel.machine.state import State, Stream, Txn, advance_tail, set_tail
 from semel.machine.txn import apply_end, decide_end
 from semel.machine.txn.decide_end import decide_abort_txn
 from semel.machine.txn.draft import Draft
-from semel.model.commands import COMMITTED, AbortTxn, Batch, TxnOutcome
+from semel.model.commands import COMMITTED, TXN_INLINE, AbortTxn, Batch, TxnOutcome
 from semel.model.outcomes import Outcome, Refusal
 from semel.server import event_stream
 
@@ -58,11 +58,16 @@ def a_commit_skips_a_stream(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_commit_is_written_as_an_abort(patch: pytest.MonkeyPatch) -> None:
-    """Abort every tenth transaction whose commit is confirmed to the client."""
+    """Abort every tenth inline transaction whose commit is confirmed to the client.
+
+    The frame of a staged transaction also contains the offsets of its chunks, so that such an abort
+    would be an invalid frame.
+    """
     end, number = Draft.end, count()
 
     def aborting(self: Draft, txn: Txn, *, is_committed: bool, reason: str = "") -> None:
-        end(self, txn, is_committed=is_committed and next(number) % _SELDOM != 0, reason=reason)
+        is_hit = txn.row.kind == TXN_INLINE and next(number) % _SELDOM == 0
+        end(self, txn, is_committed=is_committed and not is_hit, reason=reason)
 
     patch.setattr(Draft, "end", aborting)
 
