@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -199,11 +200,24 @@ def test_a_cut_checkpoint_is_refused_unchanged_or_opened_and_doctor_agrees(
 # ---- another process owns the directory: 73 ------------------------------------------------------
 
 
+def wait_until_stopped(pid: int) -> None:
+    """Wait until no thread of the process runs. A signal takes effect a moment after it is sent."""
+    deadline = time.monotonic() + 60
+    while {stat.read_text().rpartition(")")[2].split()[0] for stat in stats_of(pid)} != {"T"}:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def stats_of(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").glob("*/stat"))
+
+
 def test_a_second_server_changes_no_file(zygote: Zygote, trial: Callable[[str], Path]) -> None:
     path = trial("closed")
     first = zygote.serve(small(path))
     first.link.ask("settle")
     first.signal(signal.SIGSTOP)  # so that only the second server could change a file
+    wait_until_stopped(first.pid)
     try:
         assert_refused(zygote, small(path), 73, "another process")
     finally:
