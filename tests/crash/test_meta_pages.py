@@ -3,6 +3,7 @@
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -52,6 +53,14 @@ def directory() -> Iterator[Path]:
 
 def rows_of(view: StoreReader) -> Rows:
     return {table: list(view.scan(table)) for table in TABLES}
+
+
+@contextmanager
+def new_store(path: Path) -> Iterator[LmdbStore]:
+    store = LmdbStore(str(path))
+    store.make_writable()
+    yield store
+    store.close()
 
 
 def stored(store: LmdbStore) -> Rows:
@@ -159,42 +168,45 @@ def test_the_older_snapshot_is_always_complete(directory: Path) -> None:
     """LMDB reuses no page of the two snapshots that the meta pages describe."""
     random = Random(3)
     path = directory / CHECKPOINT
-    store = LmdbStore(str(path))
-    store.make_writable()
-    for _ in range(150):
-        before = stored(store)
-        commit(store, random)
-        older = newest_first(read_metas(path.read_bytes()))[1]
-        reader = SnapshotReader(str(path), older)
-        assert rows_of(reader) == before
-        reader.close()
-    store.close()
+    with new_store(path) as store:
+        for _ in range(150):
+            before = stored(store)
+            commit(store, random)
+            older = newest_first(read_metas(path.read_bytes()))[1]
+            reader = SnapshotReader(str(path), older)
+            assert rows_of(reader) == before
+            reader.close()
 
 
 def test_a_snapshot_is_read_without_lmdb_as_lmdb_reads_it(directory: Path) -> None:
     random = Random(5)
     path = directory / CHECKPOINT
-    store = LmdbStore(str(path))
-    store.make_writable()
-    for _ in range(30):
-        writer = store.write()
-        for _ in range(200):
-            writer.put("keys", random.randbytes(random.choice((1, 3, 300))), random.randbytes(40))
-        for key, _ in random.sample(list(writer.scan("keys")), 60):
-            writer.delete("keys", key)
-        writer.commit()
-    reader = SnapshotReader(str(path), newest_first(read_metas(path.read_bytes()))[0])
-    with store.read() as view:
-        keys = [key for key, _ in view.scan("keys")]
-        for key in (*keys[::7], *(random.randbytes(2) for _ in range(300)), b"\0", b"\xff" * 20):
-            assert reader.get("keys", key) == view.get("keys", key)
-            assert reader.last_before("keys", key) == view.last_before("keys", key)
-        for key in keys[::100]:
-            assert list(reader.scan("keys", key)) == list(view.scan("keys", key))
-        assert reader.last_before("streams", b"a") is None
-        assert rows_of(reader) == rows_of(view)
-    reader.close()
-    store.close()
+    with new_store(path) as store:
+        for _ in range(30):
+            writer = store.write()
+            for _ in range(200):
+                writer.put(
+                    "keys", random.randbytes(random.choice((1, 3, 300))), random.randbytes(40)
+                )
+            for key, _ in random.sample(list(writer.scan("keys")), 60):
+                writer.delete("keys", key)
+            writer.commit()
+        reader = SnapshotReader(str(path), newest_first(read_metas(path.read_bytes()))[0])
+        with store.read() as view:
+            keys = [key for key, _ in view.scan("keys")]
+            for key in (
+                *keys[::7],
+                *(random.randbytes(2) for _ in range(300)),
+                b"\0",
+                b"\xff" * 20,
+            ):
+                assert reader.get("keys", key) == view.get("keys", key)
+                assert reader.last_before("keys", key) == view.last_before("keys", key)
+            for key in keys[::100]:
+                assert list(reader.scan("keys", key)) == list(view.scan("keys", key))
+            assert reader.last_before("streams", b"a") is None
+            assert rows_of(reader) == rows_of(view)
+        reader.close()
 
 
 def test_a_long_value_that_one_commit_wrote_twice_is_no_damage(directory: Path) -> None:

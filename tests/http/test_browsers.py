@@ -78,7 +78,7 @@ OTHER_HOSTS += [
 
 
 def box() -> BrowserPolicy:
-    """Return the policy of a server that was told to listen on a name with two addresses."""
+    """Return the policy of a server that listens on a name with two addresses."""
     return BrowserPolicy(None, "box.lan", ["10.1.2.3", "2001:db8::1"])
 
 

@@ -97,8 +97,8 @@ def parse_host(text: str) -> str:
 class BrowserPolicy:
     """Decides about the requests of one listener.
 
-    `bound_host` is the name or address that it was told to listen on, and `addresses` are the IP
-    addresses on which it listens.
+    `bound_host` is the name or address in its settings, and `addresses` are the IP addresses on
+    which it listens.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class BrowserPolicy:
         """Return True if `host`, with or without a port, is a name of this server.
 
         If the server listens on every address of the machine, every IP address is one, because it
-        cannot know them all. But 0.0.0.0 is only one if it was told to listen there: for a browser,
+        cannot know them all. But 0.0.0.0 is only one if the server listens on it: for a browser,
         this address leads to the same machine, and its requests to it have no `Sec-Fetch-Site`.
         """
         name = host[: host.find("]") + 1] if host[:1] == "[" else host.partition(":")[0]

@@ -167,7 +167,7 @@ def test_a_delayed_commit_is_decided_again_if_the_state_has_changed(tmp_path: Pa
         while not broker._decisions.is_waiting:  # noqa: ASYNC110 - nothing signals this
             await asyncio.sleep(0)
         before = broker.end
-        # Other commands wait behind the commit, but the broker's own ones (expiry) do not.
+        # Other commands wait for the commit, but the broker's own ones (expiry) do not.
         append = Append("a", 1, TEXT, Batch(b"first,"))
         assert broker._commit(decide(broker.state, append), 1, lambda _outcome: None)
         assert broker.end > before
