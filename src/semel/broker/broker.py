@@ -481,7 +481,7 @@ class Broker:
         return count
 
     def count_hour(self, now_ms: int) -> bool:
-        """Count an hour if the process has run for one more. Return True if it is counted."""
+        """Count an hour if the process has run for one more. Return False if none is due yet."""
         return self._hours.is_due() and self._execute_own(CountHour(now_ms))
 
     def outcome(self, txn_id: str, epoch: int | None, *, reply: OutcomeReply) -> None:
