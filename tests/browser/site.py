@@ -90,8 +90,11 @@ def call(server: Server, target: str, body: dict[str, Any]) -> Any:
     return server.ask("POST", target, msgspec.json.encode(body), content_type="application/json")
 
 
-def state_of(server: Server) -> dict[str, Any]:
-    """Return all that a plain client sees: streams and their content, producers, transactions."""
+def state_of(server: Server, *ignored: str) -> dict[str, Any]:
+    """Return all that a plain client sees: streams and their content, producers, transactions.
+
+    Members of JSON documents with a name in `ignored` are left out.
+    """
     streams = [entry["path"] for entry in server.ask("GET", "/v1/streams").json["streams"]]
     targets = [
         "/v1/streams",
@@ -104,7 +107,7 @@ def state_of(server: Server) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for target in targets:
         answer = server.ask("GET", target)
-        seen[target] = (answer.status, _without_clock(answer.json))
+        seen[target] = (answer.status, _without(_CLOCK.union(ignored), answer.json))
     for path in streams:
         for isolation in ("read_uncommitted", "read_committed"):
             answer = server.ask("GET", f"/v1/stream/{path}?offset=-1&isolation={isolation}")
@@ -112,7 +115,7 @@ def state_of(server: Server) -> dict[str, Any]:
     return seen
 
 
-def _without_clock(value: Any) -> Any:
+def _without(names: frozenset[str], value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_clock(each) for name, each in value.items() if name not in _CLOCK}
-    return [_without_clock(each) for each in value] if isinstance(value, list) else value
+        return {name: _without(names, each) for name, each in value.items() if name not in names}
+    return [_without(names, each) for each in value] if isinstance(value, list) else value

@@ -4,11 +4,11 @@ import asyncio
 import logging
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ssl import SSLContext
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,11 @@ LOOPS: Final = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_lo
 DATE: Final = re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT")
 HOST: Final = b"Host: localhost\r\n"
 CONSTANT_LINES: Final = BrowserPolicy().header_lines()[NO_CORS]
+
+# A client context that trusts every certificate.
+TRUSTING: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+TRUSTING.check_hostname = False
+TRUSTING.verify_mode = ssl.CERT_NONE
 
 each_loop = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
@@ -54,7 +59,7 @@ class Server:
         limits: HttpLimits | None,
         loop: str,
         clock: Clock | None,
-        tls: SSLContext | None,
+        tls: ssl.SSLContext | None,
         unread: UnreadBudget | None,
     ) -> None:
         self.listener = Listener(clock)
@@ -85,8 +90,10 @@ class Server:
         self._thread.join()
         self.loop.close()
 
-    def connect(self, receive_buffer: int = 0, source: str = "") -> "Client":
-        return Client(self.port, receive_buffer, source)
+    def connect(
+        self, receive_buffer: int = 0, source: str = "", *, is_tls: bool = False
+    ) -> "Client":
+        return Client(self.port, receive_buffer, source, is_tls=is_tls)
 
     def still_serves(self) -> bool:
         with self.connect() as client:
@@ -113,7 +120,7 @@ def serving(
     loop: str = "uvloop",
     may_log: bool = False,
     clock: Clock | None = None,
-    tls: SSLContext | None = None,
+    tls: ssl.SSLContext | None = None,
     unread: UnreadBudget | None = None,
 ) -> Iterator[Server]:
     """Run a server; fail if an exception reaches its loop or, without `may_log`, it logs errors."""
@@ -149,7 +156,9 @@ class Answer(msgspec.Struct):
 class Client:
     """A connection to the server."""
 
-    def __init__(self, port: int, receive_buffer: int = 0, source: str = "") -> None:
+    def __init__(
+        self, port: int, receive_buffer: int = 0, source: str = "", *, is_tls: bool = False
+    ) -> None:
         self.socket = socket.socket()
         if source:
             self.socket.bind((source, 0))
@@ -158,6 +167,8 @@ class Client:
         self.socket.settimeout(ANSWER_SECONDS)
         try:
             self.socket.connect(("127.0.0.1", port))
+            if is_tls:
+                self.socket = TRUSTING.wrap_socket(self.socket)
         except OSError:
             self.socket.close()
             raise

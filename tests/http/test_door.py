@@ -2,14 +2,11 @@
 
 import asyncio
 import errno
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +16,16 @@ from semel.server.http import Request, Responder, Response
 from semel.server.limits_http import HttpLimits
 from semel.server.listener import Listener
 from semel.server.unread_budget import UnreadBudget
-from tests.http.harness import ANSWER_SECONDS, Client, each_loop, echo, eventually, get, serving
+from tests.http.harness import (
+    ANSWER_SECONDS,
+    TRUSTING,
+    Client,
+    each_loop,
+    echo,
+    eventually,
+    get,
+    serving,
+)
 
 
 @each_loop
@@ -109,27 +115,11 @@ def test_answers_are_not_held_back_by_the_kernel() -> None:
 # ---- TLS -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def tls(tmp_path: Path) -> ssl.SSLContext:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl for a certificate")
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    command = ["openssl", *words.split(), "-keyout", key, "-out", cert]
-    subprocess.run(command, check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    return context
-
-
 @contextmanager
 def over_tls(port: int) -> Iterator[ssl.SSLSocket]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     with (
         socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as plain,
-        context.wrap_socket(plain) as line,
+        TRUSTING.wrap_socket(plain) as line,
     ):
         yield line
 

@@ -1,6 +1,7 @@
 """Clients that request long responses and never read: they delay nobody else's short reads."""
 
 import asyncio
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, cast
@@ -203,3 +204,59 @@ def test_a_slow_client_that_reads_is_not_stuck(bytes_per_second: int, is_stuck: 
         return found
 
     assert asyncio.run(read_slowly()) is is_stuck
+
+
+# ---- lists ---------------------------------------------------------------------------------------
+
+LISTED: Final = get("/v1/streams?limit=1000")
+
+
+def create_streams(bed: Bed, count: int = 1000) -> None:
+    """Create streams with long paths, so that the list of them is longer than kernel buffers."""
+    with bed.server.connect() as client:
+        for start in range(0, count, 50):
+            for n in range(start, start + 50):
+                path = f"/v1/stream/{'x' * 480}{n:03}"
+                client.send(f"PUT {path} HTTP/1.1\r\nHost: localhost\r\n{TYPED}\r\n\r\n".encode())
+            assert {client.answer().status for _ in range(50)} == {201}
+
+
+def request_list(bed: Bed, stack: ExitStack) -> None:
+    """Connect a client that requests a list and does not read it."""
+    before = bed.server.call(lambda: bed.unread.bytes)
+    stack.enter_context(bed.connect()).send(LISTED)
+    assert eventually(lambda: bed.server.call(lambda: bed.unread.bytes) > before)
+
+
+def test_lists_that_nobody_reads_use_limited_memory(tmp_path: Path) -> None:
+    """Others get short lists meanwhile, and long ones when the silent clients were closed."""
+    limits = HttpLimits(unread_bytes_max=MIB, crowded_stall_seconds=1.0, stall_seconds=NEVER)
+    with a_bed(tmp_path, limits) as bed, ExitStack() as stack:
+        create_streams(bed)
+        for _ in range(SILENT):
+            stack.enter_context(bed.connect()).send(LISTED)
+        assert eventually(lambda: bed.server.call(lambda: bed.unread.is_full))
+        with bed.server.connect() as client:
+            answer = client.ask(LISTED)
+            assert (answer.status, answer.json["code"]) == (503, "overloaded")
+            assert (answer.json["applied"], answer.headers["retry-after"]) == ("no", "1")
+            assert client.ask(get("/v1/streams?limit=2")).status == 200
+            assert bed.server.call(lambda: bed.unread.bytes) < 2 * MIB
+            assert eventually(lambda: client.ask(LISTED).status == 200)
+        assert bed.unread.counts.stalled_closed > 0
+
+
+def test_silent_clients_of_lists_are_not_closed_while_nobody_needs_their_memory(
+    tmp_path: Path,
+) -> None:
+    limits = HttpLimits(unread_bytes_max=MIB, crowded_stall_seconds=0.1)
+    with a_bed(tmp_path, limits) as bed, ExitStack() as stack:
+        create_streams(bed)
+        while not bed.server.call(lambda: bed.unread.is_full):
+            request_list(bed, stack)
+        assert bed.unread.counts.reads_refused == 0
+        for _ in range(20):
+            with bed.server.connect() as other:
+                assert other.ask(get("/v1/streams?limit=2")).status == 200
+            time.sleep(limits.sweep_seconds)
+        assert bed.unread.counts.stalled_closed == 0

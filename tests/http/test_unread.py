@@ -1,5 +1,6 @@
 """Responses that clients do not read: their total size is limited, and others are served."""
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,15 +32,16 @@ LONG: Final = b"long" * 4 * KIB  # an append that a short read does not read
 class Bed:
     """A server with a long stream `s`, and the budget of its unread responses."""
 
-    def __init__(self, server: Server, unread: UnreadBudget) -> None:
+    def __init__(self, server: Server, unread: UnreadBudget, *, is_tls: bool = False) -> None:
         self.server = server
+        self._is_tls = is_tls
         self.unread = unread
         self.reads = 0  # long reads
         self.app: App
 
-    def connect(self) -> Client:
-        """Connect a client with a small receive buffer."""
-        return self.server.connect(receive_buffer=4096)
+    def connect(self, receive_buffer: int = 4096) -> Client:
+        """Connect a client, by default with a small receive buffer."""
+        return self.server.connect(receive_buffer, is_tls=self._is_tls)
 
     def count(self) -> int:
         count: int = self.server.call(lambda: self.server.listener.connection_count)
@@ -47,14 +49,19 @@ class Bed:
 
 
 @contextmanager
-def a_bed(data: Path, limits: HttpLimits, segment_bytes: int = MIB) -> Iterator[Bed]:
+def a_bed(
+    data: Path,
+    limits: HttpLimits,
+    segment_bytes: int = MIB,
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[Bed]:
     unread = UnreadBudget(limits)
 
     def handler(request: Request, responder: Responder) -> None:
         bed.app.handle(request, responder)
 
-    with serving(handler, limits, unread=unread) as server:
-        bed = Bed(server, unread)
+    with serving(handler, limits, unread=unread, tls=tls) as server:
+        bed = Bed(server, unread, is_tls=tls is not None)
 
         async def begin() -> Engine:
             engine = await Engine.open(str(data), Settings(segment_bytes, reserve_bytes=0))
@@ -69,7 +76,7 @@ def a_bed(data: Path, limits: HttpLimits, segment_bytes: int = MIB) -> Iterator[
             return engine
 
         engine: Engine = server.run(begin())
-        with server.connect() as client:
+        with bed.connect(0) as client:
             typed = TYPED
             made = (
                 b"PUT /v1/stream/s HTTP/1.1\r\nHost: localhost\r\n" + typed.encode() + b"\r\n\r\n"

@@ -196,6 +196,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.server.event_stream": "size",
     "semel.server.producers": "size",
     "semel.server.request_body": "size",
+    "semel.server.tls_transport": "size",
     "semel.spark.sink.commit": "size",
     "semel.spark.source.catalog": "size",
     "semel.spark.source.decode": "size",

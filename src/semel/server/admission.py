@@ -3,7 +3,8 @@
 The response to a read can be much larger than the request. Three limits apply, one after the other:
 
 1. **Memory** (this module). `UnreadBudget` counts the unread bytes of long responses, and reserves
-   memory for running reads. All reads are admitted here (see `ReadAdmission`).
+   memory for running reads. All reads are admitted here (see `ReadAdmission`). Lists and other
+   views of the state are refused if they are long and there is no memory (see `send_view`).
 2. **Time** (`semel.broker.worker`). An admitted read runs immediately, unless earlier reads have
    used up the time of this turn of the event loop. Therefore long reads do not block appends.
 3. **Back-pressure** (`semel.server.connection`). A connection starts a GET only when all earlier
@@ -32,6 +33,7 @@ from semel.model.outcomes import Outcome, Overloaded
 from semel.server.http import Responder
 from semel.server.unread_budget import AddressUse, UnreadAccount, UnreadBudget
 from semel.wire.rendering import Response, compress
+from semel.wire.responses import outcome_response
 
 # The memory that is reserved for a long read. It does not depend on the limit of the read: a read
 # returns at least one append, and an append is never split.
@@ -43,6 +45,7 @@ _SHORT_READ_BYTES: Final = 8 * KIB
 # only reserve memory, and delay the short reads that come after them.
 _RUNNING_MAX: Final = 2
 _GZIP_HERE_BYTES_MAX: Final = 32 * KIB
+_SHORT_VIEW_BYTES: Final = 16 * KIB
 
 
 class Reader(Protocol):
@@ -221,6 +224,19 @@ def _is_late(read: AdmittedRead, late_before: float) -> bool:
 def _is_part(done: ReadDone, isolation: str) -> bool:
     """Return True if a read has not reached the end of what its reader can see."""
     return done.next_offset < tail_of_view(done.tail, isolation == READ_COMMITTED)
+
+
+def send_view(responder: Responder, response: Response) -> None:
+    """Send a response that shows a part of the state, such as a list.
+
+    If it is long and there is no memory for it, refuse the request. A view cannot wait for memory
+    as a read does, because it is already computed.
+    """
+    account = responder.account
+    if len(response.body) > _SHORT_VIEW_BYTES and account.is_full:
+        account.refuse()
+        response = outcome_response(Overloaded())
+    send_response(responder, response)
 
 
 def send_response(

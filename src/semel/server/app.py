@@ -19,7 +19,7 @@ from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
 from semel.model.steps import STEP_BYTES
-from semel.server.admission import AdmittedRead, ReadAdmission, send_response
+from semel.server.admission import AdmittedRead, ReadAdmission, send_response, send_view
 from semel.server.event_stream import EventStream, FanoutGroups
 from semel.server.http import Request, Responder
 from semel.server.live import Live, LongPoll, blocker_of, facts_of, refuse_other
@@ -307,12 +307,12 @@ class App:
             unread=self._reads.unread,
         )
         headers = [("Content-Type", "text/plain; version=0.0.4"), ("Cache-Control", "no-store")]
-        send_response(responder, Response(200, headers, text.encode()))
+        send_view(responder, Response(200, headers, text.encode()))
 
     def _list(self, request: Request, responder: Responder) -> None:
         engine = self._engine
         page = streams_page(engine.durable_view, request.query, generation=engine.generation)
-        send_response(responder, responses.json_response(200, page))
+        send_view(responder, responses.json_response(200, page))
 
 
 def _no_such_address(message: str) -> MalformedRequest:

@@ -31,6 +31,7 @@ from semel.server.phases import (
 )
 from semel.server.request_body import PartialBody
 from semel.server.request_head import check_partial_head, head_too_large
+from semel.server.tls_transport import TlsTransport
 from semel.server.unread_budget import UnreadAccount, client_address
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class ServerConnection(asyncio.Protocol):
         "_loop",
         "_phase",
         "_registry",
+        "_tls",
         "_transport",
         "_waiting",
         "output",
@@ -78,6 +80,7 @@ class ServerConnection(asyncio.Protocol):
         self._registry = registry
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
+        self._tls: TlsTransport | None = None
         self._phase = ConnectionPhase.FRESH
         # Input.
         self._input = _RUNNING
@@ -104,6 +107,8 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if transport.get_extra_info("sslcontext") is not None:
+            self._transport = self._tls = TlsTransport(self._transport)
         # Resume writing only when the buffer is empty, because its memory is freed only as a whole.
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
         address = client_address(transport.get_extra_info("peername"))
@@ -145,9 +150,13 @@ class ServerConnection(asyncio.Protocol):
         self._registry.leave(self)
 
     def pause_writing(self) -> None:
+        if self._tls is not None:
+            self._tls.pause()
         self.output.block()
 
     def resume_writing(self) -> None:
+        if self._tls is not None and not self._tls.resume():
+            return
         self.output.unblock()
         if self._waiting:
             self._waiting[0].drained()

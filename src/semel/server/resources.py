@@ -24,7 +24,7 @@ from semel.machine.txn.views import (
 from semel.model.commands import EngineCommand, ForgetSink, TxnOutcome
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import UnknownTransaction
-from semel.server.admission import send_response
+from semel.server.admission import send_response, send_view
 from semel.server.http import Request, Responder
 from semel.server.metrics import OutcomeCounts
 from semel.wire import commits, groups, responses
@@ -104,9 +104,7 @@ class Resource:
         If the stream at `path` has expired, the stream is deleted before `question` is called. The
         response is sent after the state has become durable (rule EO-4).
         """
-        self.engine.ask(
-            question, lambda view: send_response(responder, response_of(view)), path=path
-        )
+        self.engine.ask(question, lambda view: send_view(responder, response_of(view)), path=path)
 
 
 def valid(value: T | Problem) -> T:
@@ -163,7 +161,7 @@ class TransactionsResource(Resource):
         self.engine.ask(partial(transaction, txn_id=name, dates=dates), views.append)
 
         def reply(ended: TxnOutcome | Outcome | None) -> None:
-            send_response(responder, _transaction_response(views[0], ended, epoch, now_ms))
+            send_view(responder, _transaction_response(views[0], ended, epoch, now_ms))
 
         self.engine.outcome(name, epoch, reply)
 

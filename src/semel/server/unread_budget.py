@@ -53,18 +53,24 @@ class AddressUse(Struct, eq=False):
     """The use of a budget by the connections from one address.
 
     `bytes` is the size of their unread long responses. `waiting` has their reads that wait for
-    admission, oldest first.
+    admission, oldest first. `is_refused` means that a list was refused since the last sweep.
     """
 
     bytes_max: float
     bytes: int = 0
     connections: int = 0
+    is_refused: bool = False
     waiting: "deque[AdmittedRead]" = field(default_factory=deque)
 
     @property
     def is_full(self) -> bool:
         """True if long reads from this address have to wait."""
         return self.bytes >= self.bytes_max
+
+    @property
+    def is_wanted(self) -> bool:
+        """True if a read of this address waits for memory, or a list was refused."""
+        return self.is_refused or bool(self.waiting)
 
 
 class UnreadHolder(Protocol):
@@ -96,6 +102,7 @@ class UnreadBudget:
         self._short_bytes_max = limits.unread_bytes_max // _SHORT_SHARE
         self._long_bytes_max = limits.unread_bytes_max - self._short_bytes_max
         self._addresses: dict[str, AddressUse] = {}
+        self._refused: list[AddressUse] = []  # those with `is_refused`
 
     # ---- accounts ------------------------------------------------------------------------------
 
@@ -141,23 +148,36 @@ class UnreadBudget:
         if self.counts.reads_waiting and self.on_release is not None:
             self.on_release()
 
+    def refuse(self, use: AddressUse) -> None:
+        """Count a request that is refused because there is no memory for its response."""
+        self.counts.reads_refused += 1
+        if not use.is_refused:
+            use.is_refused = True
+            self._refused.append(use)
+
     def close_stuck(self, holders: Iterable[UnreadHolder], now: float) -> None:
-        """If reads wait for memory, close all connections that hold it and are stuck."""
-        if not self.counts.reads_waiting:
+        """If others need memory, close all connections that hold it and are stuck.
+
+        Others need it if reads wait for it, or if lists were refused since the last call.
+        """
+        if not self.counts.reads_waiting and not self._refused:
             return
         needed = [holder for holder in holders if self._is_needed(holder.account)]
         for holder in needed:
             if holder.is_stuck(now):
                 self.counts.stalled_closed += 1
                 holder.reset()
+        for use in self._refused:
+            use.is_refused = False
+        self._refused.clear()
 
     def _is_needed(self, account: "UnreadAccount") -> bool:
-        """Return True if a read waits for the memory that `account` counts."""
+        """Return True if others need the memory that `account` counts."""
         if not account.bytes:
             return False
         if account.is_counted_as_short:
             return self.is_full_for_short
-        return self.is_full or (account.use.is_full and bool(account.use.waiting))
+        return self.is_full or (account.use.is_full and account.use.is_wanted)
 
 
 class UnreadAccount:
@@ -181,6 +201,15 @@ class UnreadAccount:
             self._move_to_long()
         self.bytes += count
         self._count(count)
+
+    @property
+    def is_full(self) -> bool:
+        """True if there is no memory for a long response to this connection."""
+        return self._budget.is_full or self.use.is_full
+
+    def refuse(self) -> None:
+        """Count a request that is refused because there is no memory for its response."""
+        self._budget.refuse(self.use)
 
     def _move_to_long(self) -> None:
         self._count(-self.bytes)
