@@ -1,6 +1,8 @@
 """Long events: they are encoded in steps, and other requests are served between two steps."""
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -166,3 +168,27 @@ def test_a_reader_at_the_tail_gets_a_character_that_two_messages_contain(
                         assert b"data:" + b"a" * size + b"\n" in event_of(reader, b"upToDate")
             for reader in readers:
                 assert "€;\n".encode() in event_of(reader, b";\n")
+
+
+@pytest.mark.parametrize("read_bytes", [1_000, 5 * BODY_BYTES_MAX // 4], ids=["a part", "all"])
+def test_an_ended_event_stream_keeps_no_messages(tmp_path: Path, read_bytes: int) -> None:
+    """The server collects garbage rarely, so nothing may depend on it: no cycle of references."""
+    rounds = 8
+    with a_stream(tmp_path) as bed:
+        with bed.server.connect() as client:
+            body = b"x" * (BODY_BYTES_MAX - 100)
+            assert client.ask(post(body, TYPED, path=LINES)).status == 204
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(rounds):
+                with bed.server.connect() as client:
+                    client.send(get(f"{LINES}?offset=-1&live=sse"))
+                    client.file.read(min(read_bytes, len(body)))
+                assert eventually(lambda: bed.count() == 0)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert kept < 2 * BODY_BYTES_MAX

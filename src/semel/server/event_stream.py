@@ -73,7 +73,8 @@ class EventStream(LiveRead):
             outcome.slices, next_offset=outcome.next_offset, is_final=is_closed
         )
         self._is_in_event = True
-        _encode(self._live, self, parts, outcome, stream.write, partial(self._write_last, outcome))
+        write_last = partial(self._write_last, outcome)
+        _Encoding(self._live, self, parts, outcome, stream.write, write_last).step()
 
     def _write_last(self, done: ReadDone, data: bytes) -> None:
         """Write the last part of an event. Then read again, wait at the tail, or end."""
@@ -179,39 +180,51 @@ class _Receiver(Protocol):
         """True if the event is no longer needed."""
 
 
-def _encode(
-    live: Live,
-    receiver: _Receiver,
-    parts: sse.EventParts,
-    done: ReadDone,
-    write: Callable[[bytes], None],
-    write_last: Callable[[bytes], None],
-) -> None:
-    """Encode the messages of `done` as an event, and write its parts. Most events have one part.
+class _Encoding:
+    """The encoding of the messages of `done` as an event. Most events have one part.
 
-    The first part is encoded now, and one per turn of the event loop later. Until the last part is
-    written, memory is reserved for the longest possible event. If `receiver` is over before, the
-    rest is dropped.
+    Call `step` once: it encodes and writes the first part, and one per turn of the event loop
+    later. Until the last part is written, memory is reserved for the longest possible event. If
+    `receiver` is over before, the rest is dropped.
+
+    This is an object, and not a function that refers to itself: a cycle of references would keep
+    the messages in memory until the next run of the garbage collector.
     """
-    size = 0
 
-    def step() -> None:
-        nonlocal size
+    __slots__ = ("_done", "_live", "_parts", "_receiver", "_size", "_write", "_write_last")
+
+    def __init__(
+        self,
+        live: Live,
+        receiver: _Receiver,
+        parts: sse.EventParts,
+        done: ReadDone,
+        write: Callable[[bytes], None],
+        write_last: Callable[[bytes], None],
+    ) -> None:
+        self._live = live
+        self._receiver = receiver
+        self._parts = parts
+        self._done = done
+        self._write = write
+        self._write_last = write_last
+        self._size = 0
+
+    def step(self) -> None:
+        """Write the next part, or the last one."""
         try:
-            if not receiver.is_over:
-                write(next(parts))
-                if not size:
-                    payload = sum(len(each.payload) for each in done.slices)
-                    size = sse.EVENT_GROWTH_MAX * payload
-                    live.reads.unread.reserve(size)
-                live.loop.call_soon(step)
+            if not self._receiver.is_over:
+                self._write(next(self._parts))
+                if not self._size:
+                    payload = sum(len(each.payload) for each in self._done.slices)
+                    self._size = sse.EVENT_GROWTH_MAX * payload
+                    self._live.reads.unread.reserve(self._size)
+                self._live.loop.call_soon(self.step)
                 return
         except StopIteration as last:
-            write_last(last.value)
-        if size:
-            live.reads.unread.release(size)
-
-    step()
+            self._write_last(last.value)
+        if self._size:
+            self._live.reads.unread.release(self._size)
 
 
 # ---- fan-out groups ------------------------------------------------------------------------------
@@ -307,14 +320,14 @@ class FanoutGroup:
         encoder = sse.SseEncoder(outcome.row.content_type, self.offset)
         parts = encoder.data_parts(outcome.slices, next_offset=outcome.next_offset)
         event: list[SharedBytes] = []
-        _encode(
+        _Encoding(
             self._live,
             self,
             parts,
             outcome,
             lambda data: event.append(SharedBytes(data)),
             partial(self._deliver_event, outcome, encoder, event),
-        )
+        ).step()
 
     def _deliver_event(
         self, done: ReadDone, encoder: sse.SseEncoder, event: list[SharedBytes], data: bytes
