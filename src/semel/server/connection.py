@@ -14,7 +14,7 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from semel.server.exchange import CONTINUE_RESPONSE, ConnectionOutput, Exchange
@@ -65,20 +65,22 @@ class ServerConnection(asyncio.Protocol):
         "_held_bytes",
         "_input",
         "_limits",
-        "_loop",
         "_phase",
         "_registry",
         "_tls",
         "_transport",
         "_waiting",
+        "loop",
         "output",
+        "steps",
     )
 
     def __init__(self, handler: Handler, limits: HttpLimits, registry: "ConnectionSet") -> None:
         self._handler = handler
         self._limits = limits
         self._registry = registry
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self.steps = registry.steps
         self._transport: asyncio.Transport
         self._tls: TlsTransport | None = None
         self._phase = ConnectionPhase.FRESH
@@ -197,6 +199,10 @@ class ServerConnection(asyncio.Protocol):
                 position = self._take_head(data, position)
             else:
                 position = self._take_body(data, position, self._body)
+            if self._body is not None and self._body.needs_turn:
+                self._pause()
+                self.resume_soon()
+                break
             if position == before:
                 break
         return position
@@ -319,7 +325,7 @@ class ServerConnection(asyncio.Protocol):
         # cannot accept a command now.
         if self._input is _PAUSED and self._phase <= _BODY:
             self._move_input(InputEvent.CAPACITY)
-            self._loop.call_soon(self._resume)
+            self.loop.call_soon(self._resume)
 
     def _resume(self) -> None:
         has_ended = self._input is _RUNNING  # the pause ended because the output has ended
@@ -339,9 +345,6 @@ class ServerConnection(asyncio.Protocol):
     def is_turn(self, exchange: Exchange) -> bool:
         """Return True if `exchange` can send now, because all earlier responses are sent."""
         return bool(self._waiting) and self._waiting[0] is exchange
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self._loop.call_soon(callback)
 
     def complete(self, exchange: Exchange, data: bytes) -> bool:
         """If it is the exchange's turn, send its last bytes and return True. Else return False."""

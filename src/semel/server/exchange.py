@@ -274,14 +274,14 @@ class Exchange(Struct, eq=False, gc=False):
         self._complete(b"%b%b%b\r\n" % (self._prefixes[status], lines, framing))
 
     def run(self, steps: Iterator[None]) -> None:
-        """Handle the request in steps: run the first step now, and one per turn of the loop later.
+        """Handle the request in steps: run the first step now, and the others on later turns.
 
         Later requests of the same connection wait for the last step, so that requests are handled
         in order. If a step raises an exception, the response is 500.
         """
         for _ in steps:
             self.is_in_steps = True
-            self._line.call_soon(partial(self._line.run_step, self, steps))
+            self._line.steps.add(partial(self._line.run_step, self, steps))
             return
         if self.is_in_steps:
             self.is_in_steps = False
@@ -388,7 +388,7 @@ class Exchange(Struct, eq=False, gc=False):
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, as soon as the stream is no longer blocked."""
         if not self.is_blocked:
-            self._line.call_soon(lambda: _guarded(callback))
+            self._line.loop.call_soon(lambda: _guarded(callback))
         else:
             self._drained += (callback,)
 

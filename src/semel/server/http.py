@@ -141,7 +141,7 @@ class Responder(Protocol):
         """Begin a response whose length is unknown. Drop it if a response was already sent."""
 
     def run(self, steps: Iterator[None]) -> None:
-        """Handle the request in steps: run the first step now, and one per turn of the loop later.
+        """Handle the request in steps: run the first step now, and the others on later turns.
 
         Later requests of the same connection wait for the last step, so that requests are handled
         in order. If a step raises an exception, the response is 500.

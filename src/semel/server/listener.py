@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from ssl import SSLContext
+from time import monotonic
 from typing import Final
 
 from semel.broker.settings import Clock, SystemClock
@@ -20,7 +22,42 @@ from semel.server.unread_budget import UnreadBudget
 
 _HANDSHAKE_SHARE: Final = 4  # a quarter of the connections can be TLS handshakes under way
 
+_STEPS_SECONDS: Final = 0.01  # of one turn of the event loop, for the steps of long requests
+
 # ---- connections ---------------------------------------------------------------------------------
+
+
+class StepQueue:
+    """The steps of requests that are handled in steps, for all connections together.
+
+    On each turn of the event loop, steps run for about 10 ms. If each request had its own step on
+    every turn, many long requests at the same time would delay all others.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._steps: deque[Callable[[], None]] = deque()
+        self._is_due = False
+
+    def add(self, step: Callable[[], None]) -> None:
+        """Call `step` on a later turn, after the steps that were added before."""
+        self._steps.append(step)
+        self._run_soon()
+
+    def _run_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_due = False
+        until = monotonic() + _STEPS_SECONDS
+        for _ in range(len(self._steps)):  # a step that is added now runs on a later turn
+            self._steps.popleft()()
+            if monotonic() >= until:
+                break
+        if self._steps:
+            self._run_soon()
 
 
 class ConnectionSet:
@@ -35,6 +72,7 @@ class ConnectionSet:
         self.heads: Final = HeadCache(limits, policy)
         self.prefixes: Final = PrefixCache(clock, policy.header_lines())
         self.unread: Final = unread
+        self.steps: Final = StepQueue()
         self.held_bytes = 0
         self.is_draining = False
         self.members: Final[set[ServerConnection]] = set()

@@ -13,6 +13,7 @@ _QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80
 _CHUNK: Final = re.compile(
     rb"([0-9A-Fa-f]{1,15})(?:;" + _WORD + rb"(?:=(?:" + _WORD + rb"|" + _QUOTED + rb"))?)*+"
 )
+_CHUNKS_PER_TURN: Final = 4_096  # they take less than 10 ms
 
 
 class _Next(Enum):
@@ -39,6 +40,7 @@ class PartialBody:
         "_next_after_data",
         "_received_bytes",
         "_trailer_bytes",
+        "needs_turn",
         "request",
     )
 
@@ -53,6 +55,8 @@ class PartialBody:
         self._received_bytes = 0  # including size lines and trailers
         self._chunk_count = 0
         self._trailer_bytes = 0
+        # The last call of `take` has stopped early, so that other connections are served.
+        self.needs_turn = False
 
     @property
     def is_complete(self) -> bool:
@@ -63,10 +67,16 @@ class PartialBody:
         """Parse `data`, starting at `position`.
 
         Return the position of the first byte that was not consumed, and the number of bytes that
-        were added to the body. Raises HttpRefused if the body is malformed or too large.
+        were added to the body. Raises HttpRefused if the body is malformed or too large. If the
+        chunks are so small that there are many, stop early and set `needs_turn`.
         """
         start, body_bytes, before = position, len(self._body), -1
+        last_chunk = self._chunk_count + _CHUNKS_PER_TURN
+        self.needs_turn = False
         while not self.is_complete and before < position < len(data):
+            if self._chunk_count > last_chunk:
+                self.needs_turn = True
+                break
             before = position
             if self._next is _Next.DATA:
                 position = self._take_data(data, position)
