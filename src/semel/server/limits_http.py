@@ -37,7 +37,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     stall_seconds: float = 30.0  # how long the client can read nothing of a response
     # While reads wait for memory, a client that has not finished reading a long response must read
     # at this rate, on average over this time.
-    crowded_stall_seconds: float = 2.0
+    crowded_stall_seconds: float = 5.0
     crowded_bytes_per_second_min: int = 64 * KIB
     read_wait_seconds: float = 10.0  # how long a read waits for memory; then the response is 503
     half_closed_seconds: float = 5.0  # to send responses after the client has closed its side
