@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.media_types import TYPES_WITH_COMMAS
+from tests.spec.earlier_streams import create_streams
 from tests.spec.process import Answer, Server, Stream
 
 METHODS: Final = {"get", "post", "put", "patch", "delete", "head", "options"}
@@ -328,3 +330,39 @@ def test_a_stream_of_documents_tells_the_browser_to_run_nothing(closed: Server) 
         for answer in (stream.get(), stream.head()):
             policy = answer.headers.get("content-security-policy", "")
             assert ("default-src 'none'; sandbox" in policy) != is_inert
+
+
+def test_a_stream_of_two_media_types_tells_the_browser_to_run_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Earlier versions have created such streams. A browser may take the second type."""
+    data = tmp_path_factory.mktemp("browsers") / "data"
+    types = {str(at): (each, b"[1]") for at, each in enumerate(TYPES_WITH_COMMAS)}
+    create_streams(data, types)
+    server = Server(data)
+    try:
+        for path, (media_type, _) in types.items():
+            stream = Stream(server, path)
+            whole = stream.get()
+            assert whole.headers["content-type"] == media_type
+            etag = whole.headers["etag"]
+            for answer in (
+                whole,
+                stream.head(),
+                stream.get(if_none_match=etag),
+                stream.get(accept_encoding="gzip"),
+                stream.get(accept="application/vnd.semel.frames"),
+                stream.get("offset=-1&live=long-poll"),
+                stream.get("offset=-1&isolation=read_committed"),
+            ):
+                policy = answer.headers["content-security-policy"]
+                assert policy.startswith("default-src 'none'; sandbox"), (media_type, answer)
+            # The type of any other response does not depend on the stream.
+            assert "content-type" not in stream.get("offset=now&live=long-poll").headers
+            assert first_of_events(stream).headers["content-type"] == "text/event-stream"
+            assert stream.get("offset=x").code == "invalid_offset"
+            assert stream.post(b"[2]", content_type="image/png").code == "content_type_conflict"
+            one = media_type.partition(";")[0]
+            assert stream.post(b"[3]", content_type=one).status == 204
+    finally:
+        server.kill()
