@@ -287,6 +287,17 @@ def test_another_name_is_refused_also_for_a_page_of_that_name(closed: Server, ho
     assert stream.text == "x"
 
 
+def test_an_address_is_named_in_brackets_and_can_be_allowed(
+    closed: Server, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    refused = made(closed).get(host="[fd00::1]:4437")
+    assert (refused.status, refused.json["host"]) == (421, "[fd00::1]:4437")
+    assert refused.json["message"].endswith(" --allowed-host '[fd00::1]'")
+    with running(tmp_path_factory, "--allowed-host", "[fd00:0:0:0:0:0:0:1]") as server:
+        assert made(server).get(host="[fd00::1]:4437").status == 200
+        assert made(server).get(host="[fd00::2]:4437").status == 421
+
+
 def test_a_name_can_be_allowed(open_to_all: Server) -> None:
     stream = made(open_to_all)
     assert stream.get(host="Semel.example:8080").status == 200

@@ -18,8 +18,9 @@ the parsed head, and a cached head is not checked again (see `HeadCache`).
 
 import logging
 import re
+import shlex
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from msgspec import Struct
@@ -40,11 +41,15 @@ _READS: Final = frozenset({"GET", "HEAD"})
 _PREFLIGHT: Final = "OPTIONS"
 _OWN_SITES: Final = frozenset({"same-origin", "none"})  # "none": a person entered the address
 _SCHEMES: Final = ("http://", "https://")
-_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_PORT_MAX: Final = 65_535
+_NAME: Final = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
 _ORIGIN: Final = re.compile(
-    r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(:[0-9]{1,5})?"
+    rf"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|{_NAME})(?::([1-9][0-9]{{0,4}}))?"
 )
-_NAME: Final = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
+_HOST: Final = re.compile(rf"(?:\*\.)?{_NAME}")
+# Browsers take a name for an IPv4 address if its last part is such a number.
+_ENDS_IN_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _HOSTS_MAX: Final = 4096
 _HOST_CHARS_MAX: Final = 256  # a longer value of Host is not cached
 _LOGGED_MAX: Final = 16
@@ -65,33 +70,83 @@ class BrowserRules(Struct, frozen=True, kw_only=True):
 def parse_origin(text: str) -> str:
     """Return an origin as browsers send it. `*` means every origin.
 
-    Raises ValueError if `text` is not an origin. `null` is refused: any page can have that origin.
+    Raises ValueError if `text` is not an origin, or if no browser sends it: a port must be from 1
+    to 65535, without leading zeros, and an address must exist. `null` is refused: any page can have
+    that origin.
     """
     if text == ANY:
         return ANY
     match = _ORIGIN.fullmatch(text.lower().removesuffix("/"))
-    if match is None:
+    origin = match and _print_origin(match[1], match[2], int(match[3] or 0))
+    if not origin:
         raise ValueError(
             f"{text!r} is not an origin; use a scheme, a host and a port, such as"
             " http://localhost:3000, or * for every page"
         )
-    scheme, host, port = match[1], match[2], match[3] or ""
-    return f"{scheme}://{host}{'' if port == _DEFAULT_PORTS.get(scheme) else port}"
+    return origin
+
+
+def _print_origin(scheme: str, host: str, port: int) -> str | None:
+    """Return an origin as browsers send it; None if the address or the port is not valid.
+
+    The port 0 means that there is none.
+    """
+    if host.startswith("["):
+        address = _to_address(host[1:-1])
+        is_valid = isinstance(address, IPv6Address)
+    else:
+        address = _to_address(host)
+        is_number = scheme in _DEFAULT_PORTS and _ENDS_IN_NUMBER.fullmatch(host) is not None
+        is_valid = address is not None or not is_number
+    if not is_valid or port > _PORT_MAX:
+        return None
+    name = host if address is None else _print_address(address)
+    return f"{scheme}://{name}" + ("" if port in (0, _DEFAULT_PORTS.get(scheme)) else f":{port}")
 
 
 def parse_host(text: str) -> str:
-    """Return a name of the server in lower case.
+    """Return a name of the server in lower case. IPv6 addresses are in brackets and short.
 
-    `*.example.com` means all names below example.com, `*` every name. Raises ValueError if
-    `text` is not one of these.
+    `*.example.com` means all names below example.com, `*` every name. An IPv6 address can be given
+    without brackets. Raises ValueError if `text` is not one of these.
     """
+    if text == ANY:
+        return ANY
     name = text.lower().removesuffix(".")
-    if name != ANY and _NAME.fullmatch(name) is None:
+    address = _to_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
+    if isinstance(address, IPv6Address) and address.scope_id is None:
+        return _print_address(address)
+    if _HOST.fullmatch(name) is None:
         raise ValueError(
-            f"{text!r} is not a host name; use a name without scheme and port, such as"
-            " semel.example, or *.example for all names below it, or * for every name"
+            f"{text!r} is not a host name; use a name or an IP address without scheme and port,"
+            " such as semel.example or [fd00::1], or *.example for all names below it, or * for"
+            " every name"
         )
     return name
+
+
+def _to_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Return the IP address in `text`, which has no brackets; None if it is not an address."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _print_address(address: IPv4Address | IPv6Address) -> str:
+    """Return an address as browsers write it in URLs."""
+    if isinstance(address, IPv4Address):
+        return str(address)
+    mapped = address.ipv4_mapped
+    if mapped is not None:  # Python's own text contains decimals in some versions, and not in URLs
+        high, low = divmod(int(mapped), 1 << 16)
+        return f"[::ffff:{high:x}:{low:x}]"
+    return f"[{address}]"
+
+
+def _name_of(host: str) -> str:
+    """Return the name or address in a value of Host, without the port. Brackets are kept."""
+    return host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
 
 
 class BrowserPolicy:
@@ -110,6 +165,7 @@ class BrowserPolicy:
         rules = rules or BrowserRules()
         self._origins = frozenset(map(parse_origin, rules.cors_origins))
         hosts = {"localhost", "*.localhost", *map(parse_host, rules.allowed_hosts)}
+        self._is_any = ANY in hosts
         self._names = frozenset(hosts | {bound_host.lower()} - {""})
         self._endings = tuple(host[1:] for host in hosts if host.startswith("*."))
         self._addresses = frozenset(map(ip_address, addresses))
@@ -188,22 +244,21 @@ class BrowserPolicy:
         cannot know them all. But 0.0.0.0 is only one if the server listens on it: for a browser,
         this address leads to the same machine, and its requests to it have no `Sec-Fetch-Site`.
         """
-        name = host[: host.find("]") + 1] if host[:1] == "[" else host.partition(":")[0]
-        name = name.removesuffix(".")
-        if ANY in self._names or name in self._names or name.endswith(self._endings):
+        name = _name_of(host).removesuffix(".")
+        if self._is_any or name in self._names or name.endswith(self._endings):
             return True
-        try:
-            address = ip_address(name.strip("[]"))
-        except ValueError:
+        address = _to_address(name.strip("[]"))
+        if address is None:
             return False
         is_other = self._is_on_all and not address.is_unspecified
-        return address in self._addresses or address.is_loopback or is_other
+        is_own = address in self._addresses or address.is_loopback or is_other
+        return is_own or _print_address(address) in self._names
 
     def _host_refused(self, host: str) -> Problem:
-        name = _shown(host.partition(":")[0])
+        name = _shown(_name_of(host))
         message = (
             f"'{name}' is not a name of this server; if it is one, start the server with"
-            f" --allowed-host {name}"
+            f" --allowed-host {shlex.quote(name)}"
         )
         self._log_once(message)
         return Problem(421, "host_not_allowed", message, {"host": _shown(host)})
@@ -218,7 +273,7 @@ class BrowserPolicy:
         else:
             origin = _shown(origin)
             message = f"pages of the origin '{origin}' cannot use this server"
-            if _ORIGIN.fullmatch(origin.lower()):
+            if _is_origin(origin):
                 message += f"; to allow them, start the server with --cors-origin '{origin}'"
             else:
                 message += "; only --cors-origin '*' allows them, and with them every other page"
@@ -236,6 +291,14 @@ class BrowserPolicy:
 def _is_own(origin: str, host: str | None) -> bool:
     """Return True if `origin` is that of the server itself, with `Host: host`."""
     return host is not None and origin.lower() in [scheme + host.lower() for scheme in _SCHEMES]
+
+
+def _is_origin(text: str) -> bool:
+    """Return True if a page whose browser sends this value of Origin can be listed."""
+    try:
+        return text != ANY and parse_origin(text) == text
+    except ValueError:
+        return False
 
 
 def _lines(*headers: tuple[str, str]) -> str:
