@@ -191,6 +191,23 @@ def test_a_stranger_is_refused_between_pipelined_appends(closed: Server) -> None
     assert stream.text == "xggggg"
 
 
+@pytest.mark.parametrize(
+    ("line", "host", "status"),
+    [(f"Origin: {STRANGER}", "localhost", 403), ("X: y", "evil.example", 421)],
+)
+def test_a_stranger_is_not_asked_for_a_body(
+    closed: Server, line: str, host: str, status: int
+) -> None:
+    stream = made(closed)
+    head = f"POST {stream.target} HTTP/1.1\r\nHost: {host}\r\n{line}\r\nExpect: 100-continue\r\n"
+    for _ in range(4):  # the last heads are cached
+        refused = closed.raw(f"{head}Content-Length: 9\r\n\r\n".encode())
+        assert refused is not None
+        assert (refused.status, refused.headers["connection"]) == (status, "close")
+        assert refused.code in ("origin_not_allowed", "host_not_allowed")
+    assert stream.text == "x"
+
+
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 @pytest.mark.parametrize("origin", [None, STRANGER])
 def test_what_a_page_of_another_origin_loads_is_refused(
