@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.server.browsers import (
-    ANY,
-    NO_CORS,
-    VARIES,
-    BrowserPolicy,
-    BrowserRules,
-    parse_host,
-    parse_origin,
-)
+from semel.server.browsers import NO_CORS, VARIES, BrowserPolicy, BrowserRules
+from semel.server.host_names import ANY, parse_host, parse_origin
 from semel.server.limits_http import HttpLimits
 from semel.server.request_head import HeadCache
 

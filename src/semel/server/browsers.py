@@ -17,14 +17,21 @@ the parsed head, and a cached head is not checked again (see `HeadCache`).
 """
 
 import logging
-import re
 import shlex
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Final
 
 from msgspec import Struct
 
+from semel.server.host_names import (
+    ANY,
+    name_of,
+    parse_host,
+    parse_origin,
+    print_address,
+    to_address,
+)
 from semel.server.http import Head
 from semel.wire.paths import HEALTH
 from semel.wire.problems import Problem
@@ -32,7 +39,6 @@ from semel.wire.rendering import EXPOSED_HEADER, NOSNIFF_HEADER
 
 _log: Final = logging.getLogger("semel.server")
 
-ANY: Final = "*"
 # The keys of `header_lines`, besides the listed origins. They are the values of `Head.cors`.
 NO_CORS: Final = ""
 VARIES: Final = "vary"
@@ -41,15 +47,6 @@ _READS: Final = frozenset({"GET", "HEAD"})
 _PREFLIGHT: Final = "OPTIONS"
 _OWN_SITES: Final = frozenset({"same-origin", "none"})  # "none": a person entered the address
 _SCHEMES: Final = ("http://", "https://")
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_PORT_MAX: Final = 65_535
-_NAME: Final = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*"
-_ORIGIN: Final = re.compile(
-    rf"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|{_NAME})(?::([1-9][0-9]{{0,4}}))?"
-)
-_HOST: Final = re.compile(rf"(?:\*\.)?{_NAME}")
-# Browsers take a name for an IPv4 address if its last part is such a number.
-_ENDS_IN_NUMBER: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _HOSTS_MAX: Final = 4096
 _HOST_CHARS_MAX: Final = 256  # a longer value of Host is not cached
 _LOGGED_MAX: Final = 16
@@ -65,88 +62,6 @@ class BrowserRules(Struct, frozen=True, kw_only=True):
 
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
-
-
-def parse_origin(text: str) -> str:
-    """Return an origin as browsers send it. `*` means every origin.
-
-    Raises ValueError if `text` is not an origin, or if no browser sends it: a port must be from 1
-    to 65535, without leading zeros, and an address must exist. `null` is refused: any page can have
-    that origin.
-    """
-    if text == ANY:
-        return ANY
-    match = _ORIGIN.fullmatch(text.lower().removesuffix("/"))
-    origin = match and _print_origin(match[1], match[2], int(match[3] or 0))
-    if not origin:
-        raise ValueError(
-            f"{text!r} is not an origin; use a scheme, a host and a port, such as"
-            " http://localhost:3000, or * for every page"
-        )
-    return origin
-
-
-def _print_origin(scheme: str, host: str, port: int) -> str | None:
-    """Return an origin as browsers send it; None if the address or the port is not valid.
-
-    The port 0 means that there is none.
-    """
-    if host.startswith("["):
-        address = _to_address(host[1:-1])
-        is_valid = isinstance(address, IPv6Address)
-    else:
-        address = _to_address(host)
-        is_number = scheme in _DEFAULT_PORTS and _ENDS_IN_NUMBER.fullmatch(host) is not None
-        is_valid = address is not None or not is_number
-    if not is_valid or port > _PORT_MAX:
-        return None
-    name = host if address is None else _print_address(address)
-    return f"{scheme}://{name}" + ("" if port in (0, _DEFAULT_PORTS.get(scheme)) else f":{port}")
-
-
-def parse_host(text: str) -> str:
-    """Return a name of the server in lower case. IPv6 addresses are in brackets and short.
-
-    `*.example.com` means all names below example.com, `*` every name. An IPv6 address can be given
-    without brackets. Raises ValueError if `text` is not one of these.
-    """
-    if text == ANY:
-        return ANY
-    name = text.lower().removesuffix(".")
-    address = _to_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
-    if isinstance(address, IPv6Address) and address.scope_id is None:
-        return _print_address(address)
-    if _HOST.fullmatch(name) is None:
-        raise ValueError(
-            f"{text!r} is not a host name; use a name or an IP address without scheme and port,"
-            " such as semel.example or [fd00::1], or *.example for all names below it, or * for"
-            " every name"
-        )
-    return name
-
-
-def _to_address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return the IP address in `text`, which has no brackets; None if it is not an address."""
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None
-
-
-def _print_address(address: IPv4Address | IPv6Address) -> str:
-    """Return an address as browsers write it in URLs."""
-    if isinstance(address, IPv4Address):
-        return str(address)
-    mapped = address.ipv4_mapped
-    if mapped is not None:  # Python's own text contains decimals in some versions, and not in URLs
-        high, low = divmod(int(mapped), 1 << 16)
-        return f"[::ffff:{high:x}:{low:x}]"
-    return f"[{address}]"
-
-
-def _name_of(host: str) -> str:
-    """Return the name or address in a value of Host, without the port. Brackets are kept."""
-    return host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
 
 
 class BrowserPolicy:
@@ -244,18 +159,18 @@ class BrowserPolicy:
         cannot know them all. But 0.0.0.0 is only one if the server listens on it: for a browser,
         this address leads to the same machine, and its requests to it have no `Sec-Fetch-Site`.
         """
-        name = _name_of(host).removesuffix(".")
+        name = name_of(host).removesuffix(".")
         if self._is_any or name in self._names or name.endswith(self._endings):
             return True
-        address = _to_address(name.strip("[]"))
+        address = to_address(name.strip("[]"))
         if address is None:
             return False
         is_other = self._is_on_all and not address.is_unspecified
         is_own = address in self._addresses or address.is_loopback or is_other
-        return is_own or _print_address(address) in self._names
+        return is_own or print_address(address) in self._names
 
     def _host_refused(self, host: str) -> Problem:
-        name = _shown(_name_of(host))
+        name = _shown(name_of(host))
         message = (
             f"'{name}' is not a name of this server; if it is one, start the server with"
             f" --allowed-host {shlex.quote(name)}"
