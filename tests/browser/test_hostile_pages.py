@@ -3,12 +3,14 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.browser.conftest import HOSTILE_NAME
 from tests.browser.site import SECRET, fill, hostile_site, state_of
+from tests.media_types import TYPES_WITH_COMMAS
+from tests.spec.earlier_streams import create_streams
 from tests.spec.process import Later, Server
 
 if TYPE_CHECKING:
@@ -133,22 +135,46 @@ def test_a_listed_origin_can_read_and_append_and_no_other_can(page: "Page", tmp_
     assert got["told by frames, windows and scripts"] == "- nothing"
 
 
-@pytest.mark.parametrize(
-    "media_type",
-    ["text/html", "application/xhtml+xml", "image/svg+xml", "text/xml", "application/xml"],
+DOCUMENT_TYPES: Final = (
+    *("text/html", "application/xhtml+xml", "image/svg+xml", "text/xml", "application/xml"),
+    *TYPES_WITH_COMMAS,
 )
-def test_a_stream_that_a_person_opens_in_a_browser_runs_no_script(
-    page: "Page", server: Server, media_type: str
-) -> None:
-    """Its scripts would have the origin of the server, and could do everything."""
-    name = "svg" if "svg" in media_type else "html"
+
+
+def root_of(media_type: str) -> str:
+    return "svg" if "svg" in media_type else "html"
+
+
+def document_of(media_type: str) -> bytes:
+    """Return a document whose script sets the id of its root element."""
+    name = root_of(media_type)
     space = "http://www.w3.org/2000/svg" if name == "svg" else "http://www.w3.org/1999/xhtml"
     script = f'<script xmlns="{space}">document.documentElement.id = "ran"</script>'
-    document = f'<{name} xmlns="{space}">{script}</{name}>'
-    stream = server.stream("document")
-    assert stream.put(document.encode(), content_type=media_type).status == 201
-    answer = page.goto(f"{server.url}{stream.target}")
+    return f'<{name} xmlns="{space}">{script}</{name}>'.encode()
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a stream for each of the types. Its path is the position of the type."""
+    data = tmp_path_factory.mktemp("documents") / "data"
+    streams = {str(at): (each, document_of(each)) for at, each in enumerate(DOCUMENT_TYPES)}
+    create_streams(data, streams)
+    it = Server(data)
+    try:
+        yield it
+    finally:
+        it.kill()
+
+
+@pytest.mark.parametrize("media_type", DOCUMENT_TYPES)
+def test_a_stream_that_a_person_opens_in_a_browser_runs_no_script(
+    page: "Page", documents: Server, media_type: str
+) -> None:
+    """Its scripts would have the origin of the server, and could do everything."""
+    target = f"/v1/stream/{DOCUMENT_TYPES.index(media_type)}"
+    assert documents.ask("HEAD", target).headers["content-type"] == media_type
+    answer = page.goto(f"{documents.url}{target}")
     assert answer is not None
     assert answer.status == 200
-    assert page.evaluate("document.documentElement.localName") == name
+    assert page.evaluate("document.documentElement.localName") == root_of(media_type)
     assert page.evaluate("document.documentElement.id") == ""

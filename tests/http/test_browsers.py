@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.server.browsers import (
-    ANY,
-    NO_CORS,
-    VARIES,
-    BrowserPolicy,
-    BrowserRules,
-    parse_host,
-    parse_origin,
-)
+from semel.server.browsers import NO_CORS, VARIES, BrowserPolicy, BrowserRules
+from semel.server.host_names import ANY, parse_host, parse_origin
 from semel.server.limits_http import HttpLimits
 from semel.server.request_head import HeadCache
 
@@ -131,11 +124,37 @@ def test_a_probe_may_ask_for_the_health_under_any_name() -> None:
         ("*.example", "example", 421),
         ("*", "anything.at.all", 0),
         ("semel.", "semel", 0),
+        ("[fd00:0:0:0:0:0:0:1]", "[fd00::1]", 0),
+        ("FD00::1", "[fd00::1]:4437", 0),
+        ("[fd00::1]", "[FD00:0::1]:4437", 0),
+        ("[fd00::1]", "[fd00::2]", 421),
+        ("[::ffff:10.1.2.3]", "[::ffff:a01:203]", 0),
+        ("10.1.2.3", "10.1.2.3:4437", 0),
+        ("10.1.2.3", "10.1.2.4", 421),
+        ("::", "[fd00::1]", 421),
+        ("0.0.0.0", "10.1.2.3", 421),
     ],
 )
 def test_more_names_can_be_allowed(allowed: str, host: str, status: int) -> None:
     policy = BrowserPolicy(rules(hosts=(allowed,)))
     assert decided(policy, raw(host=host)) == (status, NO_CORS)
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("evil.example:4437", "evil.example"),
+        ("[fd00::1]:4437", "'[fd00::1]'"),
+        ("[fd00::1]", "'[fd00::1]'"),
+        ("$(x):1", "'$(x)'"),
+    ],
+)
+def test_the_advice_names_the_host_without_its_port(host: str, name: str) -> None:
+    """A person may copy it to a shell."""
+    request, _ = HeadCache(LIMITS, BrowserPolicy()).read(raw(host=host))
+    assert request.head.refusal is not None
+    assert request.head.refusal.message.endswith(f" --allowed-host {name}")
+    assert request.head.refusal.facts == {"host": host}
 
 
 def test_the_names_that_are_remembered_are_bounded() -> None:
@@ -282,7 +301,13 @@ def test_a_cached_head_is_decided_as_a_new_one(raws: list[bytes], origins: tuple
         ("http://app.example:80", "http://app.example"),
         ("http://app.example:443", "http://app.example:443"),
         ("http://[::1]:3000", "http://[::1]:3000"),
+        ("http://[0:0:0:0:0:0:0:1]:3000", "http://[::1]:3000"),
+        ("http://[::ffff:127.0.0.1]", "http://[::ffff:7f00:1]"),
+        ("http://127.0.0.1:65535", "http://127.0.0.1:65535"),
+        ("http://127.0.0.1.example:1", "http://127.0.0.1.example:1"),
+        ("http://1a.0xg", "http://1a.0xg"),
         ("tauri://localhost", "tauri://localhost"),
+        ("extension://123", "extension://123"),
         ("*", "*"),
     ],
 )
@@ -294,7 +319,17 @@ def test_an_origin_is_compared_as_browsers_write_it(text: str, origin: str) -> N
     "text",
     [
         *("", "null", "app.example", "http://", "http://a/b", "http://a?b", "http://a b", "**"),
-        *("http://*.a", "http://u@a", "http://a:x", "http://a\r\nX: y", "http://é.example"),
+        *("http://a:", "http://a:0", "http://a:99999", "http://a:65536", "http://a:03000"),
+        *("http://[:::]", "http://[127.0.0.1]", "http://[::1", "http://[fe80::1%1]", "http://::1"),
+        *("http://999.1.1.1", "http://127.1", "http://1", "http://0x7f.0.0.1", "http://a.0x"),
+        *(
+            "http://01.2.3.4",
+            "http://*.a",
+            "http://u@a",
+            "http://a:x",
+            "http://a\r\nX: y",
+            "http://é.example",
+        ),
     ],
 )
 def test_what_is_no_origin_is_refused(text: str) -> None:
@@ -302,10 +337,45 @@ def test_what_is_no_origin_is_refused(text: str) -> None:
         parse_origin(text)
 
 
-@pytest.mark.parametrize("text", ["", "a:1", "http://a", "a/b", "a b", "*.*.a", "a.*", "é", "a..b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "a:1", "http://a", "a/b", "a b", "*.*.a", "a.*", "é", "a..b"),
+        *("*.", "*..", ".", "**", "*.*", "* "),
+        *("[fd00::1", "fd00::1]", "[fd00::1]:4437", "[[fd00::1]]", "[10.1.2.3]", "[]", "[:::]"),
+        *("fe80::1%eth0", "[fe80::1%eth0]", "10.1.2.3:80"),
+    ],
+)
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a host name"):
         parse_host(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("*", "*"),
+        ("*.Example.", "*.example"),
+        ("fd00:0:0:0:0:0:0:1", "[fd00::1]"),
+        ("[FD00::1]", "[fd00::1]"),
+        ("10.1.2.3", "10.1.2.3"),
+    ],
+)
+def test_a_name_is_written_in_one_way(text: str, name: str) -> None:
+    assert parse_host(text) == name
+
+
+@pytest.mark.parametrize(
+    ("origin", "flag"),
+    [
+        ("http://evil.example", "http://evil.example"),
+        *[(each, "*") for each in ("null", "*", "http://a/", "HTTP://A", "http://a:0", "http://1")],
+    ],
+)
+def test_the_advice_names_an_origin_that_can_be_listed(origin: str, flag: str) -> None:
+    request, _ = HeadCache(LIMITS, BrowserPolicy()).read(raw("POST", f"Origin: {origin}"))
+    assert request.head.refusal is not None
+    assert f" --cors-origin '{flag}'" in request.head.refusal.message
 
 
 def test_a_refusal_is_logged_once_and_not_without_end(caplog: pytest.LogCaptureFixture) -> None:

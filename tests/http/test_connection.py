@@ -197,6 +197,24 @@ def test_a_body_that_is_too_large_is_refused_instead_of_asked_for() -> None:
         assert client.is_closed()
 
 
+@pytest.mark.parametrize("framing", ["Content-Length: 3", "Transfer-Encoding: chunked"])
+def test_the_body_of_a_request_that_a_browser_may_not_send_is_not_asked_for(framing: str) -> None:
+    desk = Desk()
+    lines = b"Expect: 100-continue\r\nOrigin: http://evil.example\r\n" + framing.encode()
+    with serving(desk) as server, server.connect() as client:
+        client.send(get("/first") + b"POST / HTTP/1.1\r\n" + lines + b"\r\n" + HOST + b"\r\n")
+        assert desk.has(2)
+        request, _ = desk.asked[1]
+        assert request.head.refusal is not None
+        assert request.body == b""
+        client.send(b"abc")  # is ignored, and is not the beginning of another request
+        desk.answer(server, 1)
+        desk.answer(server, 0)
+        assert client.answer().headers["x-path"] == "/first"
+        assert client.answer().closes
+        assert client.is_closed()
+
+
 def test_another_expectation_is_not_met() -> None:
     with serving() as server, server.connect() as client:
         answer = client.ask(post(b"abc", "Expect: wonders"))

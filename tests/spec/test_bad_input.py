@@ -21,6 +21,7 @@ from semel.model.limits import (
     NUMBER_MAX,
     PRODUCERS_PER_STREAM_MAX,
 )
+from tests.media_types import TYPES_WITH_COMMAS
 from tests.spec.process import Answer, Event, Server, Stream, offset_of, read_answer
 
 JSON: Final = "application/json"
@@ -356,6 +357,42 @@ def test_a_content_type_is_compared_without_case_and_parameters(
     assert answer.status == status
     if status != 204:
         assert answer.code in ("content_type_conflict", "missing_content_type")
+
+
+@pytest.mark.parametrize("content_type", [*TYPES_WITH_COMMAS, "text/plain, text/html"])
+def test_two_media_types_in_one_header_are_refused(stream: Stream, content_type: str) -> None:
+    """A browser could take the second one, and run a script in a stream of the first one."""
+    missing = stream.server.stream()
+    stream.create()
+    first = (
+        stream.put(b"x", content_type=content_type),
+        stream.post(b"x", content_type=content_type),
+    )
+    for answer in (*first, missing.put(b"x", content_type=content_type)):
+        assert (answer.status, answer.code) == (400, "invalid_header")
+        assert answer.json["header"] == "Content-Type"
+        assert "a comma is allowed only in a quoted parameter" in answer.json["message"]
+    assert missing.head().status == 404
+    assert stream.tail == offset_of(0)
+    assert stream.post(stream_closed="true", content_type=content_type).status == 204  # no body
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+def test_two_headers_with_media_types_are_refused(stream: Stream, method: str) -> None:
+    stream.create()
+    lines = ("Content-Type: text/plain;x=1", "Content-Type: text/html")
+    answer = ask(stream.server, method, stream.target, *lines, body=b"x")
+    assert (answer.status, answer.code) == (400, "invalid_header")
+    assert stream.tail == offset_of(0)
+
+
+def test_a_quoted_parameter_may_have_a_comma(stream: Stream) -> None:
+    quoted = 'text/plain; note="a, b"'
+    assert stream.put(b"x", content_type=quoted).status == 201
+    assert stream.post(b"y", content_type=quoted).status == 204
+    answer = stream.get()
+    assert (answer.headers["content-type"], answer.body) == (quoted, b"xy")
+    assert "sandbox" in answer.headers["content-security-policy"]  # not every browser knows quotes
 
 
 def test_a_client_that_awaits_a_go_ahead_and_then_is_silent_stops_nobody(stream: Stream) -> None:

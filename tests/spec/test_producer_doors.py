@@ -11,6 +11,7 @@ import pytest
 
 from tests.spec.process import PATIENCE_SECONDS, Answer, Server, Stream, offset_of
 from tests.spec.test_producers import dense
+from tests.spec.txn_calls import Txn
 
 
 def register(server: Server, body: bytes = b"") -> Answer:
@@ -291,6 +292,23 @@ def test_a_reset_makes_the_next_append_new(stream: Stream) -> None:
 
 
 # ---- explain -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["commit", "abort"])
+def test_explain_does_not_say_that_what_was_aborted_is_stored(stream: Stream, action: str) -> None:
+    stream.create()
+    txn = Txn(stream.server)
+    tag = {"producer_id": txn.producer, "producer_epoch": 0}
+    assert txn.begin(streams=[stream.path]).status == 201
+    for seq in (0, 1):
+        assert txn.post(stream, producer_seq=seq).status == 200
+    assert txn.call(action).status == 200
+    assert stream.post(b"x", **tag, producer_seq=1).code == "producer_seq_conflict"
+    assert stream.post(b"y", **tag, producer_seq=2).status == 200
+    repeat = stream.post(b"x", **tag, producer_seq=1)
+    assert (repeat.status, repeat.headers["producer-receipt"]) == (204, "expired")
+    told = explain(stream, id=txn.producer, epoch=0, seq=1)
+    assert "or was used in a transaction, also an aborted one" in told["reason"]
 
 
 # rows: D13, P18

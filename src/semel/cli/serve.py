@@ -31,7 +31,8 @@ from semel.model.limits import (
     SEGMENT_BYTES_DEFAULT,
 )
 from semel.server.app import App
-from semel.server.browsers import BrowserRules, parse_host, parse_origin
+from semel.server.browsers import BrowserRules
+from semel.server.host_names import parse_host, parse_origin
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
 from semel.server.unread_budget import UnreadBudget

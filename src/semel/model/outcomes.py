@@ -54,6 +54,8 @@ class Duplicate(Outcome, frozen=True, gc=False):
     """The batch was already stored, from `first_offset` up to, but not including, `next_offset`.
 
     Both offsets are None if the append's receipt is no longer retained, or if the batch is a chunk.
+    They are also None for an append outside of transactions whose sequence was used in one. It may
+    have been aborted.
     `is_mismatch` is True if the request's payload differs from the stored payload. The stored
     payload is kept.
     """

@@ -17,13 +17,21 @@ the parsed head, and a cached head is not checked again (see `HeadCache`).
 """
 
 import logging
-import re
+import shlex
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from typing import Final
 
 from msgspec import Struct
 
+from semel.server.host_names import (
+    ANY,
+    name_of,
+    parse_host,
+    parse_origin,
+    print_address,
+    to_address,
+)
 from semel.server.http import Head
 from semel.wire.paths import HEALTH
 from semel.wire.problems import Problem
@@ -31,7 +39,6 @@ from semel.wire.rendering import EXPOSED_HEADER, NOSNIFF_HEADER
 
 _log: Final = logging.getLogger("semel.server")
 
-ANY: Final = "*"
 # The keys of `header_lines`, besides the listed origins. They are the values of `Head.cors`.
 NO_CORS: Final = ""
 VARIES: Final = "vary"
@@ -40,11 +47,6 @@ _READS: Final = frozenset({"GET", "HEAD"})
 _PREFLIGHT: Final = "OPTIONS"
 _OWN_SITES: Final = frozenset({"same-origin", "none"})  # "none": a person entered the address
 _SCHEMES: Final = ("http://", "https://")
-_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
-_ORIGIN: Final = re.compile(
-    r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(:[0-9]{1,5})?"
-)
-_NAME: Final = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]")
 _HOSTS_MAX: Final = 4096
 _HOST_CHARS_MAX: Final = 256  # a longer value of Host is not cached
 _LOGGED_MAX: Final = 16
@@ -60,38 +62,6 @@ class BrowserRules(Struct, frozen=True, kw_only=True):
 
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
-
-
-def parse_origin(text: str) -> str:
-    """Return an origin as browsers send it. `*` means every origin.
-
-    Raises ValueError if `text` is not an origin. `null` is refused: any page can have that origin.
-    """
-    if text == ANY:
-        return ANY
-    match = _ORIGIN.fullmatch(text.lower().removesuffix("/"))
-    if match is None:
-        raise ValueError(
-            f"{text!r} is not an origin; use a scheme, a host and a port, such as"
-            " http://localhost:3000, or * for every page"
-        )
-    scheme, host, port = match[1], match[2], match[3] or ""
-    return f"{scheme}://{host}{'' if port == _DEFAULT_PORTS.get(scheme) else port}"
-
-
-def parse_host(text: str) -> str:
-    """Return a name of the server in lower case.
-
-    `*.example.com` means all names below example.com, `*` every name. Raises ValueError if
-    `text` is not one of these.
-    """
-    name = text.lower().removesuffix(".")
-    if name != ANY and _NAME.fullmatch(name) is None:
-        raise ValueError(
-            f"{text!r} is not a host name; use a name without scheme and port, such as"
-            " semel.example, or *.example for all names below it, or * for every name"
-        )
-    return name
 
 
 class BrowserPolicy:
@@ -110,6 +80,7 @@ class BrowserPolicy:
         rules = rules or BrowserRules()
         self._origins = frozenset(map(parse_origin, rules.cors_origins))
         hosts = {"localhost", "*.localhost", *map(parse_host, rules.allowed_hosts)}
+        self._is_any = ANY in hosts
         self._names = frozenset(hosts | {bound_host.lower()} - {""})
         self._endings = tuple(host[1:] for host in hosts if host.startswith("*."))
         self._addresses = frozenset(map(ip_address, addresses))
@@ -188,22 +159,21 @@ class BrowserPolicy:
         cannot know them all. But 0.0.0.0 is only one if the server listens on it: for a browser,
         this address leads to the same machine, and its requests to it have no `Sec-Fetch-Site`.
         """
-        name = host[: host.find("]") + 1] if host[:1] == "[" else host.partition(":")[0]
-        name = name.removesuffix(".")
-        if ANY in self._names or name in self._names or name.endswith(self._endings):
+        name = name_of(host).removesuffix(".")
+        if self._is_any or name in self._names or name.endswith(self._endings):
             return True
-        try:
-            address = ip_address(name.strip("[]"))
-        except ValueError:
+        address = to_address(name.strip("[]"))
+        if address is None:
             return False
         is_other = self._is_on_all and not address.is_unspecified
-        return address in self._addresses or address.is_loopback or is_other
+        is_own = address in self._addresses or address.is_loopback or is_other
+        return is_own or print_address(address) in self._names
 
     def _host_refused(self, host: str) -> Problem:
-        name = _shown(host.partition(":")[0])
+        name = _shown(name_of(host))
         message = (
             f"'{name}' is not a name of this server; if it is one, start the server with"
-            f" --allowed-host {name}"
+            f" --allowed-host {shlex.quote(name)}"
         )
         self._log_once(message)
         return Problem(421, "host_not_allowed", message, {"host": _shown(host)})
@@ -218,7 +188,7 @@ class BrowserPolicy:
         else:
             origin = _shown(origin)
             message = f"pages of the origin '{origin}' cannot use this server"
-            if _ORIGIN.fullmatch(origin.lower()):
+            if _is_origin(origin):
                 message += f"; to allow them, start the server with --cors-origin '{origin}'"
             else:
                 message += "; only --cors-origin '*' allows them, and with them every other page"
@@ -236,6 +206,14 @@ class BrowserPolicy:
 def _is_own(origin: str, host: str | None) -> bool:
     """Return True if `origin` is that of the server itself, with `Host: host`."""
     return host is not None and origin.lower() in [scheme + host.lower() for scheme in _SCHEMES]
+
+
+def _is_origin(text: str) -> bool:
+    """Return True if a page whose browser sends this value of Origin can be listed."""
+    try:
+        return text != ANY and parse_origin(text) == text
+    except ValueError:
+        return False
 
 
 def _lines(*headers: tuple[str, str]) -> str:

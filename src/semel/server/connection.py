@@ -230,6 +230,9 @@ class ServerConnection(asyncio.Protocol):
             self._dispatch(request)
             return position + length
         is_expecting = request.head.is_expecting and position == len(data)
+        if is_expecting and request.head.refusal is not None:
+            self._dispatch(request, is_last=True)  # do not ask for the body, which may still come
+            return position
         self._clock = _UNSET
         self._body = PartialBody(request, length, self._limits)
         if is_expecting:
@@ -261,11 +264,12 @@ class ServerConnection(asyncio.Protocol):
             self._dispatch(body.request)
         return position
 
-    def _dispatch(self, request: Request) -> None:
+    def _dispatch(self, request: Request, *, is_last: bool = False) -> None:
+        """Call the handler. With `is_last`, the connection closes after the response."""
         if self._phase is not _IDLE:
             self._move(ConnectionEvent.REQUEST_RECEIVED)
         head = request.head
-        closes = head.closes or self._registry.is_draining
+        closes = head.closes or is_last or self._registry.is_draining
         if closes:
             self._end_reading(ConnectionEvent.READING_ENDED)
         self.output.account.is_short = False

@@ -63,7 +63,12 @@ SINGLE: Final = frozenset(
 _NUMBER_DIGITS: Final = len(str(NUMBER_MAX))
 _CANONICAL: Final = re.compile(r"0|[1-9][0-9]*")
 _WORD: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_MEDIA_TYPE: Final = re.compile(_WORD + r"/" + _WORD + r"[ \t]*(?:;[\t\x20-\x7e]*)?")
+# A parameter may have a quoted value. Outside of it there is neither a quote nor a comma, because
+# some programs, including web browsers, take a comma as the end of a media type and use the next.
+_PLAIN: Final = r"[\t \x21\x23-\x2b\x2d-\x3a\x3c-\x7e]*+"
+_QUOTED: Final = r'"(?:[\t \x21\x23-\x5b\x5d-\x7e]|\\[\t \x21-\x7e])*+"[ \t]*+'
+_PARAMETER: Final = rf";{_PLAIN}(?:(?<==){_QUOTED})?"
+_MEDIA_TYPE: Final = re.compile(rf"{_WORD}/{_WORD}[ \t]*+(?:{_PARAMETER})*+")
 _COMMON_TYPES: Final = frozenset({"application/json", "application/octet-stream", "text/plain"})
 _RFC_3339: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt]((?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])(?:\.([0-9]+))?"
@@ -204,14 +209,20 @@ def to_datetime(instant_ms: int) -> datetime:
 
 
 def read_content_type(headers: Headers) -> str | None:
-    """Return the media type in Content-Type, unchanged; None if the header is absent or empty."""
+    """Return the media type in Content-Type, unchanged; None if the header is absent or empty.
+
+    Raises MalformedRequest if the value is not exactly one media type.
+    """
     value = headers.get("content-type")
     if not value:
         return None
     if value in _COMMON_TYPES:
         return value
     if len(value) > MEDIA_TYPE_BYTES_MAX or _MEDIA_TYPE.fullmatch(value) is None:
-        raise bad_header("content-type", "must be a media type such as application/json")
+        message = "must be a media type such as application/json"
+        if "," in value:
+            message = "must be one media type; a comma is allowed only in a quoted parameter"
+        raise bad_header("content-type", message)
     return value
 
 

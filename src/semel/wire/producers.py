@@ -175,7 +175,7 @@ def explain_outcome(
         if outcome.first_offset is not None and outcome.next_offset is not None:
             facts["first_offset"] = print_offset(outcome.first_offset)
             facts["next_offset"] = print_offset(outcome.next_offset)
-        return Explanation(outcome.code, STATUS[Duplicate], _why_repeated(outcome), facts)
+        return Explanation(outcome.code, STATUS[Duplicate], _why_repeated(outcome, tag), facts)
     problem = problem_of(outcome)
     return Explanation(outcome.code, problem.status, problem.message, dict(problem.facts))
 
@@ -195,11 +195,14 @@ def _why_stored(
     return f"{begin}, because sequence {tag.first_seq} follows the last sequence {last_seq}"
 
 
-def _why_repeated(outcome: Duplicate) -> str:
+def _why_repeated(outcome: Duplicate, tag: ProducerTag) -> str:
     if outcome.next_offset is None:
+        # Sparse producers take no part in transactions. Of a dense one, it is not retained whether
+        # a sequence was used in a transaction, and whether that was aborted.
+        used = "" if tag.mode == SPARSE else " or was used in a transaction, also an aborted one"
         return (
-            "the append would be confirmed but not stored again, because its sequence is already"
-            " stored; the offsets are no longer retained"
+            "the append would be confirmed but not stored, because its sequence is already stored"
+            f"{used}; the offsets are not retained"
         )
     if outcome.is_mismatch:
         return (

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from semel.model.commands import READ_COMMITTED, Append
 from semel.model.limits import HOUR_MS, IDEMPOTENCY_HOURS, IDEMPOTENCY_KEYS_MAX
-from semel.model.messages import JSON_MEDIA_TYPE, is_json, is_text, normalise
+from semel.model.messages import JSON_MEDIA_TYPE, is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
 from semel.model.outcomes_txn import Staged
@@ -46,7 +46,13 @@ _INERT: Final = (
     "Content-Security-Policy",
     "default-src 'none'; sandbox; frame-ancestors 'none'",
 )
-_PLAIN_TYPES: Final = frozenset({"application/octet-stream", "text/plain"})
+# The media types of which browsers run nothing, and the same with simple parameters. Anything else
+# may be a document for a browser. For example, with a comma, it is of the type after the comma.
+_PLAIN_TYPES: Final = frozenset({JSON_MEDIA_TYPE, "application/octet-stream", "text/plain"})
+_PLAIN_TYPE: Final = re.compile(
+    r"(?:application/json|application/octet-stream|text/plain)(?:; ?[a-z0-9_-]+=[a-z0-9._-]+)*",
+    re.ASCII | re.IGNORECASE,
+)
 _CLOSED: Final = ("Stream-Closed", "true")
 _UP_TO_DATE: Final = ("Stream-Up-To-Date", "true")
 # How long idempotency keys are retained, in seconds, and how many of them are retained.
@@ -386,8 +392,11 @@ def _state_headers(
 
 
 def _may_run(content_type: str) -> bool:
-    """Return True unless browsers are known to run nothing of a content of this media type."""
-    return not is_json(content_type) and normalise(content_type) not in _PLAIN_TYPES
+    """Return True unless browsers are known to run nothing of a content of this media type.
+
+    The stream may have been created by an earlier version, which accepted types with commas.
+    """
+    return content_type not in _PLAIN_TYPES and _PLAIN_TYPE.fullmatch(content_type) is None
 
 
 def _cache_field(request: ReadRequest, *, is_at_end: bool) -> tuple[str, str]:

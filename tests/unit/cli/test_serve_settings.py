@@ -131,6 +131,14 @@ def test_an_option_that_may_be_repeated_keeps_every_value(started: Started) -> N
     assert started.serving.allowed_host == ("semel.example",)
 
 
+def test_a_star_with_a_dot_does_not_allow_every_host(started: Started) -> None:
+    for result in (run("--allowed-host", "*."), run(SEMEL_ALLOWED_HOST="*.")):
+        assert result.exit_code == 64
+        assert "'*.' is not a host name" in result.output
+    assert run("--allowed-host", "*").exit_code == 0
+    assert started.serving.allowed_host == ("*",)
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -153,6 +161,8 @@ def test_an_option_that_may_be_repeated_keeps_every_value(started: Started) -> N
         ("cors_origin = ['a.example']\n", "'a.example' is not an origin"),
         ("allowed_host = [1]\n", "'allowed_host' is [1]; expected a list of strings"),
         ("allowed_host = ['a:1']\n", "'a:1' is not a host name"),
+        ("allowed_host = ['*.']\n", "'*.' is not a host name"),
+        ("cors_origin = ['http://a:99999']\n", "'http://a:99999' is not an origin"),
         ("gap_hold_ms = 1001\n", "Invalid value for '--gap-hold-ms'"),
         ("producer_idle_seconds = 0\n", "Invalid value for '--producer-idle-seconds'"),
         ("segment_bytes = 4097\n", "multiple of 8"),

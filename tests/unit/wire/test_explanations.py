@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from semel.model.commands import ProducerTag
+from semel.model.commands import SPARSE, ProducerTag
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
 from semel.wire.producers import explain_outcome
@@ -39,7 +39,7 @@ def test_what_would_be_stored_says_why(outcome: Appended, known: int | None, wor
     [
         (Duplicate(1, 2, False, 2, 3), "it is already stored"),
         (Duplicate(1, 2, False, 2, 3, True), "a different payload; the stored payload stays"),
-        (Duplicate(None, None, False, 2, 3), "no longer retained"),
+        (Duplicate(None, None, False, 2, 3), "the offsets are not retained"),
     ],
 )
 def test_a_repeat_says_where_it_is_if_that_is_known(outcome: Duplicate, words: str) -> None:
@@ -49,6 +49,16 @@ def test_a_repeat_says_where_it_is_if_that_is_known(outcome: Duplicate, words: s
     place = {"first_offset": print_offset(1), "next_offset": print_offset(2)}
     wanted = {"epoch": 2, "last_seq": 3} | (place if outcome.next_offset else {})
     assert found["facts"] == wanted
+
+
+def test_a_repeat_without_offsets_may_have_been_in_a_transaction() -> None:
+    """It is not retained which of both it was. Only dense producers are in transactions."""
+    outcome = Duplicate(None, None, False, 2, 5)
+    used = "already stored or was used in a transaction, also an aborted one; the offsets are not"
+    assert used in told(outcome)["reason"]
+    tag = msgspec.structs.replace(TAG, mode=SPARSE)
+    reason = explain_outcome(outcome, tag, epoch=2, last_seq=5).reason
+    assert reason.endswith("its sequence is already stored; the offsets are not retained")
 
 
 def test_a_refusal_speaks_as_it_would_be_answered() -> None:

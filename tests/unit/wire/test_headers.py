@@ -11,6 +11,7 @@ from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import print_offset
 from semel.wire import headers as read
 from semel.wire.problems import MalformedRequest, Problem
+from tests.media_types import TYPES_WITH_COMMAS
 
 OFFSET = print_offset(5)
 
@@ -150,6 +151,9 @@ def test_a_text_may_be_as_long_as_its_limit() -> None:
         "text/plain; charset=utf-8",
         "text/plain;charset=x",
         "a/b ;",
+        "a/b;;\tc;d=e ; f",
+        'a/b;c="d, e/f"',
+        'a/b; c="\\",e/f" ;d=""',
     ],
 )
 def test_a_content_type_is_kept_as_given(text: str) -> None:
@@ -165,6 +169,20 @@ def test_an_empty_content_type_is_none() -> None:
 )
 def test_what_is_no_media_type_is_refused(text: str) -> None:
     problem_of(lambda: read.read_content_type({"content-type": text}))
+
+
+@pytest.mark.parametrize("text", ['a/b;c="', 'a/b;c=d"e"', 'a/b;c="d"e', 'a/b;"c"', 'a/b;c="\\"'])
+def test_a_quote_is_only_around_the_value_of_a_parameter(text: str) -> None:
+    problem_of(lambda: read.read_content_type({"content-type": text}))
+
+
+@pytest.mark.parametrize(
+    "text", [*TYPES_WITH_COMMAS, "text/html,", "text/plain, text/html", ",a/b"]
+)
+def test_two_media_types_are_refused(text: str) -> None:
+    """Semel would use the first one, and a web browser the last one."""
+    problem = problem_of(lambda: read.read_content_type({"content-type": text}))
+    assert "must be one media type; a comma is allowed only in a quoted" in problem.message
 
 
 def test_a_compressed_body_is_refused() -> None:

@@ -37,6 +37,7 @@ from semel.wire.responses import (
     read_response,
     sse_response,
 )
+from tests.media_types import TYPES_WITH_COMMAS
 from tests.unit.wire.builders import headers_of, piece, posted
 
 URL = "http://127.0.0.1:4437/v1/stream/s"
@@ -57,21 +58,32 @@ def test_a_page_that_may_read_an_answer_sees_the_headers_of_the_protocol() -> No
 
 
 @pytest.mark.parametrize(
-    "content_type", ["text/html", "image/svg+xml", "application/xml", "text/javascript", "a/b"]
+    "content_type",
+    [
+        *("text/html", "image/svg+xml", "application/xml", "text/javascript", "a/b"),
+        *TYPES_WITH_COMMAS,
+        'text/plain;x="a,b"',
+        *("text/plain;", "text/plain;x", "text/plain ;x=1", "text/plain;\tx=1", 'text/plain;x="1"'),
+        *("text/plain+x", "text/plaintext", "text", "text/", "x text/plain"),
+    ],
 )
 def test_a_browser_runs_nothing_of_a_stream_that_could_be_a_document(content_type: str) -> None:
     facts = StreamFacts("inc", content_type, 3)
     etag = headers_of(read(facts=facts))["ETag"]
     unchanged = read(ReadRequest(if_none_match=etag), facts)
     assert unchanged.status == 304
-    for response in (read(facts=facts), unchanged, head_response(facts)):
+    frames = read(ReadRequest(is_frames=True), facts)
+    for response in (read(facts=facts), unchanged, frames, head_response(facts)):
         policy = headers_of(response)["Content-Security-Policy"]
         assert policy == "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
 @pytest.mark.parametrize(
     "content_type",
-    ["application/json", "text/plain; charset=utf-8", "application/octet-stream"],
+    [
+        *("application/json", "text/plain", "application/octet-stream"),
+        *("text/plain; charset=utf-8", "TEXT/Plain;Charset=UTF-8;v=1.0", "application/json;a=b"),
+    ],
 )
 def test_a_stream_of_which_no_browser_runs_anything_needs_no_policy(content_type: str) -> None:
     facts = StreamFacts("inc", content_type, 3)
