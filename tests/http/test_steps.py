@@ -1,9 +1,22 @@
 """Requests that are handled in steps: the loop serves other requests between two steps."""
 
-from collections.abc import Iterator
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
+import pytest
+
+from semel.broker.engine import Engine
+from semel.broker.settings import Settings
+from semel.model.limits import MIB
+from semel.model.steps import STEP_BYTES
+from semel.model.steps import Steps as StepsOf
+from semel.server.app import App
 from semel.server.http import Request, Responder, Response
-from tests.http.harness import each_loop, eventually, get, put, serving
+from semel.wire import json_mode
+from tests.http.harness import each_loop, eventually, get, post, put, serving
 
 
 class Steps:
@@ -115,3 +128,86 @@ def test_the_steps_of_a_client_that_left_go_on(loop: str) -> None:
         other.send(get("/release"))
         assert other.answer().status == 200
         assert eventually(lambda: "/slow" in steps.handled)
+
+
+# ---- the requests of the application -------------------------------------------------------------
+
+JSON: Final = "application/json"
+LONG: Final = b"[" + b",".join([b"[]"] * STEP_BYTES) + b"]"
+MANY_STEPS: Final = 1_000_000  # more than the loop can run before a client gets a response
+
+
+class Gate:
+    """Replaces a check of long JSON by one that goes on until the gate is opened."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.is_open = False
+        self.was_open: bool | None = None  # when the last step was taken
+
+    def check(self, _payload: bytes, _sizes: Sequence[int]) -> StepsOf[bool]:
+        while not self.is_open and self.steps < MANY_STEPS:
+            self.steps += 1
+            yield
+        self.was_open = self.is_open
+        return False
+
+
+def write(method: str, target: str, body: bytes, content_type: str = JSON) -> bytes:
+    return post(body, f"Content-Type: {content_type}", path=target).replace(
+        b"POST", method.encode(), 1
+    )
+
+
+def batch_of(message: bytes) -> bytes:
+    head = struct.pack("<4sHHI", b"SMB1", 0, len(JSON), 1)
+    return head + JSON.encode() + struct.pack("<I", len(message)) + message
+
+
+def commit_of(messages: bytes) -> bytes:
+    document = {"producer_id": "p", "producer_epoch": 0, "producer_seq": 0}
+    appends = b'[{"stream":"s","messages":[%b]}]' % messages
+    return json.dumps(document).encode()[:-1] + b',"appends":' + appends + b"}"
+
+
+@pytest.mark.parametrize(
+    ("long", "status"),
+    [
+        (write("POST", "/v1/stream/s", b"[" + LONG + b"]"), 204),
+        (write("POST", "/v1/stream/s", batch_of(LONG), "application/vnd.semel.batch"), 204),
+        (write("PUT", "/v1/stream/new", b"[" + LONG + b"]"), 201),
+        (write("POST", "/v1/commits", commit_of(LONG)), 200),
+    ],
+    ids=["append", "batch", "create", "commit"],
+)
+def test_another_client_is_served_between_the_steps_of_a_long_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: bytes, status: int
+) -> None:
+    """The check of the long write ends after the response to the other client, or too late."""
+    gate = Gate()
+    apps: list[App] = []
+
+    def handler(request: Request, responder: Responder) -> None:
+        apps[0].handle(request, responder)
+
+    async def begin() -> Engine:
+        engine = await Engine.open(str(tmp_path), Settings(16 * MIB, reserve_bytes=0))
+        apps.append(App(engine, long_poll_seconds=5, sse_seconds=60))
+        return engine
+
+    with serving(handler) as server:
+        engine: Engine = server.run(begin())
+        try:
+            with server.connect() as slow, server.connect() as other:
+                assert other.ask(write("PUT", "/v1/stream/s", b"")).status == 201
+                registered = other.ask(write("POST", "/v1/producers", b'{"producer_id":"p"}'))
+                assert registered.status == 201
+                monkeypatch.setattr(json_mode, "any_deep_steps", gate.check)
+                slow.send(long)
+                assert eventually(lambda: gate.steps > 3)
+                assert other.ask(get("/v1/stream/s?offset=-1")).status == 200
+                gate.is_open = True
+                assert slow.answer().status == status
+        finally:
+            server.run(engine.close())
+    assert gate.was_open
