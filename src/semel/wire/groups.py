@@ -1,11 +1,15 @@
 """Requests and responses of `/v1/groups`: a group's positions and its pinned step."""
 
-from msgspec import UNSET, Struct
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
 
 from semel.machine.txn.views import GroupView, PendingView, SnapshotView
 from semel.model.commands import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
+from semel.model.steps import STEP_ROWS, Steps, sort_steps
 from semel.wire.documents import read_document, read_offset
 from semel.wire.headers import Headers, print_instant
 from semel.wire.paths import parse_query, read_choice
@@ -93,8 +97,8 @@ def parse_group_query(query: str) -> GroupQuery:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
-    """Return the response with the positions of a group.
+def positions_steps(view: GroupView, query: GroupQuery, now_ms: int) -> Steps[Response]:
+    """Return the response with the positions of a group, sorted by path. It is made in steps.
 
     Streams in which the group's position was never set are left out. The status is 409 if the query
     asks for stable positions and a pending transaction moves a position.
@@ -112,9 +116,38 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
                 [("Retry-After", "1")],
             )
         )
-    offsets = {move.path: print_offset(move.offset) for move in view.positions}
-    versions = {move.path: move.version for move in view.positions}
+    rows = view.positions
+    if len(rows) > STEP_ROWS:
+        return (yield from _long_response(view, pending))
+    paths = sorted(rows)
+    offsets = {path: print_offset(rows[path].offset) for path in paths}
+    versions = {path: rows[path].version for path in paths}
     return json_response(200, Positions(view.group, offsets, versions, pending))
+
+
+def _long_response(view: GroupView, pending: dict[str, PendingMove]) -> Steps[Response]:
+    """Return the same response for very many positions. Parts of the document are encoded."""
+    rows = view.positions
+    paths = yield from sort_steps(rows)
+    offsets: list[bytes] = []
+    versions: list[bytes] = []
+    for start in range(0, len(paths), STEP_ROWS):
+        part = paths[start : start + STEP_ROWS]
+        offsets.append(_members({path: print_offset(rows[path].offset) for path in part}))
+        versions.append(_members({path: rows[path].version for path in part}))
+        yield
+    parts = {
+        "group": view.group,
+        "offsets": Raw(b"{" + b",".join(offsets) + b"}"),
+        "versions": Raw(b"{" + b",".join(versions) + b"}"),
+        "pending": pending,
+    }
+    return json_response(200, parts)
+
+
+def _members(part: Mapping[str, object]) -> bytes:
+    """Return the members of a JSON object, without its braces."""
+    return msgspec.json.encode(part)[1:-1]
 
 
 def _pending_move(move: PendingView, now_ms: int) -> PendingMove:
