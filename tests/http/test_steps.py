@@ -2,21 +2,27 @@
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 
 from semel.broker.engine import Engine
+from semel.broker.figures import figure_steps
 from semel.broker.settings import Settings
 from semel.model.limits import MIB
-from semel.model.steps import STEP_BYTES
+from semel.model.steps import STEP_BYTES, sort_steps
 from semel.model.steps import Steps as StepsOf
+from semel.server import app
 from semel.server.app import App
 from semel.server.http import Request, Responder, Response
-from semel.wire import json_mode
-from tests.http.harness import each_loop, eventually, get, post, put, serving
+from semel.wire import groups, json_mode
+from tests.http.harness import Server, each_loop, eventually, get, post, put, serving
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Steps:
@@ -152,6 +158,37 @@ class Gate:
         self.was_open = self.is_open
         return False
 
+    def before(self, real: Callable[[T], StepsOf[R]]) -> Callable[[T], StepsOf[R]]:
+        """Return the same computation, which begins when the gate is open."""
+
+        def gated(argument: T) -> StepsOf[R]:
+            yield from self.check(b"", ())
+            return (yield from real(argument))
+
+        return gated
+
+
+@contextmanager
+def serving_app(data: Path) -> Iterator[Server]:
+    """Run a server with the whole application."""
+    apps: list[App] = []
+
+    def handler(request: Request, responder: Responder) -> None:
+        apps[0].handle(request, responder)
+
+    async def begin() -> Engine:
+        engine = await Engine.open(str(data), Settings(16 * MIB, reserve_bytes=0))
+        apps.append(App(engine, long_poll_seconds=5, sse_seconds=60))
+        return engine
+
+    with serving(handler) as server:
+        engine: Engine = server.run(begin())
+        try:
+            yield server
+        finally:
+            server.run(server.listener.drain(0.0))
+            server.run(engine.close())
+
 
 def write(method: str, target: str, body: bytes, content_type: str = JSON) -> bytes:
     return post(body, f"Content-Type: {content_type}", path=target).replace(
@@ -185,29 +222,37 @@ def test_another_client_is_served_between_the_steps_of_a_long_write(
 ) -> None:
     """The check of the long write ends after the response to the other client, or too late."""
     gate = Gate()
-    apps: list[App] = []
+    with serving_app(tmp_path) as server, server.connect() as slow, server.connect() as other:
+        assert other.ask(write("PUT", "/v1/stream/s", b"")).status == 201
+        assert other.ask(write("POST", "/v1/producers", b'{"producer_id":"p"}')).status == 201
+        monkeypatch.setattr(json_mode, "any_deep_steps", gate.check)
+        slow.send(long)
+        assert eventually(lambda: gate.steps > 3)
+        assert other.ask(get("/v1/stream/s?offset=-1")).status == 200
+        gate.is_open = True
+        assert slow.answer().status == status
+    assert gate.was_open
 
-    def handler(request: Request, responder: Responder) -> None:
-        apps[0].handle(request, responder)
 
-    async def begin() -> Engine:
-        engine = await Engine.open(str(tmp_path), Settings(16 * MIB, reserve_bytes=0))
-        apps.append(App(engine, long_poll_seconds=5, sse_seconds=60))
-        return engine
-
-    with serving(handler) as server:
-        engine: Engine = server.run(begin())
-        try:
-            with server.connect() as slow, server.connect() as other:
-                assert other.ask(write("PUT", "/v1/stream/s", b"")).status == 201
-                registered = other.ask(write("POST", "/v1/producers", b'{"producer_id":"p"}'))
-                assert registered.status == 201
-                monkeypatch.setattr(json_mode, "any_deep_steps", gate.check)
-                slow.send(long)
-                assert eventually(lambda: gate.steps > 3)
-                assert other.ask(get("/v1/stream/s?offset=-1")).status == 200
-                gate.is_open = True
-                assert slow.answer().status == status
-        finally:
-            server.run(engine.close())
+@pytest.mark.parametrize("target", ["/v1/groups/g/offsets", "/metrics"])
+def test_another_client_is_served_between_the_steps_of_a_long_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    gate = Gate()
+    with serving_app(tmp_path) as server, server.connect() as slow, server.connect() as other:
+        for path in ("s", "r"):
+            assert other.ask(write("PUT", f"/v1/stream/{path}", b"")).status == 201
+        moves = write("POST", "/v1/groups/g/offsets", b'{"offsets":{"s":0,"r":0}}')
+        assert other.ask(moves).status == 200
+        before = other.ask(get(target)).body
+        monkeypatch.setattr(groups, "STEP_ROWS", 1)
+        monkeypatch.setattr(groups, "sort_steps", gate.before(sort_steps))
+        monkeypatch.setattr(app, "figure_steps", gate.before(figure_steps))
+        slow.send(get(target) + get("/health"))
+        assert eventually(lambda: gate.steps > 3)
+        assert other.ask(get("/v1/stream/s?offset=-1")).status == 200
+        gate.is_open = True
+        # The last line is the same: the positions, or a metric of a new directory.
+        assert slow.answer().body.splitlines()[-1] == before.splitlines()[-1]
+        assert slow.answer().json["status"] == "ok"
     assert gate.was_open

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from semel.machine.txn.views import GroupView, PendingView, SnapshotView
 from semel.model.commands import PinSnapshot, PositionMove, SetPositions, SnapshotRange
@@ -103,7 +104,11 @@ def positions_steps(view: GroupView, query: GroupQuery, now_ms: int) -> Steps[Re
     Streams in which the group's position was never set are left out. The status is 409 if the query
     asks for stable positions and a pending transaction moves a position.
     """
-    pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
+    pending: dict[str, PendingMove] = {}
+    for move in view.pending:
+        pending[move.path] = _pending_move(move, now_ms)
+        if len(pending) % STEP_ROWS == 0:
+            yield
     if query.is_stable and pending:
         first = view.pending[0]
         return problem_response(
@@ -126,23 +131,21 @@ def positions_steps(view: GroupView, query: GroupQuery, now_ms: int) -> Steps[Re
 
 
 def _long_response(view: GroupView, pending: dict[str, PendingMove]) -> Steps[Response]:
-    """Return the same response for very many positions. Parts of the document are encoded."""
+    """Return the same response for very many positions. Its document is encoded in parts."""
     rows = view.positions
     paths = yield from sort_steps(rows)
     offsets: list[bytes] = []
     versions: list[bytes] = []
     for start in range(0, len(paths), STEP_ROWS):
         part = paths[start : start + STEP_ROWS]
-        offsets.append(_members({path: print_offset(rows[path].offset) for path in part}))
-        versions.append(_members({path: rows[path].version for path in part}))
+        comma = b"," if start else b""
+        offsets.append(comma + _members({path: print_offset(rows[path].offset) for path in part}))
+        versions.append(comma + _members({path: rows[path].version for path in part}))
         yield
-    parts = {
-        "group": view.group,
-        "offsets": Raw(b"{" + b",".join(offsets) + b"}"),
-        "versions": Raw(b"{" + b",".join(versions) + b"}"),
-        "pending": pending,
-    }
-    return json_response(200, parts)
+    # The parts are joined only once, because there can be 100 MiB of them.
+    body = (b'{"group":', msgspec.json.encode(view.group), b',"offsets":{', *offsets)
+    body += (b'},"versions":{', *versions, b'},"pending":', msgspec.json.encode(pending), b"}")
+    return replace(json_response(200, None), body=b"".join(body))
 
 
 def _members(part: Mapping[str, object]) -> bytes:

@@ -6,6 +6,7 @@ from semel.machine import apply
 from semel.machine.events import TxnExtended as OldExtended
 from semel.machine.events import TxnPrepared
 from semel.machine.rows import NamedPosition, PositionRow
+from semel.machine.state import Txn
 from semel.machine.txn import views
 from semel.model.commands import Delete
 from semel.model.limits import GROUPS_PER_STREAM_MAX
@@ -178,9 +179,23 @@ def test_a_group_is_shown_with_what_is_pending() -> None:
 def test_a_view_of_a_group_does_not_change_with_the_state() -> None:
     machine = txn_machine(*THREE, *MOVED_BY_Q)
     view = views.group_view(machine.state, "g")
-    assert machine.execute(sets(move(0), move(0, path="r")))
+    machine.execute(sets(move(0), move(0, path="r")))
     assert view.positions == {"s": PositionRow(2, 0, 1, (True, "q"))}
     assert views.group_view(machine.state, "g").positions.keys() == {"r", "s"}
+
+
+def test_the_moves_of_a_transaction_are_looked_at_once() -> None:
+    """Otherwise the time would be in proportion to the square of the number of moves."""
+    machine = txn_machine(*THREE, start(), name(move(1)), name(move(0, path="r")))
+    dated: list[int] = []
+
+    def dates(txn: Txn) -> views.TxnDates:
+        dated.append(txn.row.number)
+        return views.stored_dates(txn)
+
+    view = views.group_view(machine.state, "g", dates=dates)
+    assert [(move.path, move.to) for move in view.pending] == [("r", 0), ("s", 1)]
+    assert len(dated) == 1
 
 
 def test_who_holds_a_position_is_shown_before_who_names_it() -> None:

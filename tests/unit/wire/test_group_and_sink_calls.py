@@ -105,6 +105,12 @@ def test_many_positions_are_shown_in_steps() -> None:
     assert list(reply(positions_of(few, GroupQuery(), 0))[1]["offsets"]) == sorted(few.positions)
 
 
+def test_many_pending_moves_are_shown_in_steps() -> None:
+    moves = tuple(PendingView(f"s{n:06}", "t", 1, "open", n, None) for n in range(3 * STEP_ROWS))
+    steps = positions_steps(GroupView("g", {}, moves), GroupQuery(), 0)
+    assert len(list(steps)) == 3
+
+
 def test_a_group_tells_where_it_stands() -> None:
     shown = {"group": "g", "offsets": {"a": print_offset(7)}, "versions": {"a": 3}}
     view = GroupView("g", {"a": PositionRow(7, 0, 3)}, ())

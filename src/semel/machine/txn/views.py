@@ -7,7 +7,7 @@ from itertools import islice
 from msgspec import Struct
 
 from semel.machine.rows import PositionRow, SinkRow, VersionRow
-from semel.machine.state import State, Txn
+from semel.machine.state import State, Stream, Txn
 from semel.machine.txn.decide_end import chunks_of, deadline_of
 from semel.machine.txn.draft import deleted_of, unpack_result
 from semel.model.commands import Owner, SnapshotRange, TxnResult
@@ -251,40 +251,49 @@ def group_view(
         positions = {stream: stored[stream]} if stream in stored else {}
         only = state.by_path.get(stream)
         numbers = [only.row.number] if only is not None and only.row.number in named else []
-    chosen = [(number, _moving_txn(state, named[number], transaction)) for number in numbers]
-    return GroupView(group, positions, _pending_views(state, group, chosen, dates))
+    own = None if transaction is None else state.transactions.get(transaction)
+    exempt = None if own is None else own.row.number
+    streams = [state.by_number[number] for number in numbers]
+    moves = [
+        (each, _moving_txn(state, each, group, named[each.row.number], exempt)) for each in streams
+    ]
+    return GroupView(group, positions, _pending_views(group, moves, dates))
 
 
-def _moving_txn(state: State, numbers: Iterable[int], exempt: str | None) -> Txn | None:
-    """Return which of some transactions is the pending move of a position, or None.
+def _moving_txn(
+    state: State, stream: Stream, group: str, numbers: set[int], exempt: int | None
+) -> Txn | None:
+    """Return the transaction whose move of a position is shown, or None if there is none.
 
-    It is the transaction that holds the position or, if there is none, the oldest one. The
-    transaction with the id `exempt` is ignored.
+    It is the transaction that holds the position or, if there is none, the oldest of `numbers`.
+    The transaction `exempt` is ignored.
     """
-    txns = [state.by_txn[number] for number in numbers]
-    return min(
-        (txn for txn in txns if txn.row.id != exempt),
-        key=lambda txn: (not txn.row.is_prepared, txn.row.number),
-        default=None,
-    )
+    holder = stream.holds.get(group) if stream.holds else None
+    if exempt in numbers:
+        others = sorted(numbers - {exempt})
+        prepared = (number for number in others if state.by_txn[number].row.is_prepared)
+        chosen = next(prepared, others[0] if others else None)
+    else:
+        chosen = min(numbers) if holder is None else holder
+    return None if chosen is None else state.by_txn[chosen]
 
 
 def _pending_views(
-    state: State, group: str, chosen: Iterable[tuple[int, Txn | None]], dates: Dates
+    group: str, moves: Iterable[tuple[Stream, Txn | None]], dates: Dates
 ) -> tuple[PendingView, ...]:
-    """Return the pending moves in streams, sorted by path. `chosen` has numbers of streams."""
-    targets: dict[int, dict[int, int]] = {}  # for each transaction: its offset in each stream
+    """Return the views of moves, sorted by path. A move without a transaction is left out."""
+    # For each transaction: its offset in each stream, and its deadline.
+    known: dict[int, tuple[dict[int, int], int | None]] = {}
     found = []
-    for number, txn in chosen:
+    for stream, txn in moves:
         if txn is None:
             continue
         row = txn.row
-        if row.number not in targets:
-            targets[row.number] = {
-                each.stream: each.to for each in row.positions if each.group == group
-            }
-        path, to = state.by_number[number].row.path, targets[row.number][number]
-        due_ms = dates(txn).due_ms
+        if row.number not in known:
+            targets = {each.stream: each.to for each in row.positions if each.group == group}
+            known[row.number] = targets, dates(txn).due_ms
+        targets, due_ms = known[row.number]
+        to, path = targets[stream.row.number], stream.row.path
         found.append(PendingView(path, row.id, row.epoch, txn_state(txn), to, due_ms))
     return tuple(sorted(found, key=lambda view: view.path))
 
