@@ -58,6 +58,7 @@ _AFTER_S: Final = 0.5
 _THREADS: Final = Path("/proc/self/task")
 _BODY_BYTES: Final = 4 * MIB - 4
 _ELEMENTS: Final = {'""': b'""', "[]": b"[]", '["["]': b'["["]'}
+_TEXTS: Final = {'\\"': b'\\"', "[": b"["}
 _LINE_ENDS: Final = {"LF": b"\n", "CR": b"\r", "CR LF": b"\r\n", "0xFF LF": b"\xff\n"}
 _STAGED_AT_ONCE: Final = 2_000
 _DONE: Final = object()
@@ -206,6 +207,11 @@ def _body_figures() -> list[Figure]:
         for what, body in (("messages", array), ("one message of", b"[" + array + b"]")):
             steps = _time_steps(split_steps(body))
             figures.append(_longest_step(f"4 MiB of JSON, {what} {name}", steps))
+    for name, text in _TEXTS.items():
+        # The brackets before it make it necessary to look at the whole string.
+        body = b'{"a":"' + b"[" * 70 + text * ((_BODY_BYTES - 80) // len(text)) + b'"}'
+        steps = _time_steps(split_steps(body))
+        figures.append(_longest_step(f"4 MiB of JSON, one string of {name}", steps))
     return figures
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from semel.broker.broker import ReadDone
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings, SystemClock
-from semel.machine.txn.views import group_view, sinks, snapshot, transaction, transactions
+from semel.machine.txn.views import group_view, sink, sinks, snapshot, transaction, transactions
 from semel.model.commands import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -227,7 +227,7 @@ def _answers(engine: Engine, repeats: list[EngineCommand]) -> Iterator[tuple[str
     for group in ("group", "other", "none"):
         yield f"group {group}", (group_view(state, group), snapshot(state, group))
     yield "transactions", list(transactions(state))
-    yield "sinks", sinks(state)
+    yield "sinks", [(view, sink(state, view.app)) for view in sinks(state)]
     yield "counters", state.meta_row()
     for index, command in enumerate(repeats):
         found = []

@@ -1,16 +1,28 @@
 """Requests that are handled in steps: the loop serves other requests between two steps."""
 
-import asyncio
-from collections.abc import Iterator
+import json
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
 
 import pytest
 
-from semel.server import listener
-from semel.server.http import Head, Request, Responder, Response
-from semel.server.limits_http import HttpLimits
-from semel.server.request_body import PartialBody
-from semel.server.request_head import CHUNKED
-from tests.http.harness import each_loop, echo, eventually, get, put, serving
+from semel.broker.engine import Engine
+from semel.broker.figures import figure_steps
+from semel.broker.settings import Settings
+from semel.model.limits import MIB
+from semel.model.steps import STEP_BYTES, sort_steps
+from semel.model.steps import Steps as StepsOf
+from semel.server import app
+from semel.server.app import App
+from semel.server.http import Request, Responder, Response
+from semel.wire import groups, json_mode
+from tests.http.harness import Server, each_loop, eventually, get, post, put, serving
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Steps:
@@ -124,53 +136,123 @@ def test_the_steps_of_a_client_that_left_go_on(loop: str) -> None:
         assert eventually(lambda: "/slow" in steps.handled)
 
 
-def test_the_steps_of_all_requests_together_take_a_limited_part_of_a_turn(
-    monkeypatch: pytest.MonkeyPatch,
+# ---- the requests of the application -------------------------------------------------------------
+
+JSON: Final = "application/json"
+LONG: Final = b"[" + b",".join([b"[]"] * STEP_BYTES) + b"]"
+MANY_STEPS: Final = 1_000_000  # more than the loop can run before a client gets a response
+
+
+class Gate:
+    """Replaces a check of long JSON by one that goes on until the gate is opened."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.is_open = False
+        self.was_open: bool | None = None  # when the last step was taken
+
+    def check(self, _payload: bytes, _sizes: Sequence[int]) -> StepsOf[bool]:
+        while not self.is_open and self.steps < MANY_STEPS:
+            self.steps += 1
+            yield
+        self.was_open = self.is_open
+        return False
+
+    def before(self, real: Callable[[T], StepsOf[R]]) -> Callable[[T], StepsOf[R]]:
+        """Return the same computation, which begins when the gate is open."""
+
+        def gated(argument: T) -> StepsOf[R]:
+            yield from self.check(b"", ())
+            return (yield from real(argument))
+
+        return gated
+
+
+@contextmanager
+def serving_app(data: Path) -> Iterator[Server]:
+    """Run a server with the whole application."""
+    apps: list[App] = []
+
+    def handler(request: Request, responder: Responder) -> None:
+        apps[0].handle(request, responder)
+
+    async def begin() -> Engine:
+        engine = await Engine.open(str(data), Settings(16 * MIB, reserve_bytes=0))
+        apps.append(App(engine, long_poll_seconds=5, sse_seconds=60))
+        return engine
+
+    with serving(handler) as server:
+        engine: Engine = server.run(begin())
+        try:
+            yield server
+        finally:
+            server.run(server.listener.drain(0.0))
+            server.run(engine.close())
+
+
+def write(method: str, target: str, body: bytes, content_type: str = JSON) -> bytes:
+    return post(body, f"Content-Type: {content_type}", path=target).replace(
+        b"POST", method.encode(), 1
+    )
+
+
+def batch_of(message: bytes) -> bytes:
+    head = struct.pack("<4sHHI", b"SMB1", 0, len(JSON), 1)
+    return head + JSON.encode() + struct.pack("<I", len(message)) + message
+
+
+def commit_of(messages: bytes) -> bytes:
+    document = {"producer_id": "p", "producer_epoch": 0, "producer_seq": 0}
+    appends = b'[{"stream":"s","messages":[%b]}]' % messages
+    return json.dumps(document).encode()[:-1] + b',"appends":' + appends + b"}"
+
+
+@pytest.mark.parametrize(
+    ("long", "status"),
+    [
+        (write("POST", "/v1/stream/s", b"[" + LONG + b"]"), 204),
+        (write("POST", "/v1/stream/s", batch_of(LONG), "application/vnd.semel.batch"), 204),
+        (write("PUT", "/v1/stream/new", b"[" + LONG + b"]"), 201),
+        (write("POST", "/v1/commits", commit_of(LONG)), 200),
+    ],
+    ids=["append", "batch", "create", "commit"],
+)
+def test_another_client_is_served_between_the_steps_of_a_long_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: bytes, status: int
 ) -> None:
-    """Each step takes 6 ms by the clock of the test, so two of them run on one turn."""
-    now = 0.0
-    turns: list[int] = []
-
-    def step() -> None:
-        nonlocal now
-        now += 0.006
-        turns[-1] += 1
-
-    async def run() -> None:
-        monkeypatch.setattr(listener, "monotonic", lambda: now)
-        queue = listener.StepQueue()
-        for _ in range(7):
-            queue.add(step)
-        while sum(turns) < 7:
-            turns.append(0)
-            await asyncio.sleep(0)
-
-    asyncio.run(run())
-    assert [count for count in turns if count] == [2, 2, 2, 1]
+    """The check of the long write ends after the response to the other client, or too late."""
+    gate = Gate()
+    with serving_app(tmp_path) as server, server.connect() as slow, server.connect() as other:
+        assert other.ask(write("PUT", "/v1/stream/s", b"")).status == 201
+        assert other.ask(write("POST", "/v1/producers", b'{"producer_id":"p"}')).status == 201
+        monkeypatch.setattr(json_mode, "any_deep_steps", gate.check)
+        slow.send(long)
+        assert eventually(lambda: gate.steps > 3)
+        assert other.ask(get("/v1/stream/s?offset=-1")).status == 200
+        gate.is_open = True
+        assert slow.answer().status == status
+    assert gate.was_open
 
 
-def test_other_connections_are_served_between_the_parts_of_a_body_with_many_chunks() -> None:
-    """One-byte chunks take long to parse, so the parser stops after some thousands of them."""
-    limits = HttpLimits()
-    request = Request(Head("POST", "/", "", {}))
-    body = PartialBody(request, CHUNKED, limits)
-    data = b"1\r\nA\r\n" * 60_000 + b"0\r\n\r\n"
-    position, calls = 0, 0
-    while not body.is_complete:
-        assert calls == 0 or body.needs_turn
-        position, _ = body.take(data, position)
-        calls += 1
-    assert (position, request.body) == (len(data), b"A" * 60_000)
-    assert calls > 10
-    assert not body.needs_turn
-
-
-@each_loop
-def test_a_body_with_many_chunks_arrives_complete(loop: str) -> None:
-    data = b"1\r\nA\r\n" * 60_000 + b"0\r\n\r\n"
-    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with serving(echo, loop=loop) as server, server.connect() as client:
-        for _ in range(2):
-            client.send(head + data + get("/next"))
-            assert client.answer().json["body"] == "A" * 60_000
-            assert client.answer().json["path"] == "/next"
+@pytest.mark.parametrize("target", ["/v1/groups/g/offsets", "/metrics"])
+def test_another_client_is_served_between_the_steps_of_a_long_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    gate = Gate()
+    with serving_app(tmp_path) as server, server.connect() as slow, server.connect() as other:
+        for path in ("s", "r"):
+            assert other.ask(write("PUT", f"/v1/stream/{path}", b"")).status == 201
+        moves = write("POST", "/v1/groups/g/offsets", b'{"offsets":{"s":0,"r":0}}')
+        assert other.ask(moves).status == 200
+        before = other.ask(get(target)).body
+        monkeypatch.setattr(groups, "STEP_ROWS", 1)
+        monkeypatch.setattr(groups, "sort_steps", gate.before(sort_steps))
+        monkeypatch.setattr(app, "figure_steps", gate.before(figure_steps))
+        slow.send(get(target) + get("/health"))
+        assert eventually(lambda: gate.steps > 3)
+        assert other.ask(get("/v1/stream/s?offset=-1")).status == 200
+        gate.is_open = True
+        # The last line is the same: the positions, or a metric of a new directory.
+        assert slow.answer().body.splitlines()[-1] == before.splitlines()[-1]
+        assert slow.answer().json["status"] == "ok"
+    assert gate.was_open

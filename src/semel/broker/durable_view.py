@@ -28,7 +28,7 @@ from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import State
 from semel.model.commands import READ_COMMITTED
 from semel.model.errors import CorruptRead, ReadFailed
-from semel.model.limits import READ_FRAMES_MAX, WAITERS_PER_STREAM_MAX
+from semel.model.limits import READ_FRAMES_MAX, READ_JOURNAL_BYTES_MAX, WAITERS_PER_STREAM_MAX
 from semel.model.messages import slice_extras
 from semel.model.outcomes import (
     DiskReadFailed,
@@ -305,26 +305,32 @@ class BrokerReader:
     ) -> tuple[list[Slice], int]:
         """Return the messages from `offset` up to `end`, and the offset at which to continue.
 
-        The read stops once it has `bytes_max` bytes or more, or READ_FRAMES_MAX frames. It skips
+        The read stops once it has `bytes_max` bytes or more, or READ_FRAMES_MAX frames, or frames
+        of READ_JOURNAL_BYTES_MAX bytes: a long frame can have few bytes of this stream. It skips
         control records and, if `is_committed`, aborted messages. If `is_short`, it stops before a
         frame with more than `bytes_max` bytes. Raises ReadFailed, and FrameTooLong if `is_short`
         and the first frame is too long.
         """
         slices: list[Slice] = []
-        size = frames = 0
+        size = frames = journal_bytes = 0
         reached = offset
         frame_bytes_max = bytes_max if is_short else None
+        journal_bytes_max = max(bytes_max, READ_JOURNAL_BYTES_MAX)
         try:
             for number, start, stop in self._pieces(view, offset, end):
                 for first, last in self._visible(number, start, stop, is_committed=is_committed):
                     reached = first
-                    for piece in self._read_own(number, first, last, frame_bytes_max):
-                        frames += 1
-                        if isinstance(piece, Slice):
-                            slices.append(piece)
-                            size += len(piece.payload) + len(piece.extras)
-                        reached = piece if isinstance(piece, int) else piece.next_offset
-                        if size >= bytes_max or frames >= READ_FRAMES_MAX:
+                    for pieces, frame_bytes in self._read_own(number, first, last, frame_bytes_max):
+                        for piece in pieces:
+                            frames += 1
+                            if isinstance(piece, Slice):
+                                slices.append(piece)
+                                size += len(piece.payload) + len(piece.extras)
+                            reached = piece if isinstance(piece, int) else piece.next_offset
+                            if size >= bytes_max or frames >= READ_FRAMES_MAX:
+                                return slices, reached
+                        journal_bytes += frame_bytes
+                        if journal_bytes >= journal_bytes_max:
                             return slices, reached
         except FrameTooLong:
             if reached == offset:
@@ -370,28 +376,35 @@ class BrokerReader:
 
     def _read_own(
         self, number: int, offset: int, end: int, frame_bytes_max: int | None
-    ) -> Iterator[Slice | int]:
-        """Yield the slices that are stored in the stream `number` itself, not in its fork source.
+    ) -> Iterator[tuple[list[Slice | int], int]]:
+        """Yield what the frames of the stream `number` contain, without those of its fork source.
 
-        For a control record, yield the offset after it instead of a slice. Raises ReadFailed, and
-        FrameTooLong if a frame has more than `frame_bytes_max` bytes.
+        For each frame, yield its slices and its size in bytes. For a control record, the list has
+        the offset after it instead of a slice. Raises ReadFailed, and FrameTooLong if a frame has
+        more than `frame_bytes_max` bytes.
         """
+        last_lsn = -1
         for lsn, base in self._index.frames(number, offset, end):
+            if lsn == last_lsn and base < offset:
+                continue  # the frame has several appends to the stream, and they have been read
+            last_lsn = lsn
             frame = self._segments.read_frame(lsn, frame_bytes_max)
+            pieces: list[Slice | int] = []
             for section in frame.sections:
                 if offset >= end:
-                    return
+                    break
                 if section.stream != number:
                     continue
                 if section.kind == SECTION_STAGED:
                     section = replace(section, base=base)  # noqa: PLW2901 - with its offset
                 if section.base <= offset < section.base + section.count:
                     if section.kind == SECTION_CONTROL:
-                        yield offset + 1
+                        pieces.append(offset + 1)
                     else:
                         stamp = _producer(frame.record)
-                        yield slice_section(section, offset, end, frame.time_ms, stamp)
+                        pieces.append(slice_section(section, offset, end, frame.time_ms, stamp))
                     offset = section.base + section.count
+            yield pieces, frame.end - lsn
             if offset >= end:
                 return
         raise CorruptRead(

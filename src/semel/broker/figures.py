@@ -1,15 +1,12 @@
 """Figures that show operators the condition of a running engine."""
 
-from collections.abc import Iterable
-
 from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.journal.space import SegmentSpace
-from semel.machine import State
-from semel.machine.rows import TailRow
 from semel.machine.state import Txn
 from semel.model.commands import BY_TIMEOUT, COMMITTED, TXN_INLINE
+from semel.model.steps import STEP_ROWS, Steps
 
 
 class EngineFigures(Struct, frozen=True, kw_only=True):
@@ -37,18 +34,24 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     segments: list[SegmentSpace]  # at the last survey; see `semel.journal.space`
 
 
-def engine_figures(engine: Engine) -> EngineFigures:
-    """Return counters since the process started, and current sizes."""
+class _TxnFigures(Struct):
+    """What the pending transactions have in common. The ages are in milliseconds."""
+
+    prepared: int = 0
+    oldest_age_ms: int = 0
+    stable_lag: int = 0
+    stable_lag_age_ms: int = 0
+
+
+def figure_steps(engine: Engine) -> Steps[EngineFigures]:
+    """Return counters since the process started, and current sizes.
+
+    The pending transactions are looked at in steps, because together they can have millions of
+    streams. A transaction that begins or ends between two steps may be left out.
+    """
+    txns = yield from _txn_steps(engine)
     broker = engine.broker
     state, ended = broker.state, broker.txns_ended
-    now_ms = engine.clock.now_ms()
-    rows = [txn.row for txn in state.by_txn.values()]
-
-    def age_ms(txns: Iterable[Txn]) -> int:
-        begun = (broker.deadlines.dates(txn, now_ms).begun_ms for txn in txns)
-        return max(0, now_ms - min(begun, default=now_ms))
-
-    holders = _holders(state)
     return EngineFigures(
         streams=len(broker.durable_view.by_path),
         durable_bytes=broker.durable,
@@ -62,23 +65,43 @@ def engine_figures(engine: Engine) -> EngineFigures:
         txns_committed=ended[COMMITTED],
         txns_aborted=ended.total() - ended[COMMITTED],
         txns_timed_out=ended[BY_TIMEOUT],
-        txns_pending=len(rows),
-        txns_prepared=sum(row.is_prepared for row in rows),
-        oldest_txn_age_ms=age_ms(state.by_txn.values()),
-        stable_lag=max((tail.tail - tail.stable for _, tail in holders), default=0),
-        stable_lag_age_ms=age_ms(txn for txn, _ in holders),
+        txns_pending=len(state.by_txn),
+        txns_prepared=txns.prepared,
+        oldest_txn_age_ms=txns.oldest_age_ms,
+        stable_lag=txns.stable_lag,
+        stable_lag_age_ms=txns.stable_lag_age_ms,
         sinks=len(state.sinks),
-        clock_ahead_ms=max(0, state.time_ms - now_ms),
+        clock_ahead_ms=max(0, state.time_ms - engine.clock.now_ms()),
         segments=engine.space.segments,
     )
 
 
-def _holders(state: State) -> list[tuple[Txn, TailRow]]:
-    """Return pairs: a transaction that holds back a stable offset, and the stream's tail."""
-    return [
-        (txn, state.by_number[number].tail)
-        for txn in state.by_txn.values()
-        if txn.row.kind == TXN_INLINE
-        for number, extent in txn.streams.items()
-        if extent.first >= 0
-    ]
+def _txn_steps(engine: Engine) -> Steps[_TxnFigures]:
+    by_txn, figures = engine.broker.state.by_txn, _TxnFigures()
+    unpaused_rows = 0
+    for number in list(by_txn):
+        txn = by_txn.get(number)
+        if txn is None:
+            continue  # it ended between two steps
+        _add_txn(engine, txn, figures)
+        unpaused_rows += 1 + len(txn.streams)
+        if unpaused_rows > STEP_ROWS:
+            unpaused_rows = 0
+            yield
+    return figures
+
+
+def _add_txn(engine: Engine, txn: Txn, figures: _TxnFigures) -> None:
+    state, now_ms = engine.broker.state, engine.clock.now_ms()
+    age_ms = now_ms - engine.broker.deadlines.dates(txn, now_ms).begun_ms
+    figures.prepared += txn.row.is_prepared
+    figures.oldest_age_ms = max(figures.oldest_age_ms, age_ms)
+    if txn.row.kind != TXN_INLINE:
+        return
+    # The streams whose stable offset this transaction holds back.
+    held = [number for number, extent in txn.streams.items() if extent.first >= 0]
+    for number in held:
+        tail = state.by_number[number].tail
+        figures.stable_lag = max(figures.stable_lag, tail.tail - tail.stable)
+    if held:
+        figures.stable_lag_age_ms = max(figures.stable_lag_age_ms, age_ms)

@@ -273,7 +273,9 @@ class State:
         # The mapping is not stored, because a checkpoint removes these outcomes.
         self.forgotten_sink_cutoffs: dict[str, int] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
-        self.groups: dict[str, set[int]] = {}
+        # groups[group][path] is the same row as that in `positions` of the stream. So all positions
+        # of a group can be copied at once, however many there are.
+        self.groups: dict[str, dict[str, PositionRow]] = {}
         # named[group][stream] is the set of pending transactions that name this position.
         self.named: dict[str, dict[int, set[int]]] = {}
         self.next_stream = 1
@@ -445,7 +447,7 @@ def add_position(state: State, stream: Stream, group: str, row: PositionRow) -> 
     if stream.positions is None:
         stream.positions = {}
     stream.positions[group] = row
-    state.groups.setdefault(group, set()).add(stream.row.number)
+    state.groups.setdefault(group, {})[stream.row.path] = row
 
 
 def add_named_position(state: State, txn_number: int, named: NamedPosition) -> None:

@@ -1,6 +1,8 @@
 """Long computations in steps, so that the event loop can serve other requests in between."""
 
-from collections.abc import Generator
+import heapq
+from collections.abc import Collection, Generator
+from itertools import islice
 from typing import Final, TypeVar
 
 from semel.model.limits import KIB
@@ -12,6 +14,7 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 
 STEP_BYTES: Final = 64 * KIB  # one step looks at this number of bytes in detail
+STEP_ROWS: Final = 2_000  # one step handles this number of rows of a list
 
 
 def finish(steps: Steps[T]) -> T:
@@ -22,3 +25,24 @@ def finish(steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+def sort_steps(texts: Collection[str]) -> Steps[list[str]]:
+    """Return the texts in sorted order, in steps.
+
+    Parts of the list are sorted first, and then merged.
+    """
+    unsorted = iter(texts)
+    parts: list[list[str]] = []
+    while part := sorted(islice(unsorted, STEP_ROWS)):
+        parts.append(part)
+        if len(texts) > STEP_ROWS:
+            yield
+    if len(parts) <= 1:
+        return parts[0] if parts else []
+    merged = heapq.merge(*parts)
+    found: list[str] = []
+    while part := list(islice(merged, STEP_ROWS)):
+        found += part
+        yield
+    return found

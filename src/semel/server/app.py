@@ -13,7 +13,7 @@ from typing import Final
 from semel.broker.broker import TAIL, ReadDone, Reply
 from semel.broker.durable_view import DurableView, StreamView
 from semel.broker.engine import Engine
-from semel.broker.figures import engine_figures
+from semel.broker.figures import figure_steps
 from semel.broker.gap_hold import GapHold
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
@@ -299,8 +299,11 @@ class App:
         send_response(responder, responses.json_response(200, health))
 
     def _metrics(self, _request: Request, responder: Responder) -> None:
+        responder.run(self._send_metrics(responder))
+
+    def _send_metrics(self, responder: Responder) -> Iterator[None]:
         text = render_metrics(
-            engine_figures(self._engine),
+            (yield from figure_steps(self._engine)),
             self._tally,
             live_readers=len(self._live.readers),
             gaps_held=0 if self._gaps is None else self._gaps.count,

@@ -139,7 +139,7 @@ def _registered(state: State, producer_id: str) -> list[RegisteredProducer]:
 
 
 def _entry_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> ProducerEntry:
-    retained = [] if row.is_expired else _receipts_of(row)
+    last = None if row.is_expired else _last_receipt_of(row)
     registered = state.registry.get(producer_id)
     return ProducerEntry(
         stream=stream.row.path,
@@ -147,7 +147,7 @@ def _entry_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) 
         mode=row.mode,
         epoch=row.epoch,
         last_seq=row.last_seq if row.last_seq >= 0 else None,
-        last_offset=print_offset(retained[-1].next_offset) if retained else None,
+        last_offset=None if last is None else print_offset(last.next_offset),
         cursor=None if row.cursor is None else row.cursor.decode("utf-8", "replace"),
         updated_at=print_instant(row.updated_ms),
         registered_epoch=None if registered is None else registered.epoch,
@@ -168,6 +168,14 @@ def _state_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) 
         for receipt in _receipts_of(row)
     ]
     return ProducerState(**asdict(_entry_of(state, stream, producer_id, row)), receipts=retained)
+
+
+def _last_receipt_of(row: ProducerRow) -> Receipt | None:
+    """Return the last of the `_receipts_of` a producer. The others are not unpacked."""
+    count = receipts_of(row.receipts)
+    if count:
+        return unpack_receipt(row.receipts, count - 1)
+    return unpack_receipt(row.first_receipt, 0) if row.last_seq >= 0 and row.first_receipt else None
 
 
 def _receipts_of(row: ProducerRow) -> list[Receipt]:

@@ -6,24 +6,28 @@ and responds with a problem document.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 from semel.broker.engine import Engine
 from semel.machine import State
+from semel.machine.state import Txn
 from semel.machine.txn.views import (
     Dates,
     TxnView,
     group_view,
+    pending_txns,
     sink,
     sinks,
     snapshot,
     transaction,
-    transactions,
+    txn_state,
+    txn_view,
 )
 from semel.model.commands import EngineCommand, ForgetSink, TxnOutcome
+from semel.model.limits import TXN_PAGE_ROWS_MAX, TXN_PAGE_SEARCHED_MAX
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import UnknownTransaction
+from semel.model.steps import Steps
 from semel.server.admission import send_response, send_view
 from semel.server.http import Request, Responder
 from semel.server.metrics import OutcomeCounts
@@ -106,6 +110,22 @@ class Resource:
         """
         self.engine.ask(question, lambda view: send_view(responder, response_of(view)), path=path)
 
+    def ask_in_steps(
+        self,
+        question: Callable[[State], T],
+        responder: Responder,
+        steps_of: Callable[[T], Steps[Response]],
+    ) -> None:
+        """Do the same as `ask`, for a long response: it is made in steps from the result.
+
+        The result must not change when the state changes, because the state does so between steps.
+        """
+        self.engine.ask(question, lambda view: responder.run(_send(steps_of(view), responder)))
+
+
+def _send(steps: Steps[Response], responder: Responder) -> Iterator[None]:
+    send_view(responder, (yield from steps))
+
 
 def valid(value: T | Problem) -> T:
     """Return the result of a parser. Raises MalformedRequest if the result is a Problem."""
@@ -184,23 +204,31 @@ def _transaction_response(
 def transactions_page(
     state: State, query: TxnQuery, now_ms: int, dates: Dates
 ) -> TransactionsPage[PendingTransaction]:
-    """Return a page of the pending transactions that match `query`, oldest first."""
-    views = (
-        view
-        for view in transactions(
-            state,
-            None if query.state == STUCK else query.state,
-            query.stream,
-            query.after,
-            dates=dates,
-        )
-        if query.state != STUCK or is_stuck(view, now_ms)
-    )
-    page = list(islice(views, query.limit + 1))
-    return TransactionsPage(
-        [pending_transaction(view, now_ms) for view in page[: query.limit]],
-        page[query.limit - 1].number if len(page) > query.limit else None,
-    )
+    """Return a page of the pending transactions that match `query`, oldest first.
+
+    The page also ends after transactions with TXN_PAGE_ROWS_MAX streams and positions together, and
+    after TXN_PAGE_SEARCHED_MAX transactions of which some do not match. So a page takes a few
+    milliseconds, and it can be empty although there is a next one.
+    """
+    entries: list[PendingTransaction] = []
+    rows, last = 0, query.after
+    for searched, txn in enumerate(pending_txns(state, query.stream, query.after)):
+        if searched == TXN_PAGE_SEARCHED_MAX:
+            return TransactionsPage(entries, last)
+        if _is_in_state(txn, query.state, now_ms, dates):
+            if len(entries) == query.limit or rows >= TXN_PAGE_ROWS_MAX:
+                return TransactionsPage(entries, last)
+            entries.append(pending_transaction(txn_view(state, txn, dates), now_ms))
+            rows += len(txn.streams) + len(txn.row.positions)
+        last = txn.row.number
+    return TransactionsPage(entries)
+
+
+def _is_in_state(txn: Txn, wanted: str | None, now_ms: int, dates: Dates) -> bool:
+    """Return True if a transaction is in the state of a query. Every one is in the state None."""
+    if wanted == STUCK:
+        return is_stuck(dates(txn).touched_ms, now_ms)
+    return wanted in (None, txn_state(txn))
 
 
 class SinksResource(Resource):
@@ -217,7 +245,7 @@ class SinksResource(Resource):
         self.ask(sinks, responder, commits.sinks_response)
 
     def _show(self, _request: Request, responder: Responder, app: str) -> None:
-        self.ask(partial(sink, app=app), responder, commits.sink_response)
+        self.ask_in_steps(partial(sink, app=app), responder, commits.sink_steps)
 
     def _forget(self, _request: Request, responder: Responder, app: str) -> None:
         self.submit(ForgetSink(self.now_ms, app), responder, responses.outcome_response)
@@ -261,11 +289,8 @@ class GroupsResource(Resource):
             transaction=query.transaction,
             dates=self.engine.txn_dates(),
         )
-        self.ask(
-            question,
-            responder,
-            partial(groups.positions_response, query=query, now_ms=self.now_ms),
-        )
+        steps_of = partial(groups.positions_steps, query=query, now_ms=self.now_ms)
+        self.ask_in_steps(question, responder, steps_of)
 
     def _show_snapshot(self, _request: Request, responder: Responder, group: str) -> None:
         self.ask(partial(snapshot, group=group), responder, groups.snapshot_response)

@@ -58,9 +58,7 @@ from semel.wire.schema.commits import (
     RebindRequest,
     SinkBinding,
     SinkEntry,
-    SinkInfo,
     SinksPage,
-    SinkVersion,
     SinkVersionResult,
     StreamAppend,
 )
@@ -247,15 +245,23 @@ def sinks_response(views: Sequence[SinkView]) -> Response:
     return json_response(200, SinksPage(entries))
 
 
-def sink_response(view: SinkView | None) -> Response:
-    """Return the response with one sink and its retained versions (committed batches).
+def sink_steps(view: SinkView | None) -> Steps[Response]:
+    """Return the response with one sink and its retained versions (committed batches), in steps.
 
     If `view` is None, the sink does not exist, and the status is 404.
     """
     if view is None:
         return outcome_response(UnknownSink())
-    versions: list[SinkVersion] = [
-        SinkVersionResult(row.version, row.input, *results_of(row.result)) for row in view.versions
-    ]
-    entry = (view.app, view.query_id, view.last_version, view.open_transactions)
-    return json_response(200, SinkInfo(*entry, versions))
+    versions: list[bytes] = []
+    unpaused_bytes = 0
+    for row in view.versions:
+        shown = SinkVersionResult(row.version, row.input, *results_of(row.result))
+        versions.append((b"," if versions else b"") + msgspec.json.encode(shown))
+        unpaused_bytes += len(versions[-1])
+        if unpaused_bytes > STEP_BYTES:
+            unpaused_bytes = 0
+            yield
+    entry = SinkEntry(view.app, view.query_id, view.last_version, view.open_transactions)
+    # The parts are joined only once, because there can be 50 MiB of them.
+    body = (msgspec.json.encode(entry)[:-1], b',"versions":[', *versions, b"]}")
+    return msgspec.structs.replace(json_response(200, None), body=b"".join(body))

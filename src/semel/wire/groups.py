@@ -1,11 +1,16 @@
 """Requests and responses of `/v1/groups`: a group's positions and its pinned step."""
 
+from collections.abc import Mapping
+
+import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from semel.machine.txn.views import GroupView, PendingView, SnapshotView
 from semel.model.commands import PinSnapshot, PositionMove, SetPositions, SnapshotRange
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
+from semel.model.steps import STEP_ROWS, Steps, sort_steps
 from semel.wire.documents import read_document, read_offset
 from semel.wire.headers import Headers, print_instant
 from semel.wire.paths import parse_query, read_choice
@@ -93,13 +98,17 @@ def parse_group_query(query: str) -> GroupQuery:
 # ---- responses -----------------------------------------------------------------------------------
 
 
-def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
-    """Return the response with the positions of a group.
+def positions_steps(view: GroupView, query: GroupQuery, now_ms: int) -> Steps[Response]:
+    """Return the response with the positions of a group, sorted by path. It is made in steps.
 
     Streams in which the group's position was never set are left out. The status is 409 if the query
     asks for stable positions and a pending transaction moves a position.
     """
-    pending = {move.path: _pending_move(move, now_ms) for move in view.pending}
+    pending: dict[str, PendingMove] = {}
+    for move in view.pending:
+        pending[move.path] = _pending_move(move, now_ms)
+        if len(pending) % STEP_ROWS == 0:
+            yield
     if query.is_stable and pending:
         first = view.pending[0]
         return problem_response(
@@ -112,9 +121,36 @@ def positions_response(view: GroupView, query: GroupQuery, now_ms: int) -> Respo
                 [("Retry-After", "1")],
             )
         )
-    offsets = {move.path: print_offset(move.offset) for move in view.positions}
-    versions = {move.path: move.version for move in view.positions}
+    rows = view.positions
+    if len(rows) > STEP_ROWS:
+        return (yield from _long_response(view, pending))
+    paths = sorted(rows)
+    offsets = {path: print_offset(rows[path].offset) for path in paths}
+    versions = {path: rows[path].version for path in paths}
     return json_response(200, Positions(view.group, offsets, versions, pending))
+
+
+def _long_response(view: GroupView, pending: dict[str, PendingMove]) -> Steps[Response]:
+    """Return the same response for very many positions. Its document is encoded in parts."""
+    rows = view.positions
+    paths = yield from sort_steps(rows)
+    offsets: list[bytes] = []
+    versions: list[bytes] = []
+    for start in range(0, len(paths), STEP_ROWS):
+        part = paths[start : start + STEP_ROWS]
+        comma = b"," if start else b""
+        offsets.append(comma + _members({path: print_offset(rows[path].offset) for path in part}))
+        versions.append(comma + _members({path: rows[path].version for path in part}))
+        yield
+    # The parts are joined only once, because there can be 100 MiB of them.
+    body = (b'{"group":', msgspec.json.encode(view.group), b',"offsets":{', *offsets)
+    body += (b'},"versions":{', *versions, b'},"pending":', msgspec.json.encode(pending), b"}")
+    return replace(json_response(200, None), body=b"".join(body))
+
+
+def _members(part: Mapping[str, object]) -> bytes:
+    """Return the members of a JSON object, without its braces."""
+    return msgspec.json.encode(part)[1:-1]
 
 
 def _pending_move(move: PendingView, now_ms: int) -> PendingMove:

@@ -18,6 +18,8 @@ JSON_DEPTH_MAX: Final = 64
 _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 _DEEP_OBJECTS_BYTES_MIN: Final = 5 * JSON_DEPTH_MAX + 2
 _TOGETHER_MAX: Final = 32
+# The inside of a string, without its end. An escape of which a part is missing is left out.
+_IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _WHOLE_STRINGS: Final = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 # Translates an opening bracket into the signed byte 1, and a closing bracket into -1.
@@ -73,22 +75,35 @@ def _deep_steps(message: bytes) -> Steps[bool]:
     """
     if not may_be_deep(message):
         return False
-    depth, start, size = 0, 0, STEP_BYTES
+    depth = start = 0
+    is_in_string = False
     while start < len(message):
-        # The part ends where a string begins that goes on after it.
-        part = _WHOLE_STRINGS.match(message, start, start + size)
-        assert part is not None  # the pattern matches nothing at all, too
-        end = part.end()
-        if end == start:
-            if start + size >= len(message):
-                return False  # not JSON: a string does not end
-            size *= 2
-            continue
-        steps = _STRING.sub(b"", message[start:end]).translate(_TO_STEPS, _NOT_BRACKETS)
-        depths = list(accumulate(memoryview(steps).cast("b"), initial=depth))
-        if max(depths) > JSON_DEPTH_MAX:
-            return True
-        depth, start, size = depths[-1], end, STEP_BYTES
+        if is_in_string:
+            # The part ends before the quotation mark that ends the string, if it has one.
+            end = _end_of(_IN_STRING, message, start)
+            is_in_string = message[end : end + 1] != b'"'
+            if end == start and is_in_string:
+                return False  # not JSON: the text ends with a backslash
+            end += not is_in_string
+        else:
+            # The part ends where a string begins that goes on after it.
+            end = _end_of(_WHOLE_STRINGS, message, start)
+            steps = _STRING.sub(b"", message[start:end]).translate(_TO_STEPS, _NOT_BRACKETS)
+            depths = list(accumulate(memoryview(steps).cast("b"), initial=depth))
+            if max(depths) > JSON_DEPTH_MAX:
+                return True
+            depth = depths[-1]
+            if end == start:
+                is_in_string = True
+                end += 1
+        start = end
         if start < len(message):
             yield
     return False
+
+
+def _end_of(pattern: re.Pattern[bytes], message: bytes, start: int) -> int:
+    """Return where the match of `pattern` at `start` ends, at most STEP_BYTES after `start`."""
+    found = pattern.match(message, start, start + STEP_BYTES)
+    assert found is not None  # the pattern matches nothing at all, too
+    return found.end()

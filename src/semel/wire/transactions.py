@@ -287,7 +287,7 @@ def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
         kind=view.kind,
         state=view.state,
         phase=_PHASES[view.state],
-        stuck=is_stuck(view, now_ms),
+        stuck=is_stuck(view.touched_ms, now_ms),
         implicit=view.is_implicit,
         begun_at=print_instant(view.begun_ms),
         age_ms=max(0, now_ms - view.begun_ms),
@@ -309,6 +309,9 @@ def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
     )
 
 
-def is_stuck(view: TxnView, now_ms: int) -> bool:
-    """Return True if a transaction has been idle for at least the longest allowed timeout."""
-    return now_ms - view.touched_ms >= TXN_TIMEOUT_MS_MAX
+def is_stuck(touched_ms: int, now_ms: int) -> bool:
+    """Return True if a transaction has been idle for at least the longest allowed timeout.
+
+    `touched_ms` is when the transaction was last used.
+    """
+    return now_ms - touched_ms >= TXN_TIMEOUT_MS_MAX

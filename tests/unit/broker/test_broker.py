@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
+from semel.broker import durable_view
 from semel.broker.broker import ReadDone
 from semel.broker.durable_view import ReadTooLong, stop_waiting
 from semel.model import outcomes as out
@@ -14,14 +15,18 @@ from semel.model.commands import (
     READ_UNCOMMITTED,
     Append,
     Batch,
+    Commit,
+    CommitAppend,
     Delete,
     ForkRequest,
     ProducerTag,
+    Register,
     Trim,
 )
 from semel.model.limits import READ_FRAMES_MAX
 from semel.model.messages import encode_extras, keys_of, timestamps_of
 from semel.model.outcomes import Outcome
+from semel.model.outcomes_txn import CommitDone
 from tests.unit.broker.bed import SEGMENT_BYTES, Bed
 
 
@@ -274,6 +279,32 @@ def test_a_read_of_many_small_appends_ends_early_and_goes_on(bed: Bed) -> None:
     assert isinstance(first, ReadDone)
     assert first.next_offset == READ_FRAMES_MAX
     assert len(bodies(read(bed, offset=first.next_offset))) == 5
+
+
+def test_a_read_of_few_bytes_in_long_frames_ends_early_and_goes_on(bed: Bed) -> None:
+    bed.restart(segment_bytes=65_536)
+    bed.execute(bed.create("other"))
+    bed.execute(Register(bed.now_ms, "p", 0))
+    long = CommitAppend("other", "text/plain", Batch(bytes(1_000)))
+    for seq in range(6):
+        short = [CommitAppend("s", "text/plain", Batch(b"%d%d" % (seq, each))) for each in (0, 1)]
+        done = bed.execute(Commit(bed.now_ms, "p", 0, seq, appends=(short[0], long, short[1])))
+        assert isinstance(done, CommitDone)
+    found, offset = [], 0
+    with patch.object(durable_view, "READ_JOURNAL_BYTES_MAX", 2_000):
+        while offset < 12:
+            part: list[Outcome] = []
+            bed.broker.read("s", offset, now_ms=bed.now_ms, reply=part.append, bytes_max=1_500)
+            (done,) = part
+            assert isinstance(done, ReadDone)
+            found.append(bodies(done))
+            offset = done.next_offset
+    # A read looks at two frames of more than 1,000 bytes, and takes all that they have.
+    assert found == [
+        [b"00", b"01", b"10", b"11"],
+        [b"20", b"21", b"30", b"31"],
+        [b"40", b"41", b"50", b"51"],
+    ]
 
 
 def test_a_read_from_the_middle_of_an_append_has_the_right_keys_and_its_producer(bed: Bed) -> None:

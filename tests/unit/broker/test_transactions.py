@@ -736,7 +736,7 @@ def test_groups_snapshots_and_one_shot_commits_survive(again: object) -> None:
     assert bed.messages("r") == [(0, b"b")]
     got: list[object] = []
     bed.broker.ask(lambda state: views.group_view(state, "g"), got.append)
-    (found,) = got[0].positions  # type: ignore[attr-defined]
+    (found,) = got[0].positions.values()  # type: ignore[attr-defined]
     assert (found.offset, found.version) == (2, 2)
     assert bed.is_sound()
 

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from semel.machine.rows import PositionRow
 from semel.model.commands import (
     AddPositions,
     Delete,
@@ -46,7 +47,7 @@ def test_a_position_goes_with_its_stream() -> None:
     machine = txn_machine(append(), moves(PositionMove("g", "s", 1), PositionMove("g", "r", 0)))
     machine.execute(fork("f"))
     machine.execute(Delete("s", 0))
-    assert machine.state.groups == {"g": {2}}
+    assert machine.state.groups == {"g": {"r": PositionRow(0, 0, 1)}}
     assert machine.stream().positions is None
     machine.execute(Delete("r", 0))
     assert not machine.state.groups

@@ -6,6 +6,7 @@ from semel.machine import apply
 from semel.machine.events import TxnExtended as OldExtended
 from semel.machine.events import TxnPrepared
 from semel.machine.rows import NamedPosition, PositionRow
+from semel.machine.state import Txn
 from semel.machine.txn import views
 from semel.model.commands import Delete
 from semel.model.limits import GROUPS_PER_STREAM_MAX
@@ -165,17 +166,36 @@ def test_a_group_is_shown_with_what_is_pending() -> None:
     machine.execute(start())
     machine.execute(name(move(3, 2)))
     state = machine.state
-    stored = (
-        views.PositionView("g", "r", 0, 0, 1),
-        views.PositionView("g", "s", 2, 0, 1),
-    )
+    in_r, in_s = {"r": PositionRow(0, 0, 1)}, {"s": PositionRow(2, 0, 1, (True, "q"))}
     pending = views.PendingView("s", "t", 1, views.OPEN, 3, 60_000)
-    assert views.group_view(state, "g") == views.GroupView("g", stored, (pending,))
-    assert views.group_view(state, "g", stream="s").positions == stored[1:]
-    assert views.group_view(state, "g", stream="r") == views.GroupView("g", stored[:1], ())
-    assert views.group_view(state, "g", stream="nope") == views.GroupView("g", (), ())
+    assert views.group_view(state, "g") == views.GroupView("g", {**in_r, **in_s}, (pending,))
+    assert views.group_view(state, "g", stream="s").positions == in_s
+    assert views.group_view(state, "g", stream="r") == views.GroupView("g", in_r, ())
+    assert views.group_view(state, "g", stream="nope") == views.GroupView("g", {}, ())
     own = views.group_view(state, "g", stream="s", transaction="t")
-    assert own == views.GroupView("g", stored[1:], ())
+    assert own == views.GroupView("g", in_s, ())
+
+
+def test_a_view_of_a_group_does_not_change_with_the_state() -> None:
+    machine = txn_machine(*THREE, *MOVED_BY_Q)
+    view = views.group_view(machine.state, "g")
+    machine.execute(sets(move(0), move(0, path="r")))
+    assert view.positions == {"s": PositionRow(2, 0, 1, (True, "q"))}
+    assert views.group_view(machine.state, "g").positions.keys() == {"r", "s"}
+
+
+def test_the_moves_of_a_transaction_are_looked_at_once() -> None:
+    """Otherwise the time would be in proportion to the square of the number of moves."""
+    machine = txn_machine(*THREE, start(), name(move(1)), name(move(0, path="r")))
+    dated: list[int] = []
+
+    def dates(txn: Txn) -> views.TxnDates:
+        dated.append(txn.row.number)
+        return views.stored_dates(txn)
+
+    view = views.group_view(machine.state, "g", dates=dates)
+    assert [(move.path, move.to) for move in view.pending] == [("r", 0), ("s", 1)]
+    assert len(dated) == 1
 
 
 def test_who_holds_a_position_is_shown_before_who_names_it() -> None:
@@ -184,7 +204,7 @@ def test_who_holds_a_position_is_shown_before_who_names_it() -> None:
     assert (pending.id, pending.to, pending.state) == ("t", 1, views.OPEN)
     machine.execute(prepare("v"))
     assert views.group_view(machine.state, "g") == views.GroupView(
-        "g", (), (views.PendingView("s", "v", 1, views.PREPARED, 3, None),)
+        "g", {}, (views.PendingView("s", "v", 1, views.PREPARED, 3, None),)
     )
     (pending,) = views.group_view(machine.state, "g", transaction="v").pending
     assert pending.id == "t"
@@ -195,4 +215,4 @@ def test_a_stream_that_ended_is_shown_as_deleted_under_a_transaction() -> None:
     view = views.transaction(machine.state, "t")
     assert view is not None
     assert (view.positions, view.deleted) == ((), ("s",))
-    assert views.group_view(machine.state, "g") == views.GroupView("g", (), ())
+    assert views.group_view(machine.state, "g") == views.GroupView("g", {}, ())

@@ -1,6 +1,7 @@
 """The state of transactions: replayed, stored in a checkpoint and loaded, and its views."""
 
 import pytest
+from msgspec.structs import replace
 
 from semel.machine import State, apply, decide
 from semel.machine.events import (
@@ -227,14 +228,17 @@ def test_who_holds_a_stream_is_told() -> None:
 def test_groups_and_sinks_are_shown() -> None:
     state = busy_machine().state
     shown = views.group_view(state, "g").positions
-    assert [(view.path, view.offset) for view in shown] == [("r", 0), ("s", 1)]
-    assert views.group_view(state, "nope") == views.GroupView("nope", (), ())
+    assert {path: row.offset for path, row in shown.items()} == {"r": 0, "s": 1}
+    assert views.group_view(state, "nope") == views.GroupView("nope", {}, ())
     step = views.snapshot(state, "g")
     assert step is not None
     assert (step.number, step.hash) == (0, "h")
     assert views.snapshot(state, "nope") is None
-    (sink,) = views.sinks(state)
-    assert views.sink(state, "app") == sink
+    (listed,) = views.sinks(state)
+    sink = views.sink(state, "app")
+    assert sink is not None
+    assert listed == replace(sink, versions=())
     assert (sink.query_id, sink.last_version, sink.open_transactions) == ("query", 1, 1)
-    assert sink.versions == (views.SinkVersionView(1, "i1", TxnResult()),)
+    (version,) = sink.versions
+    assert (version.version, version.input, version.result) == (1, "i1", TxnResult())
     assert views.sink(state, "nope") is None

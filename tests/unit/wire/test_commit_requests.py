@@ -251,3 +251,17 @@ def test_many_long_appends_are_read_in_steps() -> None:
 def test_a_long_commit_is_read_in_steps() -> None:
     body = b'{"appends": [{"stream": "t", "messages": ["%b"]}]}' % (b"x" * MIB)
     assert len(list(parse_commit(JSON, body, now_ms=5, type_of=TYPES.get))) == 3
+
+
+def test_texts_that_are_nested_too_deep_for_the_stack_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The document was read with other calls on the stack, so it may have been read as a whole."""
+
+    def too_deep(_array: bytes, _limit: int) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(commits, "first_elements", too_deep)
+    found = appended("t", b"[[]]")
+    assert found.batch is None
+    assert found.body_error == commits._NO_TEXT

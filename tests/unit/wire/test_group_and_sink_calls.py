@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from semel.machine.rows import PositionRow
 from semel.machine.txn.views import (
     GroupView,
     PendingView,
-    PositionView,
     SinkView,
     SnapshotView,
 )
@@ -29,7 +29,8 @@ from semel.model.outcomes_txn import (
     SnapshotConflict,
     UnknownSink,
 )
-from semel.wire.commits import parse_rebind, rebound_response, sink_response, sinks_response
+from semel.model.steps import STEP_ROWS, finish
+from semel.wire.commits import parse_rebind, rebound_response, sink_steps, sinks_response
 from semel.wire.groups import (
     GroupQuery,
     moved_response,
@@ -37,7 +38,7 @@ from semel.wire.groups import (
     parse_positions,
     parse_snapshot,
     pinned_response,
-    positions_response,
+    positions_steps,
     snapshot_response,
 )
 from semel.wire.rendering import Response
@@ -76,13 +77,47 @@ def test_positions_that_mean_nothing_are_refused(document: Any, code: str) -> No
     assert refused(parse_positions("g", JSON, body(document), now_ms=5)) == (400, code)
 
 
+def positions_of(view: GroupView, query: GroupQuery, now_ms: int) -> Response:
+    return finish(positions_steps(view, query, now_ms))
+
+
+def test_many_positions_are_shown_in_steps() -> None:
+    """A step handles STEP_ROWS positions, so the number of steps is a measure of each."""
+    count = 3 * STEP_ROWS + 1
+    numbers = sorted(range(count), key=lambda number: number * 7919 % count)
+    rows = {f'"s{number:06}': PositionRow(number, 0, number + 1) for number in numbers}
+    move = PendingView("a", "t", 2, "open", 9, None)
+    view = GroupView("g", rows, (move,))
+    # It is sorted, merged and encoded in four steps each.
+    assert len(list(positions_steps(view, GroupQuery(), 0))) == 12
+    response = positions_of(view, GroupQuery(), 0)
+    paths = sorted(rows)
+    pending = reply(positions_of(GroupView("g", {}, (move,)), GroupQuery(), 0))[1]["pending"]
+    document = {
+        "group": "g",
+        "offsets": {path: print_offset(rows[path].offset) for path in paths},
+        "versions": {path: rows[path].version for path in paths},
+        "pending": pending,
+    }
+    assert response.body == msgspec.json.encode(document)  # also in the same order
+    few = GroupView("g", dict(list(rows.items())[:STEP_ROWS]), ())
+    assert not list(positions_steps(few, GroupQuery(), 0))
+    assert list(reply(positions_of(few, GroupQuery(), 0))[1]["offsets"]) == sorted(few.positions)
+
+
+def test_many_pending_moves_are_shown_in_steps() -> None:
+    moves = tuple(PendingView(f"s{n:06}", "t", 1, "open", n, None) for n in range(3 * STEP_ROWS))
+    steps = positions_steps(GroupView("g", {}, moves), GroupQuery(), 0)
+    assert len(list(steps)) == 3
+
+
 def test_a_group_tells_where_it_stands() -> None:
     shown = {"group": "g", "offsets": {"a": print_offset(7)}, "versions": {"a": 3}}
-    view = GroupView("g", (PositionView("g", "a", 7, version=3),), ())
+    view = GroupView("g", {"a": PositionRow(7, 0, 3)}, ())
     every = GroupQuery()
-    assert reply(positions_response(view, every, 0)) == (200, {**shown, "pending": {}})
+    assert reply(positions_of(view, every, 0)) == (200, {**shown, "pending": {}})
     nowhere = {"group": "g", "offsets": {}, "versions": {}, "pending": {}}
-    assert reply(positions_response(GroupView("g", (), ()), every, 0)) == (200, nowhere)
+    assert reply(positions_of(GroupView("g", {}, ()), every, 0)) == (200, nowhere)
     command = SetPositions(5, (PositionMove("g", "a", 7),))
     assert reply(moved_response(PositionsSet((3,)), command, "g")) == (200, shown)
     assert moved_response(PositionConflict("g", "a", 1), command, "g").status == 409
@@ -93,7 +128,7 @@ def test_a_group_shows_what_is_pending() -> None:
         PendingView("a", "t", 2, "open", 9, 5_000),
         PendingView("b", "u", 1, "prepared", 1, None),
     )
-    view = GroupView("g", (), moves)
+    view = GroupView("g", {}, moves)
     pending = {
         "a": {
             "transaction_id": "t",
@@ -112,18 +147,16 @@ def test_a_group_shows_what_is_pending() -> None:
             "remaining_ms": None,
         },
     }
-    status, shown = reply(positions_response(view, GroupQuery(), 2_000))
+    status, shown = reply(positions_of(view, GroupQuery(), 2_000))
     assert (status, shown["pending"]) == (200, pending)
-    stable = positions_response(view, GroupQuery(is_stable=True), 2_000)
+    stable = positions_of(view, GroupQuery(is_stable=True), 2_000)
     status, problem = reply(stable)
     assert (status, problem["code"]) == (409, "unstable_offsets")
     assert (problem["group"], problem["pending"]) == ("g", pending)
     assert ("Retry-After", "1") in stable.headers
-    nothing = GroupView("g", (), ())
-    assert positions_response(nothing, GroupQuery(is_stable=True), 2_000).status == 200
-    assert (
-        reply(positions_response(view, GroupQuery(), 9_000))[1]["pending"]["a"]["remaining_ms"] == 0
-    )
+    nothing = GroupView("g", {}, ())
+    assert positions_of(nothing, GroupQuery(is_stable=True), 2_000).status == 200
+    assert reply(positions_of(view, GroupQuery(), 9_000))[1]["pending"]["a"]["remaining_ms"] == 0
 
 
 def test_how_a_group_is_looked_at() -> None:
@@ -177,6 +210,6 @@ def test_sinks_are_listed_and_shown() -> None:
     view = SinkView("A", "Q", 3, (), 0)
     short = {"app": "A", "query_id": "Q", "last_version": 3, "open_transactions": 0}
     assert reply(sinks_response([view])) == (200, {"sinks": [short]})
-    assert reply(sink_response(view)) == (200, {**short, "versions": []})
-    status, none = reply(sink_response(None))
+    assert reply(finish(sink_steps(view))) == (200, {**short, "versions": []})
+    status, none = reply(finish(sink_steps(None)))
     assert (status, none["code"]) == (404, "unknown_sink")

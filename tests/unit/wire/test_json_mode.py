@@ -1,6 +1,7 @@
 """JSON bodies split into messages, byte for byte."""
 
 import json
+import re
 import struct
 from typing import Any
 
@@ -263,8 +264,9 @@ def test_the_elements_of_an_array_are_found_or_there_are_too_many(count: int, li
         b"[" + b",".join([b'"["'] * 300_000) + b"]",
         b"[" + b",".join([rb'"\ud800"'] * 150_000) + b"]",
         b'{"a":[' + b",".join([b"{}"] * 400_000) + b"]}",
+        b'{"a":"' + b"[" * 70 + b'\\"' * 600_000 + b'"}',
     ],
-    ids=["arrays", "strings", "surrogates", "objects"],
+    ids=["arrays", "strings", "surrogates", "objects", "one string"],
 )
 def test_a_long_message_is_checked_in_steps(body: bytes) -> None:
     """Each step looks at STEP_BYTES, so the number of steps shows that none looks at more."""
@@ -293,6 +295,24 @@ def test_a_step_may_end_anywhere(before: int, depth: int, text: bytes) -> None:
 
 def test_a_text_that_is_not_json_is_not_too_deep() -> None:
     assert not is_too_deep(b"[" * 10 + b'"' + b"[" * 100)
+    assert not is_too_deep(b"[" * 10 + b'"' + b"[" * 100 + b"\\")
+
+
+def test_a_long_string_is_looked_at_once() -> None:
+    """The search for its end goes on where the last step ended."""
+    message = b'{"a":"' + b"[" * 70 + b'\\"' * (2 * STEP_BYTES) + b'"}'
+    looked_at = 0
+    real = json_depth._end_of
+
+    def end_of(pattern: re.Pattern[bytes], text: bytes, start: int) -> int:
+        nonlocal looked_at
+        looked_at += min(STEP_BYTES, len(text) - start)
+        return real(pattern, text, start)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_depth, "_end_of", end_of)
+        assert not is_too_deep(message)
+    assert looked_at < len(message) + 3 * STEP_BYTES
 
 
 def nest(children: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
@@ -305,6 +325,18 @@ def depth_of(value: Any) -> int:
 
 
 TEXTS = st.text('[]{}\\"a\u00e9\ud800', max_size=9)
+LONG_TEXTS = st.text('[]{}\\"a\u00e9\n', max_size=60)
+
+
+@given(st.recursive(LONG_TEXTS, nest, max_leaves=20), st.integers(2, 30), st.booleans())
+def test_steps_that_end_within_strings_find_the_depth(
+    value: object, step: int, is_ascii: bool
+) -> None:
+    message = json.dumps(value, ensure_ascii=is_ascii).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_depth, "JSON_DEPTH_MAX", 3)
+        patch.setattr(json_depth, "STEP_BYTES", step)
+        assert is_too_deep(message) == (depth_of(json.loads(message)) > 3)
 
 
 @given(st.recursive(TEXTS | st.integers(), nest, max_leaves=60))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
+from semel.machine.txn.draft import pack_result
 from semel.machine.txn.views import (
     PositionView,
     SinkVersionView,
@@ -42,7 +43,8 @@ from semel.model.outcomes_txn import (
     UnknownTransaction,
     VersionForgotten,
 )
-from semel.wire.commits import commit_response, sink_response, sinks_response
+from semel.model.steps import STEP_BYTES, finish
+from semel.wire.commits import commit_response, sink_steps, sinks_response
 from semel.wire.groups import snapshot_response
 from semel.wire.rendering import Response
 from semel.wire.transactions import (
@@ -236,13 +238,30 @@ def test_a_step_is_shown_as_it_is_asked_for() -> None:
 
 
 def test_a_sink_is_shown_with_its_versions_when_asked_for_alone() -> None:
-    sink = SinkView("A", "Q", 17, (SinkVersionView(17, None, RESULT),), 2)
+    sink = SinkView("A", "Q", 17, (SinkVersionView(17, None, pack_result(RESULT)),), 2)
     short = {"app": "A", "query_id": "Q", "last_version": 17, "open_transactions": 2}
     assert told(sinks_response([sink])) == (200, {"sinks": [short]})
-    assert told(sink_response(sink)) == (
+    assert told(finish(sink_steps(sink))) == (
         200,
         {**short, "versions": [{"version": 17, "input": None, **SHOWN}]},
     )
+
+
+def test_a_sink_with_long_results_is_shown_in_steps() -> None:
+    """A step ends after STEP_BYTES of the response, so the number of steps is a measure of each."""
+    streams = tuple(StreamResult(f"s{index:05}", 0, 1, 1) for index in range(500))
+    version = SinkVersionView(0, None, pack_result(TxnResult(streams)))
+    steps = sink_steps(SinkView("A", "Q", 17, (version,) * 20, 0))
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            body = done.value.body
+            break
+        pauses += 1
+    assert pauses >= len(body) // (2 * STEP_BYTES) > 5
+    assert len(json.loads(body)["versions"][19]["streams"]) == 500
 
 
 def test_what_is_not_there_is_404() -> None:

@@ -236,7 +236,7 @@ def leave_all_streams(state: State, stream: Stream) -> None:
         _set_row(state, txn, replace(txn.row, deleted=deleted, positions=positions, lost=lost))
     for group in stream.positions or ():
         state.dirty.positions[number, group] = None
-        state.groups[group].discard(number)
+        del state.groups[group][path]
         if not state.groups[group]:
             del state.groups[group]
     stream.txns = stream.open = stream.positions = stream.holds = None

@@ -1,10 +1,12 @@
 """Views of transactions, groups and sinks: plain values for operators and clients."""
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 
 from msgspec import Struct
 
-from semel.machine.rows import SinkRow
+from semel.machine.rows import PositionRow, SinkRow, VersionRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn.decide_end import chunks_of, deadline_of
 from semel.machine.txn.draft import deleted_of, unpack_result
@@ -50,17 +52,11 @@ class TxnStreamView(Struct, frozen=True):
 
 
 class PositionView(Struct, frozen=True):
-    """A group's stored position in a stream, or a position that a transaction will set.
-
-    `version` is the number of times that the stored position was moved. For a position that a
-    transaction will set, `time_ms` is None and `version` is 0.
-    """
+    """A group's position in a stream that a transaction will set."""
 
     group: str
     path: str
     offset: int
-    time_ms: int | None = None
-    version: int = 0
 
 
 class PendingView(Struct, frozen=True):
@@ -78,10 +74,13 @@ class PendingView(Struct, frozen=True):
 
 
 class GroupView(Struct, frozen=True):
-    """A group's stored positions and its pending moves, with at most one move for each path."""
+    """A group's stored positions by path, and its pending moves, with at most one for each path.
+
+    The positions are in no order, because there can be very many. The pending moves are sorted.
+    """
 
     group: str
-    positions: tuple[PositionView, ...]
+    positions: Mapping[str, PositionRow]
     pending: tuple[PendingView, ...]
 
 
@@ -115,11 +114,16 @@ class SnapshotView(Struct, frozen=True):
 
 
 class SinkVersionView(Struct, frozen=True):
-    """A version that a sink has committed."""
+    """A version that a sink has committed. `packed` is the packed result of its commit."""
 
     version: int
     input: str | None
-    result: TxnResult
+    packed: bytes
+
+    @property
+    def result(self) -> TxnResult:
+        """The result of the version's commit. It is unpacked each time, and can have many rows."""
+        return unpack_result(self.packed)
 
 
 class SinkView(Struct, frozen=True):
@@ -149,24 +153,30 @@ def transactions(
     transactions that can write to that stream or name a position in it are included.
     """
     return (
-        _view(state, txn, dates)
-        for txn in _of_stream(state, stream)
-        if txn.row.number > after and state_filter in (None, _state_of(txn))
+        txn_view(state, txn, dates)
+        for txn in pending_txns(state, stream, after)
+        if state_filter in (None, txn_state(txn))
     )
 
 
-def _of_stream(state: State, path: str | None) -> Iterator[Txn]:
-    numbers = sorted(state.by_txn)
+def pending_txns(state: State, path: str | None, after: int) -> Iterator[Txn]:
+    """Yield the same transactions as `transactions`, without a view and without a filter by state.
+
+    A view of a transaction with many streams is long. So a caller that needs few views makes them.
+    """
+    numbers: Iterable[int] = state.by_txn
     if path is not None:
         stream = state.by_path.get(path)
-        numbers = sorted(stream.txns or ()) if stream is not None else []
-    return (state.by_txn[number] for number in numbers)
+        numbers = () if stream is None else stream.txns or ()
+    ordered = sorted(numbers)
+    for number in islice(ordered, bisect_right(ordered, after), None):
+        yield state.by_txn[number]
 
 
 def transaction(state: State, txn_id: str, dates: Dates = stored_dates) -> TxnView | None:
     """Return the pending transaction with the id `txn_id`, or None if there is none."""
     txn = state.transactions.get(txn_id)
-    return None if txn is None else _view(state, txn, dates)
+    return None if txn is None else txn_view(state, txn, dates)
 
 
 def holding_view(state: State, path: str, dates: Dates = stored_dates) -> TxnView | None:
@@ -178,14 +188,16 @@ def holding_view(state: State, path: str, dates: Dates = stored_dates) -> TxnVie
     stream = state.by_path.get(path)
     if stream is None or not stream.open:
         return None
-    return _view(state, state.by_txn[next(iter(stream.open))], dates)
+    return txn_view(state, state.by_txn[next(iter(stream.open))], dates)
 
 
-def _state_of(txn: Txn) -> str:
+def txn_state(txn: Txn) -> str:
+    """Return the state of a pending transaction: OPEN or PREPARED."""
     return PREPARED if txn.row.is_prepared else OPEN
 
 
-def _view(state: State, txn: Txn, dates: Dates) -> TxnView:
+def txn_view(state: State, txn: Txn, dates: Dates) -> TxnView:
+    """Return the view of a pending transaction."""
     row, by_number, dated = txn.row, state.by_number, dates(txn)
     streams = (
         TxnStreamView(
@@ -202,7 +214,7 @@ def _view(state: State, txn: Txn, dates: Dates) -> TxnView:
         number=row.number,
         kind=row.kind,
         owner=row.owner,
-        state=_state_of(txn),
+        state=txn_state(txn),
         is_implicit=row.is_implicit,
         begun_ms=dated.begun_ms,
         touched_ms=dated.touched_ms,
@@ -231,47 +243,59 @@ def group_view(
     If `stream` is set, only positions and moves in that stream are included. `transaction` is the
     id of the caller's own transaction. Its moves are left out.
     """
-    numbers = {*state.groups.get(group, ()), *state.named.get(group, ())}
-    if stream is not None:
+    stored, named = state.groups.get(group, {}), state.named.get(group, {})
+    if stream is None:
+        positions = stored.copy()
+        numbers: Iterable[int] = named
+    else:
+        positions = {stream: stored[stream]} if stream in stored else {}
         only = state.by_path.get(stream)
-        numbers &= set() if only is None else {only.row.number}
-    streams = sorted((state.by_number[number] for number in numbers), key=lambda s: s.row.path)
-    stored = (_position_view(each, group) for each in streams)
-    pending = (_pending_view(state, each, group, transaction, dates) for each in streams)
-    return GroupView(
-        group,
-        tuple(view for view in stored if view is not None),
-        tuple(view for view in pending if view is not None),
-    )
+        numbers = [only.row.number] if only is not None and only.row.number in named else []
+    own = None if transaction is None else state.transactions.get(transaction)
+    exempt = None if own is None else own.row.number
+    streams = [state.by_number[number] for number in numbers]
+    moves = [
+        (each, _moving_txn(state, each, group, named[each.row.number], exempt)) for each in streams
+    ]
+    return GroupView(group, positions, _pending_views(group, moves, dates))
 
 
-def _position_view(stream: Stream, group: str) -> PositionView | None:
-    row = stream.positions.get(group) if stream.positions else None
-    if row is None:
-        return None
-    return PositionView(group, stream.row.path, row.offset, row.time_ms, row.version)
+def _moving_txn(
+    state: State, stream: Stream, group: str, numbers: set[int], exempt: int | None
+) -> Txn | None:
+    """Return the transaction whose move of a position is shown, or None if there is none.
 
-
-def _pending_view(
-    state: State, stream: Stream, group: str, exempt: str | None, dates: Dates
-) -> PendingView | None:
-    """Return a pending move of the group's position in the stream, or None if there is none.
-
-    If a transaction holds the position, return that transaction's move, otherwise the oldest move.
-    The transaction with the id `exempt` is ignored.
+    It is the transaction that holds the position or, if there is none, the oldest of `numbers`.
+    The transaction `exempt` is ignored.
     """
-    number = stream.row.number
-    txns = [state.by_txn[each] for each in state.named.get(group, {}).get(number, ())]
-    txns = [txn for txn in txns if txn.row.id != exempt]
-    if not txns:
-        return None
-    txn = min(txns, key=lambda txn: (not txn.row.is_prepared, txn.row.number))
-    to = next(
-        named.to for named in txn.row.positions if (named.group, named.stream) == (group, number)
-    )
-    row = txn.row
-    due_ms = dates(txn).due_ms
-    return PendingView(stream.row.path, row.id, row.epoch, _state_of(txn), to, due_ms)
+    holder = stream.holds.get(group) if stream.holds else None
+    if exempt in numbers:
+        others = sorted(numbers - {exempt})
+        prepared = (number for number in others if state.by_txn[number].row.is_prepared)
+        chosen = next(prepared, others[0] if others else None)
+    else:
+        chosen = min(numbers) if holder is None else holder
+    return None if chosen is None else state.by_txn[chosen]
+
+
+def _pending_views(
+    group: str, moves: Iterable[tuple[Stream, Txn | None]], dates: Dates
+) -> tuple[PendingView, ...]:
+    """Return the views of moves, sorted by path. A move without a transaction is left out."""
+    # For each transaction: its offset in each stream, and its deadline.
+    known: dict[int, tuple[dict[int, int], int | None]] = {}
+    found = []
+    for stream, txn in moves:
+        if txn is None:
+            continue
+        row = txn.row
+        if row.number not in known:
+            targets = {each.stream: each.to for each in row.positions if each.group == group}
+            known[row.number] = targets, dates(txn).due_ms
+        targets, due_ms = known[row.number]
+        to, path = targets[stream.row.number], stream.row.path
+        found.append(PendingView(path, row.id, row.epoch, txn_state(txn), to, due_ms))
+    return tuple(sorted(found, key=lambda view: view.path))
 
 
 def snapshot(state: State, group: str) -> SnapshotView | None:
@@ -281,19 +305,17 @@ def snapshot(state: State, group: str) -> SnapshotView | None:
 
 
 def sinks(state: State) -> list[SinkView]:
-    return [_sink_view(state, app, row) for app, row in sorted(state.sinks.items())]
+    """Return all sinks, sorted by id, without their versions."""
+    return [_sink_view(state, app, row, ()) for app, row in sorted(state.sinks.items())]
 
 
 def sink(state: State, app: str) -> SinkView | None:
-    """Return the sink with the id `app`, or None if there is none."""
+    """Return the sink with the id `app` and its versions, or None if there is none."""
     row = state.sinks.get(app)
-    return None if row is None else _sink_view(state, app, row)
+    return None if row is None else _sink_view(state, app, row, row.versions)
 
 
-def _sink_view(state: State, app: str, row: SinkRow) -> SinkView:
-    versions = tuple(
-        SinkVersionView(version.version, version.input, unpack_result(version.result))
-        for version in row.versions
-    )
+def _sink_view(state: State, app: str, row: SinkRow, versions: Iterable[VersionRow]) -> SinkView:
+    shown = (SinkVersionView(each.version, each.input, each.result) for each in versions)
     count = len(state.owned.get((False, app), ()))
-    return SinkView(app, row.query_id, row.last_version, versions, count)
+    return SinkView(app, row.query_id, row.last_version, tuple(shown), count)
