@@ -1,6 +1,8 @@
 """A directory that is restored from an older copy is noticed: the generation is raised."""
 
+import errno
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -10,8 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from semel import Client, errors
+from semel.cli.read_only import ReadOnlyDisk
+from semel.cli.restore import restore_command
+from semel.journal.disk import RealFile
+from semel.model.errors import DiskFailed
 from semel.testing import local
 from tests.spec.process import SEMEL, Server
 
@@ -239,6 +246,27 @@ def test_a_damaged_directory_is_not_restored(backup: Path, name: str) -> None:
     code, text = semel("restore", "--data", backup)
     assert code == 65, text
     assert name in text
+    assert (backup / "identity").read_bytes() == before
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE])
+def test_a_segment_that_may_not_be_opened_is_not_called_corrupt(
+    backup: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The exit code is 74, and the directory is not changed."""
+    opened = ReadOnlyDisk.open
+
+    def refuse_segments(disk: ReadOnlyDisk, name: str) -> RealFile:
+        if name.endswith(".seg"):
+            raise OSError(code, os.strerror(code), name)
+        return opened(disk, name)
+
+    monkeypatch.setattr(ReadOnlyDisk, "open", refuse_segments)
+    before = (backup / "identity").read_bytes()
+    result = CliRunner().invoke(restore_command, ["--data", str(backup)], standalone_mode=False)
+    assert isinstance(result.exception, DiskFailed), result.output
+    assert result.exception.exit_code == 74
+    assert "00000000000000000000.seg" in str(result.exception)
     assert (backup / "identity").read_bytes() == before
 
 
