@@ -133,7 +133,15 @@ def recover(
             chunks=min(limits.chunks, chunks_max(segment_bytes)),
             txn_streams=min(limits.txn_streams, streams_max(segment_bytes)),
         )
-        return _recover(disk, store, identity, fitting, segment_bytes, file_bytes, progress)
+        return _recover(
+            disk,
+            store,
+            identity,
+            fitting,
+            segment_bytes=segment_bytes,
+            file_bytes=file_bytes,
+            progress=progress,
+        )
     except OSError as error:
         name = error.filename or "the data directory"
         raise disk_failed(f"{name}: cannot recover the data directory", error.errno) from error
@@ -197,6 +205,7 @@ def _recover(
     store: Store,
     identity: Identity,
     limits: MachineLimits,
+    *,
     segment_bytes: int,
     file_bytes: int,
     progress: Callable[[int, int], None] | None,
