@@ -63,5 +63,8 @@ class FaultyDisk(RealDisk):
     def create(self, name: str, size: int) -> FaultyFile:  # type: ignore[override]
         return FaultyFile(super().create(name, size))
 
+    def resize(self, name: str, size: int) -> FaultyFile:  # type: ignore[override]
+        return FaultyFile(super().resize(name, size))
+
     def open(self, name: str) -> FaultyFile:  # type: ignore[override]
         return FaultyFile(super().open(name))

@@ -168,6 +168,34 @@ def key_positions(checkpoint: Path, table: str) -> list[int]:
     return [m.start() for m in re.finditer(re.escape(key + value), data)]
 
 
+def test_a_flipped_bit_in_the_key_of_the_digest_of_an_empty_table_is_refused(
+    directory: Path,
+) -> None:
+    """Without its digest, a table looks as if it had always been empty."""
+    path = directory / "data"
+    server = Server(path)
+    server.stream("s").create()
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0, server.stderr
+    server.kill()
+    key = b"digest/aborted"  # nothing was aborted
+    data = (path / CHECKPOINT).read_bytes()
+    positions = [match.start() for match in re.finditer(re.escape(key), data)]
+    assert positions
+    for position in positions:
+        flip(path / CHECKPOINT, 8 * (position + len(key) - 1))
+    verdict = doctor(path)
+    server = Server(path)
+    is_started = bool(server.greeting)
+    if is_started:
+        server.kill()
+    assert not is_started
+    assert server.wait() == 65, server.stderr
+    assert CHECKPOINT in server.stderr
+    assert verdict.returncode == 65, verdict.stdout
+    server.kill()
+
+
 # rows: X11
 @pytest.mark.parametrize(
     ("table", "byte", "bit"),

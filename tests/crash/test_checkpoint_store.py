@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from semel.cli.doctor import doctor_command
+from semel.journal.lmdb_store import LmdbStore
 from semel.model.commands import Append, Batch, Create
 from semel.model.outcomes import Appended
 from tests.crash.conftest import Report
@@ -94,6 +95,71 @@ def test_no_failing_write_of_the_checkpoint_is_called_corruption(
     process.link.ask("checkpoint")
     assert checkpoints(path) > before
     process.close()
+
+
+COMMIT: Final = """
+import sys
+import lmdb
+from semel.journal.lmdb_store import LmdbStore
+from semel.journal.store import StoreFull
+
+store = LmdbStore(sys.argv[1])
+store.make_writable()
+broken = []
+
+def value():
+    with store.read() as view:
+        return view.get("keys", b"key")
+
+def read_and_reopen():
+    try:
+        store._env.begin().abort()
+    except lmdb.PanicError:
+        broken.append(True)
+    assert value() == b"old", value()
+    store._reopen_if_broken()
+
+writer = store.write()
+writer.put("keys", b"key", b"new")
+writer._reopen = read_and_reopen
+try:
+    writer.commit()
+except StoreFull:
+    assert value() == b"old", value()
+    writer = store.write()
+    writer.put("keys", b"key", b"new")
+    writer.commit()
+assert value() == b"new", value()
+print("broken" if broken else "usable")
+"""
+
+
+def test_a_read_between_a_failed_commit_and_the_reopen_gets_the_old_rows(tmp_path: Path) -> None:
+    """LMDB refuses reads too after a failed write of a meta page. Then the read opens the file."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    found = []
+    for at_call in (1, 2, 3):
+        path = tmp_path / f"{at_call}.mdb"
+        store = LmdbStore(str(path))
+        store.make_writable()
+        writer = store.write()
+        writer.put("keys", b"key", b"old")
+        writer.commit()
+        store.close()
+        inject = f"inject=pwrite64:error=ENOSPC:when={at_call}"
+        prefix = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64", "-e", inject]
+        done = subprocess.run(
+            [*prefix, sys.executable, "-c", COMMIT, str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert done.returncode == 0, f"call {at_call}: {done.stderr}"
+        found.append(done.stdout.strip())
+    assert "broken" in found, found
 
 
 # ---- readers that are killed ---------------------------------------------------------------------

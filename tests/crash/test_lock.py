@@ -21,6 +21,7 @@ pytestmark = pytest.mark.crash
 
 _LOCKED: Final = 73
 _DISK_FAILED: Final = 74
+_CHECKED_SECONDS: Final = 2.5  # a server looks for its lock file every second
 
 
 def remove(data: Path) -> None:
@@ -78,13 +79,28 @@ def append_until_it_ends(server: Server, count_max: int) -> int:
 
 
 def stored(data: Path) -> list[bytes]:
-    """Return the messages that a new server finds."""
+    """Return the messages that a new server finds. It must not end after its check of the lock."""
     server = Server(data)
     try:
         assert server.greeting, server.stderr
+        time.sleep(_CHECKED_SECONDS)
+        assert server.process.poll() is None, server.stderr
         return b"".join(server.stream("s").pages()).split(b";")[:-1]
     finally:
         server.kill()
+
+
+def assert_link_is_refused(data: Path) -> None:
+    """A lock file that is a symbolic link is refused by its name, and not changed."""
+    target = (data / LOCK_NAME).readlink()
+    server = Server(data)
+    try:
+        assert not server.greeting, "the server has started"
+        assert server.wait() == _DISK_FAILED, server.stderr
+        assert "LOCK is a symbolic link; remove it" in server.stderr
+    finally:
+        server.kill()
+    assert (data / LOCK_NAME).readlink() == target
 
 
 def assert_refused(path: Path) -> None:
@@ -115,10 +131,34 @@ def test_a_second_server_is_refused_after_every_mistake_with_the_lock_file(
         assert "lock file" in first.stderr
     finally:
         first.kill()
+    if (data / LOCK_NAME).is_symlink():
+        assert_link_is_refused(data)
+        remove(data)
     found = stored(data)
     # The message after the last acknowledged one may have been stored without an acknowledgement.
     assert len(found) in (acked, acked + 1)
     assert found == [b"%d" % number for number in range(len(found))]
+
+
+@pytest.mark.parametrize("has_target", [True, False])
+def test_a_lock_file_that_is_a_symbolic_link_is_refused(data: Path, has_target: bool) -> None:
+    Server(data).kill()
+    replace_with_a_symlink(data)
+    target = data.with_name("moved-lock")
+    if not has_target:
+        target.unlink()
+    assert_link_is_refused(data)
+    assert target.exists() == has_target
+    remove(data)
+    assert stored_nothing(data)
+
+
+def stored_nothing(data: Path) -> bool:
+    server = Server(data)
+    try:
+        return server.stream("s").get("offset=-1").status == 404
+    finally:
+        server.kill()
 
 
 def test_a_renamed_directory_still_belongs_to_its_server(data: Path) -> None:

@@ -131,10 +131,10 @@ def change_before_the_checks() -> Any:
     """Recovery removes the spare segment before it has checked the journal."""
     real = recovery._recover
 
-    def recover(disk: Any, *arguments: Any) -> Any:
+    def recover(disk: Any, *arguments: Any, **more: Any) -> Any:
         if SPARE_NAME in disk.names():
             disk.unlink(SPARE_NAME)
-        return real(disk, *arguments)
+        return real(disk, *arguments, **more)
 
     return patch.object(recovery, "_recover", recover)
 

@@ -120,6 +120,7 @@ class Engine:
                 directory.store,
                 fresh_identity=clock.random_bytes(IDENTITY_BYTES),
                 segment_bytes=settings.segment_bytes,
+                reserve_bytes=settings.reserve_bytes,
                 limits=settings.limits,
                 progress=progress,
             )

@@ -4,6 +4,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from semel.broker.settings import SystemClock
 from semel.cli.output import EXIT_CORRUPT, ProgressLine, printable
 from semel.cli.read_only import ReadOnlyDisk, check_directory, open_store, print_findings
 from semel.journal.checkpoint import FILE_NAME
@@ -22,8 +23,9 @@ def restore_command(data: str, *, is_json: bool) -> int:
     """Accept a data directory that was restored from an older copy.
 
     Run it after the copy is in place, and before the server is started. It checks every byte, as
-    `semel doctor --verify` does, and then raises the generation of the directory. Responses contain
-    the generation. So a client notices that messages that it has read or written may be missing.
+    `semel doctor --verify` does, and then raises the generation of the directory to the present
+    time in milliseconds. Responses contain the generation. So a client notices that messages that
+    it has read or written may be missing.
 
     The exit code is 65 if the data is corrupt, 66 if there is no such data directory, and 73 if a
     process uses the directory. Then nothing is changed.
@@ -67,4 +69,8 @@ def _verify(path: str, *, is_quiet: bool) -> Report:
 
 def _raise_generation(disk: RealDisk) -> Identity:
     disk.begin_changes()
-    return raise_generation(disk)
+    try:
+        return raise_generation(disk, SystemClock().now_ms())
+    except BaseException:
+        disk.cancel_changes()
+        raise

@@ -43,6 +43,9 @@ from semel.server.unread_budget import UnreadBudget
 
 CONFIG: Final = "config"
 
+# The event loop, the listener and the data directory need more than this many files.
+_FILES_NEEDED: Final = 12
+
 _log: Final = logging.getLogger("semel.server")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -264,7 +267,26 @@ def serve_command(**values: Any) -> None:
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    _check_open_files()
     uvloop.run(_serve(serving, settings, server_context(serving.tls_cert, serving.tls_key)))
+
+
+def _check_open_files() -> None:
+    """Raise CommandRefused if the process cannot open as many files as the start needs.
+
+    With too few files, the event loop ends the process with a signal, or raises other errors.
+    """
+    opened: list[int] = []
+    try:
+        while len(opened) < _FILES_NEEDED:
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        advice = "raise the limit on open files (ulimit -n)"
+        raise CommandRefused(f"cannot open files ({reason}); {advice}", EXIT_DISK) from error
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | None) -> None:

@@ -59,8 +59,8 @@ def disk_failed(what: str, code: int | None) -> DiskFailed:
     advice = _ADVICE.get(code or 0, "check the disk")
     is_limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
     if is_limited and code in (errno.EIO, errno.ENOSPC):
-        # LMDB reports a write that reaches the limit in this way.
-        advice = _ADVICE[errno.EFBIG]
+        # LMDB also reports a write that reaches the limit on the size of files in this way.
+        advice += f"; if that does not help, {_ADVICE[errno.EFBIG]}"
     return DiskFailed(f"{what}: {reason}; {advice}")
 
 
@@ -101,11 +101,19 @@ class Disk(Files, Protocol):
         Raises DirectoryLocked if a different process has the lock. Also raises DiskFailed.
         """
 
-    def begin_changes(self) -> None:
-        """Create the lock file if it is missing, and check that more files can be opened.
+    def begin_changes(self, file_bytes: int = 0) -> None:
+        """Create the lock file if it is missing, and check what the process may do.
 
-        Call this before the first change of the directory, and after all checks of its content, so
-        that a refused start changes nothing. Raises DirectoryLocked or DiskFailed.
+        It must be permitted to open more files, to create files in the directory, and to create a
+        file of `file_bytes` bytes. Call this before the first change of the directory, and after
+        all checks of its content, so that a refused start changes nothing. Raises DirectoryLocked
+        or DiskFailed. Then nothing is changed.
+        """
+
+    def cancel_changes(self) -> None:
+        """Remove the lock file if `begin_changes` has created it. Call this if a start is refused.
+
+        The directory itself stays locked.
         """
 
     def is_there(self) -> bool:
@@ -113,6 +121,13 @@ class Disk(Files, Protocol):
 
     def create(self, name: str, size: int) -> File:
         """Create a file of `size` zero bytes. Its space is allocated, and its length is durable."""
+
+    def resize(self, name: str, size: int) -> File:
+        """Open a file, allocate its first `size` bytes, and set its length to `size`.
+
+        Bytes that are added are zero. If there is no room, OSError is raised and the file is not
+        changed.
+        """
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file. The new name is durable after `sync_names`."""
@@ -180,6 +195,7 @@ class RealDisk:
         except OSError as error:
             raise disk_failed(f"{path}: cannot open the data directory", error.errno) from error
         self._lock_fd = -1
+        self._is_lock_new = False
 
     def lock(self) -> None:
         """Lock the directory itself, and then the lock file, if it exists.
@@ -193,10 +209,26 @@ class RealDisk:
             self._open_lock_file()
 
     def _has_lock_file(self) -> bool:
-        return os.access(LOCK_NAME, os.F_OK, dir_fd=self._dir_fd)
+        return os.access(LOCK_NAME, os.F_OK, dir_fd=self._dir_fd, follow_symlinks=False)
 
-    def begin_changes(self) -> None:
-        """Create the lock file, unless it is open. Before that, check the limit on open files."""
+    def begin_changes(self, file_bytes: int = 0) -> None:
+        self._check_open_files()
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY and file_bytes > limit:
+            what = f"{self.path}: a file of {file_bytes} bytes is needed, the limit is {limit}"
+            raise disk_failed(what, errno.EFBIG)
+        if self._lock_fd < 0:
+            self._open_lock_file()
+            self._is_lock_new = True
+        elif not os.access(".", os.W_OK | os.X_OK, dir_fd=self._dir_fd, effective_ids=True):
+            raise disk_failed(f"{self.path}: cannot create files", errno.EACCES)
+
+    def cancel_changes(self) -> None:
+        if self._is_lock_new:
+            with contextlib.suppress(OSError):
+                self.unlink(LOCK_NAME)
+
+    def _check_open_files(self) -> None:
         opened: list[int] = []
         try:
             while len(opened) < _FILES_NEEDED:
@@ -206,16 +238,25 @@ class RealDisk:
         finally:
             for fd in opened:
                 os.close(fd)
-        if self._lock_fd < 0:
-            self._open_lock_file()
 
     def _open_lock_file(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        """Open and lock the lock file, and create it if it is missing.
+
+        A symbolic link is refused: `is_there` would take it for another file than the locked one.
+        Raises DirectoryLocked or DiskFailed.
+        """
+        is_new = not self._has_lock_file()
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             self._lock_fd = os.open(LOCK_NAME, flags, FILE_MODE, dir_fd=self._dir_fd)
         except OSError as error:
             file = os.path.join(self.path, LOCK_NAME)
+            if error.errno == errno.ELOOP:
+                message = f"{file}: {LOCK_NAME} is a symbolic link; remove it, and start again"
+                raise DiskFailed(message) from error
             raise disk_failed(f"{file}: cannot open the lock file", error.errno) from error
+        if is_new:
+            _give_to_owner(self._lock_fd, self._dir_fd)
         self._flock(self._lock_fd)
 
     def _flock(self, fd: int, ignored: frozenset[int] = frozenset()) -> bool:
@@ -252,6 +293,7 @@ class RealDisk:
         """Create, allocate and sync a file. If that fails, remove the file again."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(name, flags, FILE_MODE, dir_fd=self._dir_fd)
+        _give_to_owner(fd, self._dir_fd)
         try:
             if size:
                 os.posix_fallocate(fd, 0, size)
@@ -266,6 +308,18 @@ class RealDisk:
 
     def open(self, name: str) -> RealFile:
         return RealFile(os.open(name, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._dir_fd))
+
+    def resize(self, name: str, size: int) -> RealFile:
+        fd = os.open(name, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._dir_fd)
+        try:
+            _allocate(fd, size)
+            os.ftruncate(fd, size)
+            os.fsync(fd)
+        except OSError as error:
+            os.close(fd)
+            error.filename = name
+            raise
+        return RealFile(fd)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
@@ -318,19 +372,64 @@ def overwrite_file(path: str, position: int, data: bytes) -> None:
         os.close(fd)
 
 
-def allocate_file(path: str, size: int) -> None:
-    """Create a file if it is missing, and allocate its first `size` bytes. Raises OSError.
+def allocate_file(path: str, size: int) -> os.stat_result | None:
+    """Create a file if it is missing, and allocate its first `size` bytes.
 
-    A write to a mapped file without allocated space would kill the process on a full disk.
+    A write to a mapped file without allocated space would kill the process on a full disk. Return
+    the facts about the file before this call, or None if it was missing. `release_file` undoes the
+    call. Raises OSError. Then nothing is changed.
     """
+    try:
+        before = os.stat(path)
+    except FileNotFoundError:
+        before = None
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
-        os.posix_fallocate(fd, 0, size)
+        if before is None:
+            _give_to_owner(fd, os.path.dirname(path) or ".")
+        _allocate(fd, size)
     except OSError as error:
+        if before is None:
+            os.unlink(path)
         error.filename = path
         raise
     finally:
         os.close(fd)
+    return before
+
+
+def release_file(path: str, before: os.stat_result | None) -> None:
+    """Undo `allocate_file`, which returned `before`. Errors are ignored."""
+    with contextlib.suppress(OSError):
+        if before is None:
+            os.unlink(path)
+        else:
+            os.truncate(path, before.st_size)
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _allocate(fd: int, size: int) -> None:
+    """Allocate the first `size` bytes of a file. Raises OSError. Then the file is not changed."""
+    before = os.fstat(fd)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, before.st_size)
+            os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+        raise
+
+
+def _give_to_owner(fd: int, directory: int | str) -> None:
+    """Give a new file to the owner of its directory, if this process runs as root.
+
+    Otherwise a command that is run once as root would leave files that the server, which runs as
+    the owner, cannot open. If the file system refuses it, the file stays as it is.
+    """
+    owner = os.stat(directory)
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        with contextlib.suppress(OSError):
+            os.fchown(fd, owner.st_uid, owner.st_gid)
 
 
 def publish_file(temporary: str, path: str) -> None:
@@ -338,6 +437,12 @@ def publish_file(temporary: str, path: str) -> None:
 
     So a file with the name `path` is complete, also after a loss of power.
     """
-    sync_file(temporary)
+    directory = os.path.dirname(path) or "."
+    fd = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _give_to_owner(fd, directory)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
     os.replace(temporary, path)
-    sync_file(os.path.dirname(path) or ".")
+    sync_file(directory)

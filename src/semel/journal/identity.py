@@ -5,7 +5,7 @@ directory is created, the identity file is written last. Therefore a directory t
 file is complete.
 
 The generation shows clients that the directory was restored from an older copy. It is 1 in a new
-directory, and `semel restore` raises it.
+directory, and `semel restore` raises it to the time of the restore.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _LONG_FILE_BYTES: Final = _FILE_BYTES + _GENERATION_BYTES
 
 
 class Identity(Struct, frozen=True):
-    """The identity of a directory, and the number of times that it was restored, plus 1."""
+    """The identity of a directory, and its generation: 1, or the time of the last restore."""
 
     id: bytes
     generation: int = FIRST_GENERATION
@@ -76,12 +76,16 @@ def read_identity(disk: Files) -> Identity:
     return Identity(body[_ID_AT:_GENERATION_AT], generation)
 
 
-def raise_generation(disk: Disk) -> Identity:
-    """Raise the generation of a locked directory by 1. Return its new identity.
+def raise_generation(disk: Disk, now_ms: int) -> Identity:
+    """Raise the generation of a locked directory to the time `now_ms`. Return its new identity.
+
+    A time is used because one copy can be restored more than once. Each of these directories must
+    have its own generation, but the copy does not contain the number of its restores. If the clock
+    is not after the old generation, the new one is greater by 1.
 
     Raises CorruptData, DiskFailed or OSError. Then the old identity file is still there.
     """
     identity = read_identity(disk)
-    raised = replace(identity, generation=identity.generation + 1)
+    raised = replace(identity, generation=max(identity.generation + 1, now_ms))
     write_identity(disk, raised)
     return raised

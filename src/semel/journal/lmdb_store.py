@@ -1,7 +1,8 @@
 """The store that keeps the checkpoint in an LMDB file.
 
-A store is opened for reading only, and changes no file until `make_writable` is called. So a start
-that is refused leaves the directory as it was.
+A store is opened for reading only. Before `make_writable` changes a file, `begin_changes` allocates
+the space for that, and `cancel_changes` can undo it. So a start that is refused leaves the
+directory as it was.
 """
 
 import contextlib
@@ -17,7 +18,14 @@ from typing import Final
 import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.disk import FILE_MODE, allocate_file, disk_failed, publish_file, sync_file
+from semel.journal.disk import (
+    FILE_MODE,
+    allocate_file,
+    disk_failed,
+    publish_file,
+    release_file,
+    sync_file,
+)
 from semel.journal.lmdb_meta import BadPage, Meta, restore_meta
 from semel.journal.lmdb_pages import check_pages
 from semel.journal.lmdb_transactions import (
@@ -71,6 +79,8 @@ class LmdbStore:
         self._sound_meta: Meta | None = None
         self._snapshot: SnapshotReader | None = None
         self._is_checked = True
+        self._has_begun = self._is_writable = False
+        self._lock_before: os.stat_result | None = None  # LMDB's lock file before `begin_changes`
         try:
             self._is_missing = not has_content(path)
             if not self._is_missing:
@@ -91,26 +101,60 @@ class LmdbStore:
             " checkpoint, and a start continues from it and repairs the page"
         )
 
+    def begin_changes(self) -> None:
+        """Create a missing file under a temporary name, and allocate LMDB's lock file.
+
+        No byte of an existing file is changed. Raises DiskFailed. Then nothing is changed.
+        """
+        if self._has_begun or self._is_writable:
+            return
+        try:
+            if self._is_missing:
+                _create(self._temporary)
+            else:
+                with open(self._path, "r+b"):
+                    pass  # if this is not permitted, the lock file must not be changed either
+            self._lock_before = allocate_file(self._path + _LOCK_SUFFIX, _LOCK_BYTES)
+        except OSError as error:
+            self._remove_temporary()
+            raise refused("the file cannot be written", error) from error
+        self._has_begun = True
+
+    def cancel_changes(self) -> None:
+        """Undo `begin_changes`, unless the file is writable already."""
+        if self._has_begun:
+            self._has_begun = False
+            release_file(self._path + _LOCK_SUFFIX, self._lock_before)
+            self._remove_temporary()
+
+    @property
+    def _temporary(self) -> str:
+        return os.path.join(os.path.dirname(self._path), TEMPORARY_NAME)
+
+    def _remove_temporary(self) -> None:
+        if self._is_missing:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+
     def make_writable(self) -> None:
         """Open the file for writing. Create it if it is missing, and repair a damaged meta page.
 
         Raises DiskFailed.
         """
+        self.begin_changes()
         with self._lock:
             self.close()
             try:
                 if self._is_missing:
-                    _create(self._path)
+                    publish_file(self._temporary, self._path)
                     self._is_missing = False
                 self._open_writable()
             except OSError as error:
                 raise refused("the file cannot be written", error) from error
+            self._has_begun, self._is_writable = False, True
 
     def _open_writable(self) -> None:
-        """Open the file and LMDB's lock file, which LMDB maps. Raises DiskFailed or OSError."""
-        with open(self._path, "r+b"):
-            pass  # if this is not permitted, the lock file must not be changed either
-        allocate_file(self._path + _LOCK_SUFFIX, _LOCK_BYTES)
+        """Repair a damaged meta page, and open the file. Raises DiskFailed or OSError."""
         if self._sound_meta is not None:
             restore_meta(self._path, self._sound_meta)
             log.warning("%s: %s", FILE_NAME, self.damage)
@@ -228,13 +272,12 @@ def has_content(path: str) -> bool:
         return False
 
 
-def _create(path: str) -> None:
+def _create(temporary: str) -> None:
     """Create a file with empty tables. Raises DiskFailed or OSError.
 
-    LMDB does not sync the first pages of a new file. So the file gets its name only when it is
+    LMDB does not sync the first pages of a new file. So the file has a temporary name until it is
     complete and durable.
     """
-    temporary = os.path.join(os.path.dirname(path), TEMPORARY_NAME)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
     try:
@@ -242,7 +285,6 @@ def _create(path: str) -> None:
         with contextlib.closing(env), env.begin(write=True) as transaction:
             for name in TABLES:
                 env.open_db(name.encode(), transaction)
-        publish_file(temporary, path)
     except (lmdb.Error, OSError) as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

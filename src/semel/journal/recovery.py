@@ -45,6 +45,8 @@ from semel.machine.events import Decided
 from semel.model.errors import CorruptData, DiskFailed
 from semel.model.limits import SEGMENT_BYTES_DEFAULT
 
+# The file into which recovery writes the last segment again.
+REWRITE_NAME: Final = "rewrite.tmp"
 INTERRUPTED: Final = (
     "the creation of the directory was interrupted; nothing is stored yet, and the next start"
     " completes it"
@@ -106,17 +108,22 @@ def recover(
     *,
     fresh_identity: bytes,
     segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+    reserve_bytes: int = 0,
     limits: MachineLimits | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recovered:
     """Recover a locked data directory. A new directory gets the identity `fresh_identity`.
 
-    Nothing is changed before all checks have passed. `progress` is called with the number of
-    segments replayed so far, and the total number of segments to replay. Raises CorruptData or
-    DiskFailed.
+    No existing file is changed before all checks have passed and all space that recovery needs is
+    allocated. `reserve_bytes` is the size of the reserve that the writer will allocate. `progress`
+    is called with the number of segments replayed so far, and the total number of segments to
+    replay. Raises CorruptData or DiskFailed.
     """
+    file_bytes = max(segment_bytes, reserve_bytes)
     try:
         if IDENTITY_NAME not in disk.names():
+            check_new(disk, store)
+            disk.begin_changes(file_bytes)
             _create_directory(disk, store, fresh_identity, segment_bytes)
         identity = read_identity(disk)
         limits = limits or MachineLimits()
@@ -126,7 +133,15 @@ def recover(
             chunks=min(limits.chunks, chunks_max(segment_bytes)),
             txn_streams=min(limits.txn_streams, streams_max(segment_bytes)),
         )
-        return _recover(disk, store, identity, fitting, segment_bytes, progress)
+        return _recover(
+            disk,
+            store,
+            identity,
+            fitting,
+            segment_bytes=segment_bytes,
+            file_bytes=file_bytes,
+            progress=progress,
+        )
     except OSError as error:
         name = error.filename or "the data directory"
         raise disk_failed(f"{name}: cannot recover the data directory", error.errno) from error
@@ -137,15 +152,23 @@ def recover(
 def _create_directory(disk: Disk, store: Store, fresh: bytes, segment_bytes: int) -> None:
     """Create the files of a new directory. The identity file is the last one.
 
-    Raises CorruptData, and changes nothing, if the directory is not new.
+    Files that an interrupted creation has left are removed. Raises DiskFailed or OSError.
     """
-    unfinished = [name for name in disk.names() if segment_lsn(name) is not None]
-    check_new(disk, store)
-    disk.begin_changes()
-    for name in unfinished:
-        disk.unlink(name)
+    temporary = (SPARE_NAME, RESERVE_NAME, REWRITE_NAME)
     store.make_writable()
-    _create_spare(disk, segment_bytes, is_new=True).close()
+    for name in disk.names():
+        if name in temporary or segment_lsn(name) is not None:
+            disk.unlink(name)
+    try:
+        disk.create(SPARE_NAME, segment_bytes).close()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise DiskFailed(
+            "the disk has no room for a new data directory. A directory needs two segments of"
+            f" {segment_bytes} bytes and the reserve. Free space on the disk, or choose smaller"
+            " sizes (--segment-bytes, --reserve-bytes)"
+        ) from error
     disk.rename(SPARE_NAME, segment_name(0))
     disk.sync_names()
     write_identity(disk, Identity(fresh))
@@ -182,7 +205,9 @@ def _recover(
     store: Store,
     identity: Identity,
     limits: MachineLimits,
+    *,
     segment_bytes: int,
+    file_bytes: int,
     progress: Callable[[int, int], None] | None,
 ) -> Recovered:
     seed = checksum_seed(identity.id)
@@ -194,17 +219,19 @@ def _recover(
     replay = _Replay(state, store, segments, position)
     tail = [first for first in segments.firsts if first >= segments.first_of(position.lsn)]
     data = _replay_tail(segments, tail, replay, seed, progress)
-    # All checks have passed. From here on, the directory is changed.
-    disk.begin_changes()
+    # If the last segment is empty, and its file does not have the configured size, the file is
+    # replaced, because a new segment would get the same name.
+    is_empty = replay.lsn == tail[-1]
+    capacity = segment_bytes if is_empty else len(data)
+    is_replaced = replay.lsn > replay.watermark or capacity != len(data)
+    # All checks have passed. Now everything that needs space is allocated.
+    file_bytes = max(file_bytes, capacity)
+    room = _begin_changes(disk, store, file_bytes, capacity if is_replaced else None)
+    # From here on, files are changed.
     store.make_writable()
-    _make_durable(disk, segments, tail, replay, data)
-    capacity = len(data)
-    if replay.lsn == tail[-1] and capacity != segment_bytes:
-        # The last segment is empty, and its file does not have the configured size. A new segment
-        # would get the same name, so the file is replaced.
-        segments.release(tail[-1])
-        _replace_segment(disk, tail[-1], b"", segment_bytes)
-        capacity = segment_bytes
+    _make_durable(disk, segments, tail, data[: replay.lsn - tail[-1]], room)
+    if REWRITE_NAME in disk.names():
+        disk.unlink(REWRITE_NAME)  # an earlier recovery was interrupted
     unlink_segments(disk, dead)
     return Recovered(
         state=state,
@@ -294,45 +321,69 @@ def _replay_segment(data: bytes, first: int, end: int | None, replay: _Replay, s
         check_torn(data, first, tear, seed)
 
 
+class _Room(Struct, frozen=True):
+    """An allocated file for a segment. If it is not new, it can contain any bytes."""
+
+    file: File
+    name: str
+    is_new: bool
+
+
+def _begin_changes(disk: Disk, store: Store, file_bytes: int, capacity: int | None) -> _Room | None:
+    """Allocate what the start needs, and change no byte of an existing file.
+
+    `file_bytes` is the size of the largest file that the server will create. Return a file for a
+    segment of `capacity` bytes, or None if `capacity` is None. Raises DirectoryLocked, DiskFailed
+    or OSError. Then everything that was created is removed again.
+    """
+    disk.begin_changes(file_bytes)
+    try:
+        store.begin_changes()
+        # This is the last allocation, because it cannot be undone if it resizes a file.
+        return None if capacity is None else _allocate_segment(disk, capacity)
+    except BaseException:
+        store.cancel_changes()
+        disk.cancel_changes()
+        raise
+
+
+def _allocate_segment(disk: Disk, capacity: int) -> _Room:
+    """Create a file of `capacity` bytes. If the disk is full, use the spare segment or the reserve.
+
+    These are used as they are, and not removed to make room: if their space is not enough, they
+    must not be changed. Raises DiskFailed if there is no room, or OSError.
+    """
+    names = disk.names()
+    try:
+        if REWRITE_NAME not in names:
+            return _Room(disk.create(REWRITE_NAME, capacity), REWRITE_NAME, is_new=True)
+        return _Room(disk.resize(REWRITE_NAME, capacity), REWRITE_NAME, is_new=False)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+    for name in (SPARE_NAME, RESERVE_NAME):
+        if name in names:
+            try:
+                return _Room(disk.resize(name, capacity), name, is_new=False)
+            except OSError as error:
+                if error.errno not in {*NO_ROOM, errno.EACCES, errno.EPERM}:
+                    raise
+    raise DiskFailed(f"the disk has no room for recovery; free {capacity} bytes and start again")
+
+
 def _make_durable(
-    disk: Disk, segments: Segments, tail: list[int], replay: _Replay, data: bytes
+    disk: Disk, segments: Segments, tail: list[int], data: bytes, room: _Room | None
 ) -> None:
-    last = tail[-1]
-    if replay.lsn > replay.watermark:
-        segments.release(last)
-        _replace_segment(disk, last, data[: replay.lsn - last], len(data))
+    """Sync the replayed segments. If there is a `room`, write the last segment again before that.
+
+    `data` is the content of the last segment. Its file is not overwritten, because a loss of power
+    during the write could damage its durable bytes. Raises DiskFailed or OSError.
+    """
+    if room is not None:
+        if not room.is_new:
+            data = data.ljust(room.file.size(), b"\0")
+        segments.release(tail[-1])
+        finish_file(disk, room.file, room.name, segment_name(tail[-1]), data)
     for first in tail:
         segments.file(first).sync()
     disk.sync_names()
-
-
-def _replace_segment(disk: Disk, first: int, data: bytes, capacity: int) -> None:
-    """Write a segment again into a new file, and give the new file the segment's name.
-
-    The old file is not overwritten, because a loss of power during the write could damage its
-    durable bytes.
-    """
-    finish_file(disk, _create_spare(disk, capacity), SPARE_NAME, segment_name(first), data)
-
-
-def _create_spare(disk: Disk, capacity: int, *, is_new: bool = False) -> File:
-    """Create the spare segment. Remove an old spare segment first.
-
-    If the disk is full, remove the reserve file and try again. Raises DiskFailed if there is still
-    no room. `is_new` selects the error message for a new directory.
-    """
-    for name in (SPARE_NAME, RESERVE_NAME):
-        if name in disk.names():
-            disk.unlink(name)
-        try:
-            return disk.create(SPARE_NAME, capacity)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-    if is_new:
-        raise DiskFailed(
-            "the disk has no room for a new data directory. A directory needs two segments of"
-            f" {capacity} bytes and the reserve. Free space on the disk, or choose smaller sizes"
-            " (--segment-bytes, --reserve-bytes)"
-        )
-    raise DiskFailed(f"the disk has no room for recovery; free {capacity} bytes and start again")

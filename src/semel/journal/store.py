@@ -78,10 +78,19 @@ class TableReader(Protocol):
 class Store(TableReader, Protocol):
     """Read and write access to the tables of one data directory."""
 
+    def begin_changes(self) -> None:
+        """Allocate the space that `make_writable` needs. Raises DiskFailed.
+
+        No existing byte is changed. If this fails, nothing at all is changed.
+        """
+
+    def cancel_changes(self) -> None:
+        """Undo `begin_changes`, because a start is refused after it."""
+
     def make_writable(self) -> None:
         """Prepare the store for writing, and create it if it does not exist.
 
-        Before this call, the store changes nothing on disk. Raises DiskFailed.
+        Before this call, the store changes no existing byte on disk. Raises DiskFailed.
         """
 
     def write(self) -> StoreWriter:

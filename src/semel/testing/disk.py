@@ -122,8 +122,12 @@ class VirtualDisk(FaultyStorage):
             raise DirectoryLocked("virtual disk: another process owns this directory")
         self._is_locked = True
 
-    def begin_changes(self) -> None:
-        """Do nothing. A virtual directory needs no lock file."""
+    def begin_changes(self, file_bytes: int = 0) -> None:
+        """Do nothing. A virtual directory has no lock file, and no limit but its capacity."""
+        del file_bytes
+
+    def cancel_changes(self) -> None:
+        """Do nothing, because `begin_changes` does nothing."""
 
     def is_there(self) -> bool:
         """Return True. A virtual directory cannot be deleted."""
@@ -161,6 +165,21 @@ class VirtualDisk(FaultyStorage):
         """Open an existing file."""
         self._raise(self._begin("open", name, 0))
         return VirtualFile(self, self._find(name))
+
+    def resize(self, name: str, size: int) -> VirtualFile:
+        """Open a file and set its length, which is durable immediately.
+
+        Raises OSError (ENOSPC), and changes nothing, if there is no room.
+        """
+        self._raise(self._begin("open", name, 0))
+        inode = self._find(name)
+        if size - len(self._inodes[inode].current) > self._room_bytes():
+            raise system_error(errno.ENOSPC, name)
+        self._grow(inode, size)
+        self._sync(inode)
+        old = self._inodes[inode]
+        self._inodes[inode] = replace(old, durable=old.durable[:size], current=old.current[:size])
+        return VirtualFile(self, inode)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file. The new name is visible immediately, and durable after `sync_names`."""

@@ -200,6 +200,12 @@ class VirtualStore(FaultyStorage):
         finally:
             view.close()
 
+    def begin_changes(self) -> None:
+        """Do nothing. A store in memory needs no files."""
+
+    def cancel_changes(self) -> None:
+        """Do nothing, because `begin_changes` does nothing."""
+
     def make_writable(self) -> None:
         """Do nothing. A store in memory is always writable."""
 

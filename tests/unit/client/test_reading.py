@@ -191,6 +191,16 @@ def test_a_stream_that_was_restored_from_an_older_copy_is_another_one() -> None:
         play(it.next_page(), again)
 
 
+def test_generations_that_are_times_are_compared_exactly() -> None:
+    it = reader(is_live=True)
+    one, other = "1800000000000", "1800000000001"
+    play(it.next_page(), frames(b"1", stream_incarnation="one", stream_generation=one))
+    assert it.generation == int(one)
+    with pytest.raises(errors.StreamRestored):
+        again = frames(b"1", start=1, stream_incarnation="one", stream_generation=other)
+        play(it.next_page(), again)
+
+
 def test_a_server_that_tells_no_generation_can_be_read() -> None:
     it = reader(is_live=True)
     play(it.next_page(), frames(b"1", stream_incarnation="one", stream_generation="2"))

@@ -14,6 +14,7 @@ from semel.model.errors import CorruptData
 from semel.testing.disk import VirtualDisk
 
 ID = b"sixteen bytes id"
+NOW_MS = 1_800_000_000_000
 
 
 def written(identity: Identity) -> VirtualDisk:
@@ -50,10 +51,23 @@ def test_an_identity_reads_as_it_was_written(generation: int) -> None:
     assert read_identity(written(Identity(ID, generation))) == Identity(ID, generation)
 
 
-def test_the_generation_is_raised_by_1_and_the_id_stays() -> None:
+def test_the_generation_is_raised_to_the_time_and_the_id_stays() -> None:
     disk = written(Identity(ID))
-    for generation in (2, 3):
-        assert raise_generation(disk) == Identity(ID, generation) == read_identity(disk)
+    assert raise_generation(disk, NOW_MS) == Identity(ID, NOW_MS) == read_identity(disk)
+
+
+@pytest.mark.parametrize("now_ms", [0, NOW_MS - 1, NOW_MS])
+def test_the_generation_grows_if_the_clock_was_set_back(now_ms: int) -> None:
+    disk = written(Identity(ID, NOW_MS))
+    assert raise_generation(disk, now_ms).generation == NOW_MS + 1
+
+
+def test_two_restores_of_one_copy_have_different_generations() -> None:
+    """The copy does not show that it was restored before, so the time has to."""
+    first, second = written(Identity(ID)), written(Identity(ID))
+    one = raise_generation(first, NOW_MS)
+    other = raise_generation(second, NOW_MS + 1)
+    assert one.generation != other.generation
 
 
 @pytest.mark.parametrize("length", [0, 4, 31, 33, 39, 41])

@@ -271,6 +271,26 @@ def test_a_full_disk_creates_nothing_and_goes_on_when_space_returns() -> None:
     disk.create("d", 1)
 
 
+@pytest.mark.parametrize("size", [0, 3, SIZE, SIZE + 7])
+def test_a_resized_file_is_durable_and_its_added_bytes_are_zero(size: int) -> None:
+    disk, file = a_disk_with_a_file()
+    file.write(0, [b"abcd"])
+    disk.sync_names()
+    assert disk.resize("a", size).size() == size
+    disk.crash(Random(1))
+    assert disk.files()["a"] == b"abcd".ljust(SIZE, b"\0")[:size].ljust(size, b"\0")
+
+
+def test_a_file_that_cannot_be_resized_on_a_full_disk_is_not_changed() -> None:
+    disk, _ = a_disk_with_a_file()
+    disk.capacity_bytes = SIZE + 5
+    before = disk.digest()
+    with pytest.raises(OSError, match="No space"):
+        disk.resize("a", SIZE + 6)
+    assert disk.digest() == before
+    assert disk.resize("a", SIZE + 5).size() == SIZE + 5
+
+
 def test_a_write_that_outgrows_the_disk_is_short_and_the_next_is_refused() -> None:
     disk = VirtualDisk(capacity_bytes=10)
     file = disk.create("a", 8)
