@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from semel.broker import surveys
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
+from semel.broker.surveys import SpaceSurvey
 from semel.journal import space
 from semel.journal.frame import peek_length
-from semel.journal.space import SegmentSpace, SpaceSurvey, Survey
+from semel.journal.space import SegmentSpace, Survey
 from semel.model.commands import Append, Batch, Create, Delete
 
 SETTINGS = Settings(segment_bytes=16 * 1024, reserve_bytes=0, checkpoint_interval_ms=3_600_000)
@@ -121,7 +123,7 @@ def test_many_short_steps_give_the_same_figures_as_one(
             pass
         assert whole.rows_done == whole.rows_total > len(whole.segments)
         monkeypatch.setattr(space, "_ROWS_AT_ONCE", 1)
-        monkeypatch.setattr(space, "_STEP_SECONDS", 0)
+        monkeypatch.setattr(surveys, "_STEP_SECONDS", 0)
         in_steps = SpaceSurvey(directory.disk, directory.store)
         pauses = [in_steps.step()]
         while in_steps.is_under_way:

@@ -68,7 +68,7 @@ def test_the_files_of_a_violation_are_kept_and_the_others_removed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    rounds = {
+    rounds: dict[str, Round] = {
         "a": does_something,
         "b": leaves_files,
         "c": is_impossible,

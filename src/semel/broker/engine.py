@@ -16,15 +16,15 @@ from typing import Final, Self, TypeVar
 from semel.broker.broker import Broker, OutcomeReply, Reply
 from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_waiting
 from semel.broker.settings import Clock, Directory, Settings, SystemClock
+from semel.broker.surveys import SpaceSurvey, SurveyTurns
 from semel.broker.timers import ClockWatch
-from semel.broker.worker import ReadTurns, SurveyTurns, Worker, end_process, set_result
+from semel.broker.worker import ReadTurns, Worker, end_process, set_result
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_cut, drop_removed
 from semel.journal.disk import LOCK_LOST
 from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import unlink_segments
-from semel.journal.space import SpaceSurvey
 from semel.journal.store import Store, StoreFull
 from semel.journal.writer import JournalWriter, Room
 from semel.machine import State

@@ -1,4 +1,4 @@
-"""Ways to run work: on a separate thread, or on the event loop for a limited time per turn.
+"""Two ways to run work: on a separate thread, or on the event loop for a limited time per turn.
 
 `end_process` is for work that fails. `DecisionTurns` divides long commits between turns.
 """
@@ -13,7 +13,6 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from semel.journal.space import SpaceSurvey
 from semel.machine import Decision, State, decide
 from semel.machine.events import Decided
 from semel.model.commands import EngineCommand
@@ -76,39 +75,6 @@ class Worker:
             then(result)
         except Exception as error:  # noqa: BLE001 - the boundary of a background task
             self._on_error(error)
-
-
-class SurveyTurns:
-    """Runs the steps of surveys of disk space on a worker, with the pauses that they request.
-
-    Between two steps the worker can do other jobs.
-    """
-
-    def __init__(self, worker: Worker, survey: SpaceSurvey) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._worker = worker
-        self._survey = survey
-        self._is_busy = False
-        self._is_stopped = False
-
-    def begin(self) -> None:
-        """Begin a survey, unless one is under way or the pause after the last one is not over."""
-        if not (self._is_busy or self._is_stopped):
-            self._is_busy = True
-            self._worker.do(self._survey.step, self._pause)
-
-    def stop(self) -> None:
-        """Run no further steps. A step that has begun ends after some milliseconds."""
-        self._is_stopped = True
-        self._worker.do(self._survey.stop, lambda _: None)
-
-    def _pause(self, seconds: float) -> None:
-        self._loop.call_later(seconds, self._continue)
-
-    def _continue(self) -> None:
-        self._is_busy = False
-        if self._survey.is_under_way:
-            self.begin()
 
 
 # ---- long decisions ------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ class SnapshotReader:
     """
 
     def __init__(self, path: str, meta: Meta) -> None:
-        """Open the file. Raises CorruptData or OSError.
+        """Open the file. Raises CorruptData, DiskFailed or OSError.
 
         OSError is also raised if LMDB could not map the file later, because the address space is
         limited. A start must find this out before it changes a file.
@@ -162,12 +162,9 @@ class SnapshotReader:
         self._file = open(path, "rb")  # noqa: SIM115 - `close` closes it
         try:
             self._snapshot = Snapshot(PageFile(self._file.fileno()), meta)
-        except BadPage as error:
+        except (BadPage, OSError) as error:
             self.close()
-            raise CorruptData(str(error), file=FILE_NAME) from error
-        except OSError:
-            self.close()
-            raise
+            raise _unreadable(error) from error
 
     def close(self) -> None:
         self._file.close()

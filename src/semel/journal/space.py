@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import groupby, islice
 from operator import attrgetter
-from time import monotonic
 from typing import Final, NamedTuple
 
 import msgspec
@@ -30,17 +29,12 @@ from semel.journal.segments import segment_name
 from semel.journal.store import BadSeal, Row, TableReader, unseal
 from semel.machine.rows import NUMBER_KEY, PAIR_KEY, ChunkBlockRow
 from semel.machine.txn.draft import lsns_of
-from semel.model.errors import EngineError
 
 # The most frames that are measured: of one row of the checkpoint, and of one segment. But at least
 # one frame of each row is measured.
 _MEASURED_MAX: Final = 16
 _MEASURED_PER_SEGMENT: Final = 256
 _ROWS_AT_ONCE: Final = 512
-# A step of a running engine ends after this time. The pause after it is this multiple of its time,
-# so a survey takes at most 5 % of the time of one core.
-_STEP_SECONDS: Final = 0.005
-_PAUSE: Final = 19
 
 _decode_chunks: Final = msgspec.msgpack.Decoder(ChunkBlockRow).decode
 
@@ -201,56 +195,3 @@ def _mean_length(file: File, positions: Sequence[int]) -> float:
     """Return the mean length of the frames at these positions. Damaged frames count as 0."""
     lengths = [peek_length(file.read(at, HEADER_BYTES), 0) or 0 for at in positions]
     return sum(lengths) / len(lengths) if lengths else 0.0
-
-
-class SpaceSurvey:
-    """The surveys of a running engine, and the result of the last complete one.
-
-    The thread that commits checkpoints makes them, in short steps with pauses. So a checkpoint, or
-    the end of the engine, waits for one step at most.
-    """
-
-    def __init__(self, disk: Files, store: TableReader) -> None:
-        self._disk = disk
-        self._store = store
-        self._survey: Survey | None = None
-        self._steps: Iterator[None] = iter(())
-        self._made_at = 0.0
-        self.segments: list[SegmentSpace] | None = None  # None before the first survey is complete
-
-    @property
-    def age_seconds(self) -> float:
-        """The time since the last survey was complete."""
-        return monotonic() - self._made_at
-
-    @property
-    def is_under_way(self) -> bool:
-        """True if a survey has begun and needs more steps."""
-        return self._survey is not None
-
-    def step(self) -> float:
-        """Work on a survey for some milliseconds. Return for how many seconds to pause then.
-
-        If the checkpoint or a segment cannot be read, the survey ends and the last result stays:
-        reads report damage.
-        """
-        started = monotonic()
-        if self._survey is None:
-            self._survey = Survey(self._store, self._disk)
-            self._steps = self._survey.steps()
-        try:
-            # The loop ends early when the time of this step is over.
-            is_complete = all(monotonic() - started <= _STEP_SECONDS for _ in self._steps)
-        except (OSError, BadSeal, EngineError, msgspec.DecodeError):
-            self.stop()
-        else:
-            if is_complete:
-                self.segments = self._survey.segments
-                self._made_at = monotonic()
-                self.stop()
-        return _PAUSE * (monotonic() - started)
-
-    def stop(self) -> None:
-        """Give up the survey that is under way, and close its file."""
-        self._survey = None
-        self._steps = iter(())

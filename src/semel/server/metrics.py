@@ -208,18 +208,14 @@ def _space_metrics(figures: EngineFigures) -> list[Metric]:
     segments = figures.segments
     if segments is None:
         return []
+    age = figures.segments_age_seconds
     disk_bytes = sum(segment.disk_bytes for segment in segments)
     live_bytes = sum(segment.live_bytes for segment in segments)
     return [
         ("segments", "gauge", "Segments of the journal, at the last survey.", len(segments)),
         ("segments_disk_bytes", "gauge", "Size of all segments on disk.", disk_bytes),
         ("segments_live_bytes", "gauge", "Bytes of all segments that are needed.", live_bytes),
-        (
-            "segments_age_seconds",
-            "gauge",
-            "Time since the survey of the segments, in seconds.",
-            figures.segments_age_seconds,
-        ),
+        ("segments_age_seconds", "gauge", "Seconds since the survey of the segments.", age),
     ]
 
 
