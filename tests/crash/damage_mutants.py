@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from mmap import mmap
 from typing import Final
 
 import pytest
@@ -19,7 +18,7 @@ from semel.journal import (
 )
 from semel.journal.checkpoint import CheckpointPosition
 from semel.journal.lmdb_meta import Meta, Metas, newest_first
-from semel.journal.lmdb_pages import CheckedFile
+from semel.journal.lmdb_pages import CheckedFile, PageFile
 from semel.journal.store import SEAL_BYTES, Row, StoreReader, TableReader
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -74,9 +73,9 @@ def trust_the_older_snapshot(patch: pytest.MonkeyPatch) -> None:
     check = lmdb_pages._check_snapshots
 
     def check_snapshots(
-        data: mmap, metas: Metas, *, is_quick: bool
+        pages: PageFile, metas: Metas, *, is_quick: bool
     ) -> tuple[CheckedFile | None, str | None]:
-        checked, damage = check(data, metas, is_quick=is_quick)
+        checked, damage = check(pages, metas, is_quick=is_quick)
         if checked is None and damage is not None and any(metas):
             older = newest_first(metas)[-1]
             checked = CheckedFile(older, is_complete=True, damage=damage)

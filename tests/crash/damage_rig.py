@@ -90,7 +90,6 @@ class Rig:
         for _ in range(lives):
             engine = await Engine.open(str(path), SETTINGS, clock=FrozenClock())
             if damage is not None:
-                await _wait_for_survey(engine)
                 damage.apply(path / CHECKPOINT)
             found.append(collect(engine, self._repeats))
             if damage is not None:
@@ -139,13 +138,6 @@ class Rig:
             for question in self._expected[life] | answers
             if answers.get(question) not in (self._expected[life].get(question), CORRUPT)
         ]
-
-
-async def _wait_for_survey(engine: Engine) -> None:
-    """Wait until the engine has checked the whole checkpoint, which it does before a survey."""
-    async with asyncio.timeout(60):
-        while not engine.space.segments:  # noqa: ASYNC110 - the engine has no event for this
-            await asyncio.sleep(0.001)
 
 
 def in_fork(action: Callable[[], Any]) -> Any:

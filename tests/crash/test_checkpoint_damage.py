@@ -14,6 +14,7 @@ import lmdb
 import pytest
 
 from semel.journal import lmdb_pages
+from semel.journal.lmdb_store import LmdbStore
 from tests.crash import damage_mutants
 from tests.crash.conftest import Report
 from tests.crash.damage_mutants import Mutant
@@ -90,6 +91,31 @@ def test_a_large_index_is_checked_after_the_start_and_before_a_checkpoint(
     ]
     assert REFUSED in verdicts
     assert set(verdicts) <= {REFUSED, HARMLESS}
+
+
+def test_a_start_does_not_read_a_large_index(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    store = LmdbStore(str(path))
+    store.make_writable()
+    writer = store.write()
+    for number in range(10_000):
+        writer.put("index", number.to_bytes(16, "big"), bytes(1_500))
+    writer.commit()
+    before = bytes_read()
+    assert not lmdb_pages.check_pages(str(path), is_quick=True).is_complete
+    quick = bytes_read()
+    assert lmdb_pages.check_pages(str(path)).is_complete
+    complete = bytes_read()
+    store.close()
+    assert quick - before < path.stat().st_size / 20
+    assert complete - quick > path.stat().st_size
+
+
+def bytes_read() -> int:
+    """Return how many bytes this process has read with system calls, from a disk or a cache."""
+    found = re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())
+    assert found is not None
+    return int(found[1])
 
 
 def test_a_damaged_count_does_not_make_an_index_look_large(directory: Path) -> None:

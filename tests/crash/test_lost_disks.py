@@ -5,6 +5,7 @@ import os
 import signal
 import struct
 from collections.abc import Iterator
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final
 
@@ -132,11 +133,20 @@ def test_a_sector_of_the_checkpoint_that_cannot_be_read_is_no_corruption(disk: F
 def test_a_check_that_reads_only_mapped_memory_is_ended_by_a_signal(
     disk: FragileDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A seeded bug: the file is not read before it is mapped."""
+    """A seeded bug: the file is mapped instead of read."""
+
+    class MappedFile(lmdb_pages.PageFile):
+        def __init__(self, descriptor: int) -> None:
+            super().__init__(descriptor)
+            self._map = mmap(descriptor, self.size, access=ACCESS_READ)
+
+        def read(self, at: int, size: int) -> bytes:
+            return self._map[at : at + size]
+
     path = path_on(disk)
     fill(path)
     make_unreadable(disk, path)
     checkpoint = str(path / CHECKPOINT)
     assert in_fork(lambda: LmdbStore(checkpoint).close()) == 74
-    monkeypatch.setattr(lmdb_pages, "_READ_BYTES", 0)
+    monkeypatch.setattr(lmdb_pages, "PageFile", MappedFile)
     assert in_fork(lambda: LmdbStore(checkpoint).close()) == -signal.SIGBUS

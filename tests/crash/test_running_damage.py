@@ -6,7 +6,6 @@ The file is changed through the page cache, so that the server sees the damage a
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ import lmdb
 import pytest
 
 from tests.crash.directory import CHECKPOINT, quick_directory, segments
-from tests.spec.process import PATIENCE_SECONDS, Server, Stream
+from tests.spec.process import Server, Stream
 from tests.spec.txn_calls import COMMITTED, Txn, call
 
 pytestmark = pytest.mark.crash
@@ -46,18 +45,9 @@ def server() -> Iterator[Server]:
         stop(first)
         second = Server(first.data, *_OPTIONS)
         try:
-            wait_for_survey(second)
             yield second
         finally:
             second.kill()
-
-
-def wait_for_survey(server: Server) -> None:
-    """Wait until the server has checked the whole checkpoint, which it does before a survey."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while b"\nsemel_segments 0\n" in server.ask("GET", "/metrics").body:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def stop(server: Server) -> None:

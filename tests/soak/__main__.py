@@ -1,12 +1,14 @@
-"""Run `python -m tests.soak [--hours H] [--rounds N] [--seed N] [--only NAME]`.
+"""Run `python -m tests.soak [--hours H] [--rounds N] [--seed N] [--only NAME] [--short]`.
 
 Makes one round of each kind after another until the time is over: kills, crash images, damage and
 power cuts, each with a check of all that was acknowledged. A violation is printed with the command
-that repeats its round alone. At the end it prints what was done, and exits with 1 if a round found
-a violation.
+that repeats its round alone. Kills and power cuts also depend on timing, so a repeat may find
+nothing. Therefore the files of the round are kept, and their directory is printed. At the end it
+prints what was done, and exits with 1 if a round found a violation.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -36,20 +38,28 @@ class Soak:
     violations: list[str] = field(default_factory=list)
 
     def run_round(self, name: str, seed: int) -> None:
-        """Make one round, and add what it did."""
+        """Make one round, and add what it did. Keep its directory if it finds a violation."""
+        folder = Path(tempfile.mkdtemp(prefix=f"semel-soak-{name}-"))
+        is_kept = False
         try:
-            with tempfile.TemporaryDirectory(prefix=f"semel-soak-{name}-") as folder:
-                self.figures.update(ROUNDS[name](seed, self.size, Path(folder)))
+            self.figures.update(ROUNDS[name](seed, self.size, folder))
         except pytest.skip.Exception as skip:
             if name not in self.skipped:
                 say(f"skipped: {name}: {skip}")
             self.skipped[name] = str(skip)
         except Exception:  # noqa: BLE001 - a round that does not end as it should is a violation
             repeat = f"python -m tests.soak --only {name} --seed {seed} --rounds 1"
+            if self.size is SHORT:
+                repeat += " --short"
             self.violations.append(repeat)
-            say(f"VIOLATION, to repeat it: {repeat}\n{traceback.format_exc()}")
+            is_kept = any(folder.iterdir())
+            files = f"; its files are in {folder}" if is_kept else ""
+            say(f"VIOLATION, to repeat it: {repeat}{files}\n{traceback.format_exc()}")
         else:
             self.rounds[name] += 1
+        finally:
+            if not is_kept:
+                shutil.rmtree(folder)
 
     def line(self) -> str:
         """Return the figures in one line."""

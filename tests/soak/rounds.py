@@ -108,6 +108,7 @@ def kill_in_transactions(seed: int, size: Size, folder: Path) -> Counter[str]:
         seed=seed,
     )
     report = transactions.run_in_processes(run, folder)
+    # A run ends only after all its planned kills.
     return Counter({KILLS: run.kills + run.client_kills, TRANSACTIONS: report.committed})
 
 

@@ -1,5 +1,6 @@
 """One small round of each kind for every test run; `make soak` is the long run."""
 
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -32,6 +33,11 @@ def finds_something(seed: int, _size: Size, _folder: Path) -> Counter[str]:
     raise AssertionError(f"lost with {seed}")
 
 
+def leaves_files(seed: int, _size: Size, folder: Path) -> Counter[str]:
+    (folder / "data").write_text(f"lost with {seed}")
+    raise AssertionError
+
+
 def is_impossible(_seed: int, _size: Size, _folder: Path) -> Counter[str]:
     pytest.skip("no such file system")
 
@@ -56,3 +62,20 @@ def test_a_violation_is_printed_with_its_seed_and_ends_the_run_with_1(
     assert "python -m tests.soak --only b --seed 8 --rounds 1" in printed
     assert "python -m tests.soak --only b --seed 10 --rounds 1" in printed
     assert "violations                   2" in printed
+
+
+def test_the_files_of_a_violation_are_kept_and_the_others_removed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    rounds: dict[str, Round] = {
+        "a": does_something,
+        "b": leaves_files,
+        "c": is_impossible,
+        "d": finds_something,
+    }
+    assert run(monkeypatch, rounds, "--short") == 1
+    (kept,) = tmp_path.iterdir()
+    assert (kept / "data").read_text() == "lost with 8"
+    repeat = "python -m tests.soak --only b --seed 8 --rounds 1 --short"
+    assert f"{repeat}; its files are in {kept}\n" in capsys.readouterr().out

@@ -16,6 +16,7 @@ from typing import Final, Self, TypeVar
 from semel.broker.broker import Broker, OutcomeReply, Reply
 from semel.broker.durable_view import DurableView, StreamView, Waiter, stop_waiting
 from semel.broker.settings import Clock, Directory, Settings, SystemClock
+from semel.broker.surveys import SpaceSurvey, SurveyTurns
 from semel.broker.timers import ClockWatch
 from semel.broker.worker import ReadTurns, Worker, end_process, set_result
 from semel.journal.appender import WriteGroup
@@ -24,7 +25,6 @@ from semel.journal.disk import LOCK_LOST
 from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import unlink_segments
-from semel.journal.space import SpaceSurvey
 from semel.journal.store import Store, StoreFull
 from semel.journal.writer import JournalWriter, Room
 from semel.machine import State
@@ -84,8 +84,7 @@ class Engine:
         )
         self._read_turns = ReadTurns(self._loop)
         self._clock_watch = ClockWatch()
-        self._is_flush_due = False
-        self._is_writing = False
+        self._is_flush_due = self._is_writing = False
         self._sync_seconds = 0.0
         self._is_draining = False
         self._is_stopped = self._is_closed = False
@@ -135,6 +134,7 @@ class Engine:
     def _start(self) -> None:
         self._write_worker = Worker("semel-journal", self._fail)
         self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
+        self._survey_turns = SurveyTurns(self._checkpoint_worker, self.space)
         sys.setswitchinterval(_SWITCH_SECONDS)
         # The garbage collector need not scan again what recovery built: it stays until the end.
         gc.collect()
@@ -145,7 +145,6 @@ class Engine:
         self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
         self._every(_ROOM_RETRY_SECONDS, self._look_for_room)
         self._checkpoint_worker.do(self._directory.store.check_rest, lambda _: None)
-        self._checkpoint_worker.do(self.space.refresh, lambda _: None)
         self._flush_soon()
 
     def _every(self, seconds: float, action: Callable[[], None]) -> None:
@@ -413,6 +412,8 @@ class Engine:
             return
         if self.broker.catch_up():
             self._cut = self.broker.cut()
+            if self._cut is None and self.space.segments is None:
+                self._survey_turns.begin()  # nothing has changed since the start
             self._commit_cut_if_durable()
             self._flush_soon()
         else:
@@ -437,8 +438,7 @@ class Engine:
         self.broker.cut_done(dead)
         self.checkpoint_count += 1
         self._checkpoint_worker.do(partial(self._tidy, cut, dead), self._cut_over)
-        if not self._is_draining:
-            self._checkpoint_worker.do(self.space.refresh, lambda _: None)
+        self._survey_turns.begin()
 
     def _tidy(self, cut: Cut, dead: list[int]) -> None:
         drop_removed(cut)
@@ -477,6 +477,7 @@ class Engine:
         if self._is_closed:
             return
         self._read_turns.finish()
+        self._survey_turns.stop()
         self._is_draining = True
         if not self._is_stopped:
             await self.settle()

@@ -31,7 +31,9 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     stable_lag_age_ms: int  # of the oldest transaction that causes such a distance, or 0
     sinks: int
     clock_ahead_ms: int  # how far the time of the newest frame is ahead of the clock, or 0
-    segments: list[SegmentSpace]  # at the last survey; see `semel.journal.space`
+    # At the last survey, or None before the first one is complete; see `semel.journal.space`.
+    segments: list[SegmentSpace] | None
+    segments_age_seconds: float  # the time since that survey
 
 
 class _TxnFigures(Struct):
@@ -73,6 +75,7 @@ def figure_steps(engine: Engine) -> Steps[EngineFigures]:
         sinks=len(state.sinks),
         clock_ahead_ms=max(0, state.time_ms - engine.clock.now_ms()),
         segments=engine.space.segments,
+        segments_age_seconds=engine.space.age_seconds,
     )
 
 

@@ -10,6 +10,7 @@ import resource
 import shlex
 import shutil
 import sys
+from contextlib import closing
 from typing import Any, Final, Literal
 
 import click
@@ -217,7 +218,7 @@ class Overview(Struct):
     segment_bytes: int = 0
     checkpoint_lsn: int | None = None
     wide_rights: list[str] = []
-    segments: list[SegmentUse] = []
+    segments: list[SegmentUse] | None = None  # only if they were requested
     checks: list[Check] = []
 
     def _corrupt(self, name: str, message: str) -> None:
@@ -271,7 +272,6 @@ class Overview(Struct):
             store = open_store(path, is_shared=self.is_in_use)
             with store.read() as view:
                 position = read_position(view)
-                self.segments = segment_uses(view, ReadOnlyDisk(path))
             damage = store.damage
             store.close()
         except (CorruptData, BadSeal, msgspec.DecodeError) as error:
@@ -282,6 +282,16 @@ class Overview(Struct):
         self.checks.append(Check("checkpoint", "ok", detail))
         if damage is not None:
             self.checks.append(Check("meta page", "info", damage))
+
+    def add_space(self, path: str, *, is_quiet: bool) -> None:
+        """Find out what keeps each segment. This reads the whole index, and can take minutes."""
+        try:
+            store = open_store(path, is_shared=self.is_in_use)
+        except CorruptData:
+            self.segments = []  # `add_checkpoint` reports the damage
+            return
+        with closing(store), ProgressLine(is_quiet=is_quiet) as steps:
+            self.segments = segment_uses(store, ReadOnlyDisk(path), steps.show)
         if self.segments:
             self.checks.append(Check("space", "info", space_text(self.segments)))
 
@@ -344,6 +354,8 @@ def doctor_command(data: str | None, *, is_deep: bool, is_listed: bool, is_json:
         try:
             checks.append(check_space(data))
             overview = inspect_directory(data)
+            if is_listed:
+                overview.add_space(data, is_quiet=is_json)
             checks.extend(overview.checks)
             if is_deep:
                 report = _verify(data, overview, is_quiet=is_json)
@@ -354,7 +366,7 @@ def doctor_command(data: str | None, *, is_deep: bool, is_listed: bool, is_json:
         click.echo(_as_json(data, checks, overview, report, code))
     else:
         _print(data, checks, overview, report)
-        if is_listed and overview is not None:
+        if overview is not None and overview.segments is not None:
             print_segments(overview.segments)
     return code
 

@@ -1,7 +1,8 @@
 """The part of `semel doctor` about disk space: what keeps each segment of the journal."""
 
-from collections import Counter
-from typing import Final
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -12,9 +13,12 @@ from rich.text import Text
 from semel.cli.output import printable, size_text
 from semel.journal.disk import Files
 from semel.journal.segments import segment_name
-from semel.journal.space import SegmentSpace, survey
-from semel.journal.store import BadSeal, StoreReader, read_row
-from semel.machine.rows import NUMBER_KEY, StreamRow, TxnRow
+from semel.journal.space import SegmentSpace, Survey
+from semel.journal.store import BadSeal, StoreReader, TableReader, read_row, unseal
+from semel.machine.rows import NUMBER_KEY, StreamRow, TailRow, TxnRow
+from semel.model.errors import CorruptData
+
+T = TypeVar("T")
 
 _OWNERS_MAX: Final = 3
 _NEARLY_EMPTY: Final = 0.1
@@ -24,7 +28,8 @@ class SegmentUse(Struct, frozen=True):
     """One segment: its size, the bytes that are needed, and what needs most of them.
 
     `kept_by` has at most three names, such as `stream orders`. `owner_count` is the number of
-    streams and transactions that need the segment.
+    streams and transactions that need the segment. A deleted stream is one of them, but is shown
+    with the names of its forks.
     """
 
     segment: str
@@ -35,16 +40,28 @@ class SegmentUse(Struct, frozen=True):
     owner_count: int
 
 
-def segment_uses(view: StoreReader, disk: Files) -> list[SegmentUse]:
-    """Return the use of every segment. Return an empty list if the checkpoint cannot be read."""
+def segment_uses(
+    store: TableReader, disk: Files, progress: Callable[[str, int, int], None]
+) -> list[SegmentUse]:
+    """Return the use of every segment. Return an empty list if the checkpoint cannot be read.
+
+    `progress` is called with the name of the work, and how many of how many rows are done.
+    """
+    survey = Survey(store, disk, with_owners=True)
+    shown = 0
     try:
-        spaces = survey(view, disk, with_owners=True)
-    except (OSError, BadSeal, msgspec.DecodeError):
+        for _ in survey.steps():
+            if survey.rows_done != shown:
+                shown = survey.rows_done
+                progress("segments", shown, survey.rows_total)
+        with store.read() as view:
+            names = _Names(view)
+            return [_use_of(names, space) for space in survey.segments]
+    except (OSError, BadSeal, CorruptData, msgspec.DecodeError):
         return []  # other checks report the damage
-    return [_use_of(view, space) for space in spaces]
 
 
-def _use_of(view: StoreReader, space: SegmentSpace) -> SegmentUse:
+def _use_of(names: "_Names", space: SegmentSpace) -> SegmentUse:
     owners: Counter[tuple[str, int]] = Counter()
     owners.update({("streams", number): size for number, size in space.streams.items()})
     owners.update({("transactions", number): size for number, size in space.transactions.items()})
@@ -53,22 +70,77 @@ def _use_of(view: StoreReader, space: SegmentSpace) -> SegmentUse:
         disk_bytes=space.disk_bytes,
         live_bytes=space.live_bytes,
         is_open=space.is_open,
-        kept_by=[_name_of(view, *owner) for owner, _ in owners.most_common(_OWNERS_MAX)],
+        kept_by=[names.name_of(*owner) for owner, _ in owners.most_common(_OWNERS_MAX)],
         owner_count=len(owners),
     )
 
 
-def _name_of(view: StoreReader, table: str, number: int) -> str:
-    kind = table.removesuffix("s")
-    try:
-        value = read_row(view, table, NUMBER_KEY.encode(number))
-        if value is None:
+class _Names:
+    """Finds the names of the streams and transactions that keep segments."""
+
+    def __init__(self, view: StoreReader) -> None:
+        self._view = view
+        self._forks: dict[int, list[int]] | None = None  # numbers of forks, by their source
+
+    def name_of(self, table: str, number: int) -> str:
+        """Return the name of a stream or transaction.
+
+        A deleted stream is retained only for its forks. Only they can be trimmed or deleted, so
+        they are named. If a row is damaged or missing, return the number instead of the name.
+        """
+        kind = table.removesuffix("s")
+        try:
+            if table == "transactions":
+                txn = self._row(table, number, TxnRow)
+                return f"{kind} {number if txn is None else txn.id}"
+            stream = self._row(table, number, StreamRow)
+            tail = self._row("tails", number, TailRow)
+            if stream is None or tail is None:
+                return f"{kind} {number}"
+            return self._forks_text(stream) if tail.is_deleted else f"{kind} {stream.path}"
+        except (BadSeal, msgspec.DecodeError):
             return f"{kind} {number}"
-        if table == "streams":
-            return f"{kind} {msgspec.msgpack.decode(value, type=StreamRow).path}"
-        return f"{kind} {msgspec.msgpack.decode(value, type=TxnRow).id}"
-    except (BadSeal, msgspec.DecodeError):
-        return f"{kind} {number}"
+
+    def _forks_text(self, deleted: StreamRow) -> str:
+        paths = self._fork_paths(deleted.number)
+        names = ", ".join(paths[:_OWNERS_MAX])
+        more = len(paths) - _OWNERS_MAX
+        if more > 0:
+            names += f" and {more:,} more"
+        if len(paths) == 1:
+            return f"stream {names} (a fork of the deleted stream {deleted.path})"
+        return f"streams {names} (forks of the deleted stream {deleted.path})"
+
+    def _fork_paths(self, number: int) -> list[str]:
+        """Return the paths of the forks, and of the forks of forks that are deleted too."""
+        if self._forks is None:
+            self._forks = _forks_by_source(self._view)
+        paths = []
+        waiting = list(reversed(self._forks.get(number, [])))
+        while waiting:
+            fork = waiting.pop()
+            stream = self._row("streams", fork, StreamRow)
+            tail = self._row("tails", fork, TailRow)
+            if tail is not None and tail.is_deleted:
+                waiting += reversed(self._forks.get(fork, []))
+            elif stream is not None:
+                paths.append(stream.path)
+        return paths
+
+    def _row(self, table: str, number: int, row: type[T]) -> T | None:
+        value = read_row(self._view, table, NUMBER_KEY.encode(number))
+        return None if value is None else msgspec.msgpack.decode(value, type=row)
+
+
+def _forks_by_source(view: StoreReader) -> dict[int, list[int]]:
+    """Return the numbers of all forks, by the number of their source. Raises BadSeal."""
+    decode = msgspec.msgpack.Decoder(StreamRow).decode
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for key, sealed in view.scan("streams"):
+        stream = decode(unseal("streams", key, sealed))
+        if stream.fork is not None:
+            found[stream.fork.source].append(stream.number)
+    return found
 
 
 def space_text(segments: list[SegmentUse]) -> str:

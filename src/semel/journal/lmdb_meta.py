@@ -7,7 +7,6 @@ complete, and `restore_meta` lets LMDB continue with it.
 """
 
 import struct
-from mmap import mmap
 from typing import Final, NamedTuple
 
 from semel.journal.disk import overwrite_file
@@ -25,6 +24,7 @@ _VERSION: Final = 1
 _IS_META: Final = 8
 _ONE_FILE: Final = 0x4000
 _PAGE_SIZES: Final = tuple(1 << exponent for exponent in range(9, 17))
+METAS_BYTES_MAX: Final = 2 * _PAGE_SIZES[-1]  # the meta pages are in the first bytes of the file
 
 
 class BadPage(Exception):
@@ -65,8 +65,10 @@ class Meta(NamedTuple):
 Metas = tuple[Meta | None, Meta | None]
 
 
-def read_metas(data: bytes | mmap) -> Metas:
+def read_metas(data: bytes) -> Metas:
     """Return both meta pages. A page that is missing or is not a meta page is None.
+
+    `data` is the file, or its first METAS_BYTES_MAX bytes.
 
     The size of a page is stored only in the meta pages, and either of them can be damaged. So page
     1 is looked for at every position that it can have.
@@ -83,7 +85,7 @@ def read_metas(data: bytes | mmap) -> Metas:
     return first, second
 
 
-def _read_meta(data: bytes | mmap, page: int, at: int) -> Meta | None:
+def _read_meta(data: bytes, page: int, at: int) -> Meta | None:
     if len(data) < at + _META_BYTES:
         return None
     number, _, flags, _, _ = PAGE_HEADER.unpack_from(data, at)

@@ -9,12 +9,12 @@ pages. The rows have checksums of their own, which the caller checks.
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from mmap import ACCESS_READ, mmap
 from typing import Final, NamedTuple
 
 from semel.journal.lmdb_meta import (
     INTEGER_KEYS,
     META_PAGES,
+    METAS_BYTES_MAX,
     PAGE_HEADER,
     TREE,
     BadPage,
@@ -41,14 +41,31 @@ Node = tuple[int, int, int, int]  # position in the page, size or page number, f
 Leaf = tuple[int, bytes | None, bytes | None]  # the page number and the bounds of the keys
 
 
+class PageFile:
+    """An open file whose pages are read one by one, so only the pages that are needed are read.
+
+    The file is not mapped. A sector that cannot be read is an OSError here, but in mapped memory it
+    is a signal (SIGBUS), which ends the process.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """Use an open file. Its size is read once. Raises OSError."""
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return `size` bytes from position `at`, or fewer if the file ends. Raises OSError."""
+        return os.pread(self._descriptor, size, at)
+
+
 class Snapshot:
     """The page trees of one snapshot. Every page is visited at most once."""
 
-    def __init__(self, data: bytes | mmap, meta: Meta) -> None:
-        self._data = data
+    def __init__(self, file: PageFile, meta: Meta) -> None:
+        self._file = file
         self._meta = meta
         self._page_bytes = meta.page_bytes
-        self._page_count = min(meta.last_page + 1, len(data) // meta.page_bytes)
+        self._page_count = min(meta.last_page + 1, file.size // meta.page_bytes)
         self._is_used = bytearray(self._page_count)
         self._is_used[:META_PAGES] = b"\1" * META_PAGES
         self._free: set[int] = set()
@@ -198,8 +215,7 @@ class Snapshot:
 
         The nodes must be in the page and not overlap.
         """
-        start = page * self._page_bytes
-        data = self._data[start : start + self._page_bytes]
+        data = self._read(page, 0, self._page_bytes)
         number, _, flags, lower, upper = PAGE_HEADER.unpack_from(data)
         is_sound = (
             number == page
@@ -248,7 +264,8 @@ class Snapshot:
         size = node[1]
         first = self._big_page(page, node)
         self._use(first, 1)
-        number, _, flags, low, high = PAGE_HEADER.unpack_from(self._data, first * self._page_bytes)
+        header = self._read(first, 0, PAGE_HEADER.size)
+        number, _, flags, low, high = PAGE_HEADER.unpack(header)
         # A value that one transaction has written twice can have more pages than it needs.
         count = low | high << 16
         needed = -(-(PAGE_HEADER.size + size) // self._page_bytes)
@@ -259,21 +276,28 @@ class Snapshot:
 
     def _big_page(self, page: int, node: Node) -> int:
         at, _, _, key_size = node
-        start = page * self._page_bytes + at + _NODE.size + key_size
-        first: int = _NUMBER.unpack_from(self._data, start)[0]
+        number = self._read(page, at + _NODE.size + key_size, _NUMBER.size)
+        first: int = _NUMBER.unpack(number)[0]
         return first
 
     def rows(self, page: int, nodes: list[Node]) -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys and values of a leaf page that was checked."""
-        data = self._data
+        data = self._read(page, 0, self._page_bytes)
         for node in nodes:
             at, size, flags, key_size = node
-            key_at = page * self._page_bytes + at + _NODE.size
-            value_at = key_at + key_size
-            key = data[key_at:value_at]
+            value_at = at + _NODE.size + key_size
+            key = data[at + _NODE.size : value_at]
             if flags & _IS_BIG:
-                value_at = self._big_page(page, node) * self._page_bytes + PAGE_HEADER.size
-            yield key, data[value_at : value_at + size]
+                yield key, self._read(self._big_page(page, node), PAGE_HEADER.size, size)
+            else:
+                yield key, data[value_at : value_at + size]
+
+    def _read(self, page: int, at: int, size: int) -> bytes:
+        """Return `size` bytes from position `at` in a page. Raises BadPage or OSError."""
+        data = self._file.read(page * self._page_bytes + at, size)
+        if len(data) != size:
+            raise BadPage(page, "is missing or not complete")
+        return data
 
     def _use(self, page: int, count: int) -> None:
         """Mark pages as used. Raises BadPage if a page does not exist or is used already."""
@@ -302,7 +326,7 @@ def check_pages(path: str, *, is_quick: bool = False) -> CheckedFile:
     The older snapshot is used only if the newer one is damaged and the older one is completely
     sound. This is what remains if the power fails while LMDB writes a meta page.
 
-    With `is_quick`, the pages of a large index are left out, and the check is not complete. They
+    With `is_quick`, the pages of a large index are not read, and the check is not complete. They
     grow with the history, and a start must not wait for them. A row of the index is checked when it
     is used, so it is never wrong. But before LMDB writes to the file, check all pages.
 
@@ -312,24 +336,29 @@ def check_pages(path: str, *, is_quick: bool = False) -> CheckedFile:
     committed a newer one, so damage counts only if the meta pages are still the same.
     """
     with open(path, "rb") as file:
-        # A sector that cannot be read is an OSError here. In mapped memory it is a signal (SIGBUS).
-        while file.read(_READ_BYTES):
-            pass
-        while size := os.fstat(file.fileno()).st_size:
-            with mmap(file.fileno(), size, access=ACCESS_READ) as data:
-                metas = read_metas(data)
-                checked, damage = _check_snapshots(data, metas, is_quick=is_quick)
-                is_same = metas == read_metas(data) and os.fstat(file.fileno()).st_size == size
-                if damage is None or (checked and is_same):
-                    assert checked is not None
-                    return checked
-                if is_same:
-                    raise CorruptData(str(damage), file=os.path.basename(path))
+        if not is_quick:
+            # Nearly all pages are needed. Many disks are much faster if they are read in order.
+            while file.read(_READ_BYTES):
+                pass
+        while (pages := PageFile(file.fileno())).size:
+            metas = _metas_of(pages)
+            checked, damage = _check_snapshots(pages, metas, is_quick=is_quick)
+            now = PageFile(file.fileno())
+            is_same = metas == _metas_of(now) and pages.size == now.size
+            if damage is None or (checked and is_same):
+                assert checked is not None
+                return checked
+            if is_same:
+                raise CorruptData(str(damage), file=os.path.basename(path))
     return CheckedFile(None, is_complete=True, damage=None)
 
 
+def _metas_of(pages: PageFile) -> Metas:
+    return read_metas(pages.read(0, METAS_BYTES_MAX))
+
+
 def _check_snapshots(
-    data: mmap, metas: Metas, *, is_quick: bool
+    pages: PageFile, metas: Metas, *, is_quick: bool
 ) -> tuple[CheckedFile | None, str | None]:
     """Return the newest sound snapshot, or None, and the first damage that was found, or None.
 
@@ -339,7 +368,7 @@ def _check_snapshots(
     outdated = []
     for meta in newest_first(metas):
         try:
-            snapshot = Snapshot(data, meta)
+            snapshot = Snapshot(pages, meta)
             if not snapshot.is_current:
                 damage = damage or f"page {meta.page} has parts of an older meta page"
                 outdated.append((meta, snapshot))

@@ -3,7 +3,7 @@
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from mmap import ACCESS_READ, MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, mmap
 from threading import Lock
 from typing import Final, cast
 
@@ -11,10 +11,10 @@ import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import disk_failed
-from semel.journal.lmdb_meta import BadPage, Meta, newest_first, read_metas
-from semel.journal.lmdb_pages import Snapshot
+from semel.journal.lmdb_meta import METAS_BYTES_MAX, BadPage, Meta, newest_first, read_metas
+from semel.journal.lmdb_pages import PageFile, Snapshot
 from semel.journal.store import Row, StoreFull
-from semel.model.errors import CorruptData, DiskFailed
+from semel.model.errors import CorruptData, DiskFailed, EngineError
 from semel.model.limits import CHECKPOINT_BYTES_MAX, KIB
 
 _PAGE_BYTES_MAX: Final = 64 * KIB
@@ -153,22 +153,21 @@ class SnapshotReader:
     """
 
     def __init__(self, path: str, meta: Meta) -> None:
-        """Map the file. Raises CorruptData or OSError.
+        """Open the file. Raises CorruptData, DiskFailed or OSError.
 
         OSError is also raised if LMDB could not map the file later, because the address space is
         limited. A start must find this out before it changes a file.
         """
         mmap(-1, CHECKPOINT_BYTES_MAX, flags=MAP_PRIVATE | MAP_ANONYMOUS, prot=PROT_READ).close()
-        with open(path, "rb") as file:
-            self._data = mmap(file.fileno(), 0, access=ACCESS_READ)
+        self._file = open(path, "rb")  # noqa: SIM115 - `close` closes it
         try:
-            self._snapshot = Snapshot(self._data, meta)
-        except BadPage as error:
+            self._snapshot = Snapshot(PageFile(self._file.fileno()), meta)
+        except (BadPage, OSError) as error:
             self.close()
-            raise CorruptData(str(error), file=FILE_NAME) from error
+            raise _unreadable(error) from error
 
     def close(self) -> None:
-        self._data.close()
+        self._file.close()
 
     def get(self, table: str, key: bytes) -> bytes | None:
         row = self.last_before(table, key)
@@ -180,8 +179,8 @@ class SnapshotReader:
             return
         try:
             yield from self._rows_from(tree.root, tree.depth, start)
-        except BadPage as error:
-            raise CorruptData(str(error), file=FILE_NAME) from error
+        except (BadPage, OSError) as error:
+            raise _unreadable(error) from error
 
     def last_before(self, table: str, key: bytes) -> Row | None:
         tree = self._snapshot.tables.get(table.encode())
@@ -189,8 +188,8 @@ class SnapshotReader:
             return None
         try:
             return self._last_before(tree.root, tree.depth, key)
-        except BadPage as error:
-            raise CorruptData(str(error), file=FILE_NAME) from error
+        except (BadPage, OSError) as error:
+            raise _unreadable(error) from error
 
     def _rows_from(self, page: int, depth: int, start: bytes) -> Iterator[Row]:
         nodes, keys = self._snapshot.read_nodes(page, is_leaf=depth == 1)
@@ -212,6 +211,13 @@ class SnapshotReader:
             if row is not None:
                 return row
         return None
+
+
+def _unreadable(error: BadPage | OSError) -> EngineError:
+    """Return the error for a page that is damaged, or that the operating system did not read."""
+    if isinstance(error, BadPage):
+        return CorruptData(str(error), file=FILE_NAME)
+    return refused("the file cannot be read", error)
 
 
 def as_store_errors(error: lmdb.Error) -> Exception:
@@ -240,8 +246,8 @@ def refused(what: str, error: lmdb.Error | OSError) -> DiskFailed:
 
 def last_transaction(path: str) -> int:
     """Return the number of the last transaction that is stored. Raises BadPage or OSError."""
-    with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        metas = read_metas(data)
-        if None in metas:
-            raise BadPage(metas.index(None), "is not a meta page")
-        return newest_first(metas)[0].transaction
+    with open(path, "rb") as file:
+        metas = read_metas(file.read(METAS_BYTES_MAX))
+    if None in metas:
+        raise BadPage(metas.index(None), "is not a meta page")
+    return newest_first(metas)[0].transaction

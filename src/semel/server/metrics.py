@@ -67,7 +67,7 @@ def render_metrics(
         *_connection_metrics(unread),
         *_producer_metrics(figures, tally, gaps_held),
         *_txn_metrics(figures),
-        *_space_metrics(figures.segments),
+        *_space_metrics(figures),
     ]
     lines = [
         f"# HELP semel_{name} {text}\n# TYPE semel_{name} {kind}\nsemel_{name} {value}"
@@ -79,7 +79,8 @@ def render_metrics(
         f'semel_outcomes_total{{outcome="{name}"}} {count}'
         for name, count in sorted(tally.outcomes.items())
     )
-    lines.extend(_segment_lines(figures.segments))
+    if figures.segments is not None:
+        lines.extend(_segment_lines(figures.segments))
     return "\n".join(lines) + "\n"
 
 
@@ -199,16 +200,22 @@ def _txn_metrics(figures: EngineFigures) -> list[Metric]:
 
 
 # ---- disk space ----------------------------------------------------------------------------------
-# The segments are those of the last survey (see `semel.journal.space`).
+# The segments are those of the last survey (see `semel.journal.space`). Before the first survey is
+# complete, the page does not have these figures.
 
 
-def _space_metrics(segments: list[SegmentSpace]) -> list[Metric]:
+def _space_metrics(figures: EngineFigures) -> list[Metric]:
+    segments = figures.segments
+    if segments is None:
+        return []
+    age = figures.segments_age_seconds
     disk_bytes = sum(segment.disk_bytes for segment in segments)
     live_bytes = sum(segment.live_bytes for segment in segments)
     return [
         ("segments", "gauge", "Segments of the journal, at the last survey.", len(segments)),
         ("segments_disk_bytes", "gauge", "Size of all segments on disk.", disk_bytes),
         ("segments_live_bytes", "gauge", "Bytes of all segments that are needed.", live_bytes),
+        ("segments_age_seconds", "gauge", "Seconds since the survey of the segments.", age),
     ]
 
 
