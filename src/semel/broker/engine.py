@@ -86,8 +86,7 @@ class Engine:
         self._clock_watch = ClockWatch()
         self._is_flush_due = self._is_writing = False
         self._sync_seconds = 0.0
-        self._is_draining = False
-        self._is_stopped = self._is_closed = False
+        self._is_draining = self._is_stopped = self._is_closed = False
         self.checkpoint_count = 0
         self._cut: Cut | None = None
         self._is_committing = self._needs_reserve = False

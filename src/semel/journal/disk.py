@@ -184,13 +184,29 @@ class RealFile:
         os.close(self._fd)
 
 
+def make_directory(path: str) -> None:
+    """Create a directory and the missing ones above it, and make their names durable."""
+    missing = []
+    parent = os.path.abspath(path)
+    while not os.path.lexists(parent):
+        missing.append(parent)
+        parent = os.path.dirname(parent)
+    os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+    for created in missing:
+        parent_fd = os.open(os.path.dirname(created), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent_fd)
+        finally:
+            os.close(parent_fd)
+
+
 class RealDisk:
     """A directory in the file system."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+            make_directory(path)
             self._dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise disk_failed(f"{path}: cannot open the data directory", error.errno) from error

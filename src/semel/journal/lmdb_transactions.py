@@ -10,7 +10,7 @@ from typing import Final, cast
 import lmdb
 
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.disk import disk_failed
+from semel.journal.disk import NO_ROOM, disk_failed
 from semel.journal.lmdb_meta import METAS_BYTES_MAX, BadPage, Meta, newest_first, read_metas
 from semel.journal.lmdb_pages import PageFile, Snapshot
 from semel.journal.store import Row, StoreFull
@@ -226,7 +226,8 @@ def as_store_errors(error: lmdb.Error) -> Exception:
     Return StoreFull if there is no space, CorruptData if the file is damaged, and DiskFailed for
     all other errors.
     """
-    if isinstance(error, lmdb.MapFullError | lmdb.DiskError):
+    is_full = isinstance(error, lmdb.MapFullError | lmdb.DiskError)
+    if is_full or getattr(error, "code", None) in NO_ROOM:
         return StoreFull(str(error))
     if isinstance(error, _DAMAGED):
         return CorruptData(str(error), file=FILE_NAME)

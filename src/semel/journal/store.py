@@ -225,9 +225,15 @@ class TableWriter:
             self.delete(table, key)
 
     def finish(self) -> None:
-        """Store the row counts and digests. This must be the last call before the commit."""
+        """Store the row counts and digests. This must be the last call before the commit.
+
+        Raises BadSeal if more rows were removed than the stored count has: then the row with the
+        count was not found, because its key was damaged while the server ran.
+        """
         for table, (count, digest) in self._digests.items():
             key = _DIGEST_PREFIX + table.encode()
+            if count < 0:
+                raise BadSeal("meta", key)
             self.writer.put("meta", key, seal("meta", key, _DIGEST.pack(count, digest)))
 
 

@@ -3,10 +3,9 @@
 `phases.py` has the legal transitions between the phases of a connection. A connection stops reading
 while too many requests wait for their responses, or while the client does not read responses.
 
-A connection has no timer of its own. Instead, the listener calls `check` at regular intervals. A
-connection waits for only one thing at a time, so one start time (`_clock`) is enough for all
-deadlines. Code that begins a new wait must set `_clock` to `_UNSET`. The next `check` then sets
-`_clock` to the current time.
+A connection has no timer of its own: the listener calls `check` at regular intervals. A connection
+waits for only one thing at a time, so one start time (`_clock`) is enough for all deadlines. Code
+that begins a new wait must set `_clock` to `_UNSET`. The next `check` sets it to the current time.
 """
 
 import asyncio

@@ -140,7 +140,7 @@ def engine_of(bed: Bed) -> Any:
         sync_count=0,
         checkpoint_count=0,
         replayed_bytes=0,
-        space=SimpleNamespace(segments=[]),
+        space=SimpleNamespace(segments=[], age_seconds=None),
     )
 
 
