@@ -433,6 +433,23 @@ def test_a_limit_on_the_size_of_files_is_refused_and_no_file_is_changed(
     assert not (path / "rewrite.tmp").exists()
 
 
+@pytest.mark.parametrize("size", [10_000, 50_000])
+@BOTH
+def test_a_limit_above_the_size_of_a_segment_is_not_called_corrupt(
+    zygote: Zygote, trial: Callable[[str], Path], state: str, size: int
+) -> None:
+    """The server may start, and end later because the checkpoint reaches the limit."""
+    path = trial(state)
+    limits = ((resource.RLIMIT_FSIZE, size),)
+    _, code, stderr = zygote.inspect(replace(small(path), resource_limits=limits))
+    assert code in (0, 74), f"{code}: {stderr}"
+    if code:
+        assert "ulimit -f" in stderr, stderr
+    assert code == 74 or size == 50_000
+    found, code, stderr = zygote.inspect(small(path))
+    assert (len(found), code) == (2, 0), stderr
+
+
 @BOTH
 def test_a_reserve_above_the_limit_on_the_size_of_files_is_refused_and_no_file_is_changed(
     zygote: Zygote, trial: Callable[[str], Path], state: str
