@@ -14,12 +14,13 @@ import lmdb
 import pytest
 
 from semel.journal import lmdb_pages
+from semel.journal.lmdb_meta import newest_first, read_metas
 from semel.journal.lmdb_store import LmdbStore
 from tests.crash import damage_mutants
 from tests.crash.conftest import Report
 from tests.crash.damage_mutants import Mutant
 from tests.crash.damage_rig import HARMLESS, READ_REFUSED, REFUSED, Rig, run
-from tests.crash.damages import LOOKED_UP
+from tests.crash.damages import LOOKED_UP, Damage
 from tests.crash.directory import CHECKPOINT, flip, quick_directory
 from tests.spec.process import PATIENCE_SECONDS, SEMEL, Server
 from tests.spec.txn_calls import COMMITTED, Txn, call
@@ -61,6 +62,32 @@ def test_no_damage_to_a_row_under_a_running_engine_is_served(figure: Report) -> 
     result = run(SEED, range(2 * TRIALS), is_running=True, seconds=SECONDS, at_least=2 * AT_LEAST)
     assert not result.violations, "\n".join(result.violations[:10])
     figure(f"damage under a running engine: {dict(result.counts)}, 0 wrong answers; seed {SEED}")
+
+
+def free_lists(path: Path) -> list[tuple[int, int]]:
+    """Return the position and the value of the length of each list of free pages."""
+    found = []
+    data = path.read_bytes()
+    with path.open("rb") as file:
+        pages = lmdb_pages.PageFile(file.fileno())
+        meta = newest_first(read_metas(data))[0]
+        snapshot = lmdb_pages.Snapshot(pages, meta)
+        root = meta.free.root * meta.page_bytes
+        for at, _, _, key_size in snapshot.read_nodes(meta.free.root, is_leaf=True)[0]:
+            position = root + at + 8 + key_size  # a node has a header of 8 bytes
+            found.append((position, int.from_bytes(data[position : position + 8], "little")))
+    return found
+
+
+def test_a_list_of_free_pages_with_a_wrong_length_is_noticed(directory: Path) -> None:
+    """Otherwise LMDB fails when it writes the next checkpoint."""
+    rig = Rig(directory)
+    lists = free_lists(directory / "base" / CHECKPOINT)
+    assert lists
+    for position, count in lists:
+        for wrong in {0, count - 1, count + 1, count // 2} - {count}:
+            damage = Damage("length", position, wrong.to_bytes(8, "little"))
+            assert rig.try_damage(damage) in (REFUSED, HARMLESS), str(damage)
 
 
 @pytest.mark.parametrize("table", LOOKED_UP)

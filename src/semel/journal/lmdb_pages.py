@@ -70,6 +70,9 @@ class Snapshot:
         self._is_used[:META_PAGES] = b"\1" * META_PAGES
         self._free: set[int] = set()
         self._freed_in = 0  # the last transaction that has freed pages
+        # A list of free pages is shorter than its value. LMDB can leave an empty list in a value
+        # that it has reserved. But the length of a list may also be damaged.
+        self.has_short_list = False
         self._counts = [0, 0, 0, 0]
         self.tables = self._read_catalogue()
         self._read_free()
@@ -99,6 +102,10 @@ class Snapshot:
         for page in self._free:
             if page < self._page_count and self._is_used[page]:
                 raise BadPage(page, "is in use and in the list of free pages")
+        if self.has_short_list and is_complete:
+            for page in range(self._page_count):
+                if not self._is_used[page] and page not in self._free:
+                    raise BadPage(page, "is neither in use nor in the list of free pages")
         return is_complete
 
     def _check_index(self, tree: Tree) -> bool:
@@ -138,6 +145,8 @@ class Snapshot:
                 count = _NUMBER.unpack_from(value)[0]
                 if len(value) < _NUMBER.size * (count + 1):
                     raise BadPage(self._meta.free.root, "has a damaged list of free pages")
+                if len(value) > _NUMBER.size * (count + 1):
+                    self.has_short_list = True
                 pages = struct.unpack_from(f"<{count}Q", value, _NUMBER.size)
                 for free in pages:
                     if not META_PAGES <= free <= self._meta.last_page or free in self._free:
@@ -373,7 +382,8 @@ def _check_snapshots(
                 damage = damage or f"page {meta.page} has parts of an older meta page"
                 outdated.append((meta, snapshot))
                 continue
-            is_complete = snapshot.check_tables(is_quick=is_quick and damage is None)
+            can_be_quick = damage is None and not snapshot.has_short_list
+            is_complete = snapshot.check_tables(is_quick=is_quick and can_be_quick)
             return CheckedFile(meta, is_complete, damage), damage
         except BadPage as error:
             damage = damage or str(error)
