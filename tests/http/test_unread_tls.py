@@ -1,7 +1,8 @@
 """Responses over TLS that clients do not read: they are counted, limited and cut as without TLS."""
 
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from ssl import SSLContext
 from typing import Final
@@ -10,7 +11,7 @@ from semel.model.limits import MIB
 from semel.server.http import Request, Responder, Response
 from semel.server.limits_http import HttpLimits
 from semel.server.unread_budget import UnreadBudget
-from tests.http.harness import each_loop, eventually, get, post, serving
+from tests.http.harness import Client, Server, each_loop, eventually, get, post, serving
 from tests.http.test_unread import EVENTS, PAGE, TEXT, TYPED, a_bed, limits
 
 LONG: Final = b"".join(b"%08d" % n for n in range(MIB))  # 8 MiB
@@ -37,17 +38,27 @@ def test_a_tls_client_that_reads_nothing_is_counted_and_closed(tls: SSLContext, 
             assert other.ask(get("/other")).body == b"/other"
 
 
-@each_loop
-def test_a_slow_tls_client_gets_every_byte_and_the_next_responses(
-    tls: SSLContext, loop: str
-) -> None:
+@contextmanager
+def unread_response(
+    tls: SSLContext, loop: str, request: bytes
+) -> Iterator[tuple[Server, Client, UnreadBudget]]:
+    """Send a request with a long response, and wait until a part of the response is unread."""
     unread = UnreadBudget()
     with (
         serving(send_long, tls=tls, unread=unread, loop=loop) as server,
         server.connect(receive_buffer=4096, is_tls=True) as client,
     ):
-        client.send(get("/long") + post(b"", path="/after") + get("/last", "Connection: close"))
+        client.send(request)
         assert eventually(lambda: unread.bytes > 0)
+        yield server, client, unread
+
+
+@each_loop
+def test_a_slow_tls_client_gets_every_byte_and_the_next_responses(
+    tls: SSLContext, loop: str
+) -> None:
+    requests = get("/long") + post(b"", path="/after") + get("/last", "Connection: close")
+    with unread_response(tls, loop, requests) as (_, client, unread):
         assert client.answer().body == LONG
         assert eventually(lambda: unread.bytes == 0)
         assert client.answer().body == b"/after"
@@ -59,13 +70,7 @@ def test_a_slow_tls_client_gets_every_byte_and_the_next_responses(
 def test_the_last_response_over_tls_is_complete_before_the_connection_closes(
     tls: SSLContext, loop: str
 ) -> None:
-    unread = UnreadBudget()
-    with (
-        serving(send_long, tls=tls, unread=unread, loop=loop) as server,
-        server.connect(receive_buffer=4096, is_tls=True) as client,
-    ):
-        client.send(get("/long", "Connection: close"))
-        assert eventually(lambda: unread.bytes > 0)
+    with unread_response(tls, loop, get("/long", "Connection: close")) as (_, client, unread):
         assert client.answer().body == LONG
         assert client.is_closed()
         assert eventually(lambda: unread.counts.connections == 0)
@@ -75,13 +80,7 @@ def test_the_last_response_over_tls_is_complete_before_the_connection_closes(
 def test_a_draining_server_sends_the_rest_of_a_response_over_tls(
     tls: SSLContext, loop: str
 ) -> None:
-    unread = UnreadBudget()
-    with (
-        serving(send_long, tls=tls, unread=unread, loop=loop) as server,
-        server.connect(receive_buffer=4096, is_tls=True) as client,
-    ):
-        client.send(get("/long"))
-        assert eventually(lambda: unread.bytes > 0)
+    with unread_response(tls, loop, get("/long")) as (server, client, _):
         draining = threading.Thread(target=lambda: server.run(server.listener.drain(10.0)))
         draining.start()
         assert client.answer().body == LONG
