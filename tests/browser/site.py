@@ -25,8 +25,8 @@ fetch("/v1/streams").then((answer) => answer.text()).then(tell);
 _SCRIPT: Final = f'window.postMessage("{SECRET} of a script", "*")'.encode()
 _PICTURE: Final = b'<svg xmlns="http://www.w3.org/2000/svg" width="77" height="7"></svg>'
 
-# These members change by themselves. A deadline starts again when the server is restarted.
-_CLOCK: Final = frozenset({"age_ms", "deadline", "idle_ms", "remaining_ms"})
+# These members change by themselves.
+_CLOCK: Final = frozenset({"age_ms", "idle_ms", "remaining_ms"})
 
 
 class _Pages(BaseHTTPRequestHandler):
