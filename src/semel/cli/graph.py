@@ -1,5 +1,6 @@
 """The commands about pipeline graphs: `semel graph`, `semel run` and `semel trace`."""
 
+import logging
 import signal
 import sys
 import threading
@@ -30,7 +31,7 @@ from semel.cli.output import (
 from semel.client.errors import ClientError, StreamNotFound
 from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
-from semel.pipeline.executor import ENGINES, Gauge
+from semel.pipeline.executor import ENGINES, LOG, Gauge
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.runner import Runner
 from semel.pipeline.trace import TracedStep, trace_of
@@ -176,7 +177,12 @@ def run_command(
             checkpoints=checkpoints,
             available_now=is_draining,
         )
-        with _stopped_by_terminate(runner), runner, RunView(runner, is_json=is_json) as view:
+        with (
+            _printed_warnings(),
+            _stopped_by_terminate(runner),
+            runner,
+            RunView(runner, is_json=is_json) as view,
+        ):
             while not runner.wait(view.pause_seconds):
                 view.show()
     except GraphError as error:
@@ -202,6 +208,27 @@ def _stopped_by_terminate(runner: Runner) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class _PrintWarning(logging.Handler):
+    """Prints log records on stderr, as the command prints its own messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = record.levelname.lower()
+        click.echo(f"semel: {level}: {printable(record.getMessage())}", err=True)
+
+
+@contextmanager
+def _printed_warnings() -> Iterator[None]:
+    """While the block runs, print the warnings of pipelines instead of passing them to logging."""
+    log, handler = logging.getLogger(LOG), _PrintWarning(logging.WARNING)
+    propagated, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagated
 
 
 # ---- run view ------------------------------------------------------------------------------------

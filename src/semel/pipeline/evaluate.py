@@ -6,17 +6,16 @@ returned. If the processor has no error stream, MessageFailed is raised.
 """
 
 import json
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from semel.client.values import PREENCODED, decode, encode_json
-from semel.model.limits import BODY_BYTES_MAX, KIB
 from semel.model.messages import JSON_MEDIA_TYPE
 from semel.model.offsets import print_offset
+from semel.pipeline.failures import MESSAGE_BYTES_MAX, error_message
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, kind_of, takes_binding
 from semel.wire.json_depth import JSON_DEPTH_MAX, is_too_deep
@@ -54,14 +53,20 @@ class MessageFailed(Exception):
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """A processor's function, with everything that is needed to call it."""
+    """A processor's function, with everything that is needed to call it.
+
+    `config` describes the processor, for error messages. If `many` is True, the function returns
+    an iterable of results instead of one result.
+    """
 
     graph: str
     processor: str
     strategy: str
     hash: str
+    config: Mapping[str, Any]
     function: Callable[..., Any]
     kind: FunctionKind
+    many: bool
     inputs: Mapping[str, str]
     is_join: bool
     takes_binding: bool
@@ -79,8 +84,10 @@ def evaluation_of(graph: Graph, processor: Processor, hash: str) -> Evaluation:
         processor=processor.id,
         strategy=graph.strategy_of(processor),
         hash=hash,
-        function=processor.function,
+        config=graph.config_of(processor),
+        function=processor.call,
         kind=kind_of(processor),
+        many=processor.many,
         inputs=processor.inputs,
         is_join=processor.is_join,
         takes_binding=processor.is_alternatives and takes_binding(processor.function),
@@ -162,8 +169,11 @@ def _evaluate_one(evaluation: Evaluation, call: Call) -> list[Output]:
         values = passing(evaluation, call)
         if values is None:
             return []
-        result = _call_function(evaluation, values)
-        return [_output(path, value) for path, value in _routed(evaluation, result)]
+        return [
+            _output(path, value)
+            for result in _results(evaluation, _call_function(evaluation, values))
+            for path, value in _routed(evaluation, result)
+        ]
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - the user's function can raise anything
@@ -177,6 +187,28 @@ def _call_function(evaluation: Evaluation, values: dict[str, Any]) -> Any:
     if evaluation.takes_binding:
         return evaluation.function(value, binding)
     return evaluation.function(value)
+
+
+def _results(evaluation: Evaluation, returned: Any) -> Iterator[Any]:
+    """Yield the results of one call: each item of a generator, or the value as one result.
+
+    With `many`, each item of any iterable is a result. Raises TypeError for a value that is not an
+    iterable of results, such as a string or a dict.
+    """
+    if isinstance(returned, Generator):
+        with closing(returned):
+            yield from returned
+    elif not evaluation.many:
+        yield returned
+    elif returned is not None:
+        if isinstance(returned, str | bytes | bytearray | Mapping) or not isinstance(
+            returned, Iterable
+        ):
+            raise TypeError(
+                "a function with many=True must return a list or another iterable of messages, or"
+                f" None, not {type(returned).__name__}"
+            )
+        yield from returned
 
 
 def _output(path: str, value: Any) -> Output:
@@ -289,73 +321,6 @@ def _batch_outputs(evaluation: Evaluation, calls: Sequence[dict[str, Any]]) -> l
         for path, batch in _routed(evaluation, result)
         for value in messages_in(batch)
     ]
-
-
-# ---- error stream --------------------------------------------------------------------------------
-# A message in the error stream contains the inputs of a failed call and the error.
-
-
-ERROR_TYPE: Final = "q.type.err/processor"
-_MESSAGE_CHARS_MAX: Final = 2_000
-_TRACE_CHARS_MAX: Final = 8_000
-# This is below the limit for the body of an append, because a body also contains framing.
-MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX - 64 * KIB
-
-
-def error_message(evaluation: Evaluation, inputs: Call, error: BaseException) -> bytes:
-    """Return the message to write to the error stream for one failed call.
-
-    An input value that cannot be decoded is omitted. If the message is too large or too deeply
-    nested, all input values are omitted: the server would refuse such a message, and the refusal
-    would stop the processor.
-    """
-    kind = type(error)
-    message: dict[str, Any] = {
-        "type": ERROR_TYPE,
-        "graph": evaluation.graph,
-        "processor": evaluation.processor,
-        "strategy": evaluation.strategy,
-        "inputs": [_input(each, has_value=_is_readable(each)) for each in inputs],
-        "cause": {
-            "class": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
-            "message": _printable(text_of(error))[:_MESSAGE_CHARS_MAX],
-        },
-        "trace": _printable("".join(traceback.format_exception(error)))[-_TRACE_CHARS_MAX:],
-        "hash": evaluation.hash,
-    }
-    encoded = msgspec.json.encode(message)
-    if len(encoded) <= MESSAGE_BYTES_MAX and not is_too_deep(encoded):
-        return encoded
-    message["inputs"] = [_input(each, has_value=False) for each in inputs]
-    return msgspec.json.encode(message)
-
-
-def _input(message: InputMessage, *, has_value: bool) -> dict[str, Any]:
-    origin = {"stream": message.stream, "offset": print_offset(message.offset)}
-    if has_value:
-        return {**origin, "value": Raw(message.raw)}
-    return {**origin, "value": None, "left_away_bytes": len(message.raw)}
-
-
-def _is_readable(message: InputMessage) -> bool:
-    try:
-        decode(message.raw, JSON_MEDIA_TYPE)
-    except ValueError:
-        return False
-    return True
-
-
-def text_of(error: BaseException) -> str:
-    """Return `str(error)`, or a replacement text if the error's `__str__` fails."""
-    try:
-        return str(error)
-    except Exception as another:  # noqa: BLE001 - the user's `__str__` can raise anything
-        return f"the error has no text, because its __str__ raised {type(another).__name__}"
-
-
-def _printable(text: str) -> str:
-    """Return `text` with unpaired surrogates escaped, because UTF-8 cannot encode them."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 # ---- Arrow batches -------------------------------------------------------------------------------

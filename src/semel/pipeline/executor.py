@@ -1,7 +1,8 @@
 """The interface that an engine implements to run steps, and the choice of an engine."""
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -21,6 +22,9 @@ from semel.pipeline.graph.graph import Graph
 from semel.pipeline.graph.processors import FunctionKind, Processor, Role, kind_of
 from semel.pipeline.values import Delivery, GraphError, ProcessorStopped, Step
 from semel.version import install_advice
+
+LOG: Final = "semel.pipeline"  # the name of the logger for warnings
+_log: Final = logging.getLogger(LOG)
 
 T = TypeVar("T")
 Appends = Mapping[str, Sequence[bytes]]
@@ -134,6 +138,17 @@ class ProcessorRun(Struct, frozen=True, kw_only=True):
     def at(self, boundary: str) -> None:
         """Call `at_boundary` with this processor and `boundary`."""
         self.at_boundary(self.processor.id, boundary)
+
+    def warn_without_position(self, paths: Iterable[str]) -> None:
+        """Log a warning for each of these inputs, which the processor reads from the beginning."""
+        for path in paths:
+            _log.warning(
+                "%s: no stored position for the input %s; starts at its first message. This is"
+                " correct after a change of the graph. To start elsewhere, stop the run and use"
+                " `semel groups set`",
+                self.name,
+                path,
+            )
 
     def stopped(self, reason: str) -> ProcessorStopped:
         """Return the exception that stops this processor. The caller raises it."""

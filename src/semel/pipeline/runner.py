@@ -4,18 +4,17 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
-from typing import Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
 from semel.client.errors import ClientError, StreamGone, StreamNotFound
 from semel.client.producer.sync_producer import Producer
-from semel.client.requests import URL_DEFAULT
+from semel.client.requests import URL_DEFAULT, CreateHeaders
 from semel.client.sync.client import Client
-from semel.client.values import StreamInfo
+from semel.client.values import Receipt, StreamInfo
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
 from semel.model.offsets import parse_offset
-from semel.pipeline.evaluate import text_of
 from semel.pipeline.executor import (
     AtBoundary,
     Executor,
@@ -26,19 +25,22 @@ from semel.pipeline.executor import (
     engine_for,
     make_engine,
 )
+from semel.pipeline.failures import explained, text_of
 from semel.pipeline.graph import topology
 from semel.pipeline.graph.graph import Graph
-from semel.pipeline.graph.processors import CURSOR, Role, takes_cursor
+from semel.pipeline.graph.processors import CURSOR, Role, sent_messages, takes_cursor
 from semel.pipeline.local.inputs import Inputs
 from semel.pipeline.local.step import StepLoop
 from semel.pipeline.trace import trace_stream
 from semel.pipeline.values import GraphError, ProcessorStopped
+from semel.wire.headers import read_instant, to_datetime
 
 # ---- sources -------------------------------------------------------------------------------------
 
 
 _DELIVERY_SECONDS: Final = 7 * 24 * 3600.0  # how long to retry if the server is unreachable
 _PAUSE_SECONDS: Final = 0.005
+_SENT_PAUSE_SECONDS: Final = 0.25
 YIELDED: Final = "yielded"  # the boundary after each message of a source
 
 
@@ -59,6 +61,9 @@ class SourceLoop:
         Raises ProcessorStopped if the generator raises an error or an append fails.
         """
         running = self._running
+        if running.processor.function is sent_messages:
+            self._wait()
+            return
         (path,) = running.processor.outputs.values()
         try:
             producer = running.client.stream(path).producer(
@@ -74,8 +79,15 @@ class SourceLoop:
             if not running.stop.is_set:
                 raise running.stopped(str(error)) from error
         except Exception as error:
-            reason = f"the source raised {type(error).__name__}: {text_of(error)}"
+            reason = f"the source raised {type(error).__name__}: {explained(error)}"
             raise running.stopped(reason) from error
+
+    def _wait(self) -> None:
+        """Wait until a stop is requested. Programs send the messages of this source themselves."""
+        running = self._running
+        running.gauge.state = RunState.IDLE
+        while not (running.is_draining or running.stop.is_set):
+            running.stop.wait(_SENT_PAUSE_SECONDS)
 
     def _settle(self, producer: Producer) -> None:
         """Wait until all appended messages are stored, then close the producer.
@@ -97,7 +109,7 @@ class SourceLoop:
         if has_cursor:
             stored = producer.cursor
             arguments[CURSOR] = None if stored is None else msgspec.json.decode(stored)
-        with closing(function(**arguments)) as messages:
+        with closing(running.processor.call(**arguments)) as messages:
             running.gauge.state = RunState.RUNNING
             for item in messages:
                 if self._failed or running.stop.is_set:
@@ -188,10 +200,10 @@ class Runner:
         """
         if self._threads:
             return self
-        limits = prepare(self._client, self.graph)
+        prepared = prepare(self._client, self.graph)
         self._threads = [
             threading.Thread(
-                target=self._work, args=(running, limits), name=running.name, daemon=True
+                target=self._work, args=(running, prepared), name=running.name, daemon=True
             )
             for running in self._runs
         ]
@@ -212,6 +224,18 @@ class Runner:
             for gauge in self.gauges.values()
             if gauge.state is RunState.STOPPED
         }
+
+    def send(
+        self, value: Any, *, source: str | None = None, idempotency_key: str | None = None
+    ) -> Receipt:
+        """Append a message to the stream of a source, and return the receipt.
+
+        Without `source`, use the graph's default source or its only source. If a call is repeated
+        with the same `idempotency_key`, the message is stored once. Raises ValueError if the graph
+        has no such source. Call this method after `start`, which creates the stream.
+        """
+        (path,) = self.graph.source_of(source).outputs.values()
+        return self._client.stream(path).append(value, idempotency_key=idempotency_key)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every processor has ended or stopped. Return False after a timeout."""
@@ -243,10 +267,10 @@ class Runner:
 
     # ---- on the threads --------------------------------------------------------------------------
 
-    def _work(self, running: ProcessorRun, limits: Mapping[str, int]) -> None:
+    def _work(self, running: ProcessorRun, prepared: "Prepared") -> None:
         state, reason = RunState.ENDED, ""
         try:
-            self._loop(running, limits).run()
+            self._loop(running, prepared).run()
         except ProcessorStopped as error:
             state, reason = RunState.STOPPED, error.reason
         except BaseException as error:  # noqa: BLE001 - every failure must be reported
@@ -257,18 +281,18 @@ class Runner:
         if state is RunState.STOPPED and not self._is_draining:
             self.stop()
 
-    def _loop(self, running: ProcessorRun, limits: Mapping[str, int]) -> Loop:
+    def _loop(self, running: ProcessorRun, prepared: "Prepared") -> Loop:
         if running.processor.role is Role.SOURCE:
             return SourceLoop(running)
         if running.processor.stateful:
             return self._executor.query(running)
         inputs = Inputs(
             running,
-            limits=limits if self._is_draining else {},
+            limits=prepared.limits if self._is_draining else {},
             reads_ahead=self._executor.reads_ahead,
             step_messages_max=self._executor.step_messages_max,
         )
-        return StepLoop(running, self._executor, inputs)
+        return StepLoop(running, self._executor, inputs, has_run=prepared.has_run)
 
     def _is_ending(self, above: Iterable[str]) -> bool:
         """Return True if the run has `available_now` and all of `above` have ended or stopped."""
@@ -306,10 +330,19 @@ def run(
 # ---- streams -------------------------------------------------------------------------------------
 
 
-def prepare(client: Client, graph: Graph) -> dict[str, int]:
-    """Create the missing streams. Return a mapping from path to tail.
+class Prepared(NamedTuple):
+    """What was found when the streams of a graph were created.
 
-    The mapping has each stream that existed before this call and that no processor writes to.
+    `limits` is the tail of each stream that existed before and that no processor writes to.
+    `has_run` is True if the graph has a trace, so that it has run before.
+    """
+
+    limits: dict[str, int]
+    has_run: bool
+
+
+def prepare(client: Client, graph: Graph) -> Prepared:
+    """Create the missing streams, with the options of the graph.
 
     Raises GraphError, before any stream is created, if an input stream is missing and no processor
     writes to it, or if an existing stream cannot be used.
@@ -325,12 +358,27 @@ def prepare(client: Client, graph: Graph) -> dict[str, int]:
         raise GraphError(graph.id, complaints)
     for path, info in infos.items():
         if info is None:
-            client.stream(path).create(JSON_MEDIA_TYPE, exist_ok=True)
-    return {
+            _create(client, path, graph.options_of(path))
+    tails = {
         path: parse_offset(info.next_offset) or 0
         for path, info in infos.items()
-        if info is not None and path not in written
+        if info is not None
     }
+    return Prepared(
+        {path: tail for path, tail in tails.items() if path not in written},
+        has_run=tails.get(trace_stream(graph.id), 0) > 0,
+    )
+
+
+def _create(client: Client, path: str, options: Mapping[str, Any]) -> None:
+    expires = read_instant(options, "expires_at")
+    configuration = CreateHeaders(
+        options.get("content_type", JSON_MEDIA_TYPE),
+        ttl=options.get("ttl"),
+        expires_at=None if expires is None else to_datetime(expires),
+        dedup=options.get("dedup"),
+    )
+    client.run(client.stream(path).calls.create(configuration, exist_ok=True))
 
 
 def _head(client: Client, path: str) -> StreamInfo | None:

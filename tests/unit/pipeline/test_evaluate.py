@@ -112,6 +112,7 @@ def test_an_error_message_tells_all_there_is() -> None:
     ((stream, error),) = made(evaluation(fail), seen({"n": 1}))
     assert stream == "errors"
     trace = error.pop("trace")
+    config = error.pop("config")
     assert error == {
         "type": "q.type.err/processor",
         "graph": "g",
@@ -120,8 +121,18 @@ def test_an_error_message_tells_all_there_is() -> None:
         "inputs": [
             {"stream": "s-in", "offset": "0000000000000000_0000000000000000", "value": {"n": 1}}
         ],
+        "context": {},
         "cause": {"class": "ValueError", "message": "no 1"},
         "hash": "h",
+    }
+    assert config.pop("fn").endswith(":test_an_error_message_tells_all_there_is.<locals>.fail")
+    assert config == {
+        "id": "p",
+        "role": "stream",
+        "in": "in",
+        "out": "out",
+        "strategy": "exactly-once",
+        "errors": "errors",
     }
     assert "in fail" in trace
     assert trace.endswith("ValueError: no 1\n")

@@ -1,21 +1,14 @@
-"""Processors: their functions, their input and output streams, and their validation. No I/O."""
+"""Processors: their functions, and their input and output streams. No I/O."""
 
 import inspect
-import re
 import typing
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
-
-from semel.pipeline.trace import trace_stream
-from semel.wire.paths import stream_path, stream_url
-from semel.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from semel.pipeline.graph.graph import Graph
+from msgspec.structs import replace
 
 EXACTLY_ONCE: Final = "exactly-once"
 AT_MOST_ONCE: Final = "at-most-once"
@@ -62,7 +55,11 @@ class Bindings(NamedTuple):
 
 
 class Processor(Struct, frozen=True):
-    """One processor, as it was declared. `processor_problems` checks the declaration."""
+    """One processor, as it was declared. `Graph.check` checks the declaration.
+
+    If `many` is True, each item that the function returns is a message. `opts` are settings for
+    the function.
+    """
 
     id: str
     role: Role
@@ -75,6 +72,15 @@ class Processor(Struct, frozen=True):
     errors: str | UnsetType | None = UNSET
     strategy: str | None = None
     stateful: bool = False
+    many: bool = False
+    opts: Mapping[str, Any] = {}
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """The function. If it has a parameter `opts`, that parameter is set to `opts`."""
+        if takes_opts(self):
+            return partial(self.function, **{OPTS: dict(self.opts)})
+        return self.function
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -99,6 +105,34 @@ class Processor(Struct, frozen=True):
         """True if the processor is a join: each call gets one message from every input."""
         return bool(self.in_.streams) and not self.in_.is_one
 
+    def bind(
+        self,
+        *,
+        id: str | None = None,
+        in_: str | Mapping[str, str] | None = None,
+        alts: Mapping[str, str] | None = None,
+        out: str | Mapping[str, str] | None = None,
+        errors: str | UnsetType | None = UNSET,
+    ) -> "Processor":
+        """Return a copy of this processor with other streams, and with another id if `id` is set.
+
+        A processor with one input or output takes a path. Otherwise pass {binding: stream} for the
+        bindings to change. Raises ValueError if the processor has no such binding.
+        """
+        return replace(
+            self,
+            id=self.id if id is None else id,
+            in_=_rebound(self, "in_", self.in_, in_),
+            alts=_rebound(self, "alts", self.alts, alts),
+            out=_rebound(self, "out", self.out, out),
+            errors=self.errors if errors is UNSET else errors,
+        )
+
+
+def sent_messages() -> Iterator[Any]:
+    """Yield nothing. This is the function of a source to which programs send messages."""
+    yield from ()
+
 
 def declared(
     id: str,
@@ -122,8 +156,8 @@ def declared(
         in_=joined,
         alts=alternatives,
         out=_bindings(out, OUT),
-        types=_filters(types, read),
-        topics=_filters(topics, read),
+        types=filters_of(types, read),
+        topics=filters_of(topics, read),
         **options,
     )
 
@@ -139,7 +173,28 @@ def _bindings(streams: Streams | None, name: str) -> Bindings:
     return Bindings({path: path for path in streams})
 
 
-def _filters(words: Words | None, inputs: Iterable[str]) -> dict[str, frozenset[str]]:
+def _rebound(processor: Processor, name: str, bound: Bindings, streams: Any) -> Bindings:
+    """Return `bound` with the paths in `streams` instead of its own."""
+    if streams is None:
+        return bound
+    if not bound.streams:
+        raise ValueError(f"the processor {processor.id} has no {name}= that can be bound")
+    if bound.is_one:
+        if isinstance(streams, str):
+            return Bindings({next(iter(bound.streams)): streams}, is_one=True)
+        raise ValueError(
+            f"the processor {processor.id} has one stream in {name}=; bind it to a path, not to"
+            f" {streams!r}"
+        )
+    if not isinstance(streams, Mapping) or not set(streams) <= set(bound.streams):
+        raise ValueError(
+            f"the processor {processor.id} has the bindings {', '.join(bound.streams)} in {name}=;"
+            f" bind some of them with {{binding: stream}}, not with {streams!r}"
+        )
+    return Bindings({**bound.streams, **streams})
+
+
+def filters_of(words: Words | None, inputs: Iterable[str]) -> dict[str, frozenset[str]]:
     """Return a mapping from each binding to the types or topics that it accepts."""
     if not words:
         return {}
@@ -160,11 +215,12 @@ def _set(value: str | Iterable[str]) -> frozenset[str]:
 _KINDS: Final = {"RecordBatch": FunctionKind.ARROW, "DataFrame": FunctionKind.DATAFRAME}
 CURSOR: Final = "cursor"
 BINDING: Final = "binding"
+OPTS: Final = "opts"
 _POSITIONAL: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
-
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 Parameters = list[inspect.Parameter]
 
@@ -182,10 +238,10 @@ def kind_of(processor: Processor) -> FunctionKind:
     parameters = parameters_of(processor.function)
     if processor.role is Role.SOURCE or not parameters:
         return FunctionKind.MESSAGE
-    hint = _hint(processor.function, parameters[0])
+    hint = hint_of(processor.function, parameters[0])
     if hint is inspect.Parameter.empty and processor.role is Role.SINK:
         return FunctionKind.ANY
-    return _kind(hint)
+    return kind_from(hint)
 
 
 def takes_cursor(function: Callable[..., Any]) -> bool:
@@ -201,62 +257,23 @@ def takes_binding(function: Callable[..., Any]) -> bool:
     return [parameter.name for parameter in parameters_of(function)][1:2] == [BINDING]
 
 
-def _signature_problems(processor: Processor) -> Iterator[str]:
-    function: Any = processor.function
-    if not callable(function):
-        yield f"{function!r} is not callable; pass a function"
-        return
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        yield "the function is async, but a processor cannot run async functions; use a plain def"
-        return
-    try:
-        parameters = parameters_of(function)
-    except (TypeError, ValueError):
-        yield f"Python cannot read the parameters of {function!r}; wrap the function in a def"
-        return
-    if processor.role is Role.SOURCE:
-        yield from _source_problems(function, parameters)
-    elif processor.role is Role.SINK:
-        if not _takes(parameters, 2):
-            yield f"a sink must have the parameters (df, delivery), not {_listed(parameters)}"
-    else:
-        yield from _transform_problems(processor, parameters)
-
-
-def _source_problems(function: Callable[..., Any], parameters: Parameters) -> Iterator[str]:
-    if not inspect.isgeneratorfunction(function):
-        yield "a source must be a generator function that yields messages"
-    if [p.name for p in parameters if _is_required(p)] not in ([], [CURSOR]):
-        yield (
-            f"a source must have no parameters, or only ({CURSOR}) if the source yields pairs"
-            f" ({CURSOR}, message); this source has the parameters {_listed(parameters)}"
-        )
-
-
-def _transform_problems(processor: Processor, parameters: Parameters) -> Iterator[str]:
+def takes_opts(processor: Processor) -> bool:
+    """Return True if a processor's function has a parameter `opts` that is not an input."""
+    if not callable(processor.function):
+        return False
     if processor.is_join:
-        required = {p.name for p in parameters if _is_required(p)}
-        if set(processor.inputs) != required or any(
-            p.kind is p.POSITIONAL_ONLY for p in parameters
-        ):
-            names = ", ".join(processor.inputs)
-            yield (
-                f"the parameters {_listed(parameters)} do not match the inputs of this join;"
-                f" use the keys of in_= as parameters: ({names})"
-            )
-            return
-    elif not _takes(parameters, 1) and not (
-        processor.is_alternatives and takes_binding(processor.function) and _takes(parameters, 2)
-    ):
-        more = f" or (message, {BINDING})" if processor.is_alternatives else ""
-        yield f"the function must have the parameters (message){more}, not {_listed(parameters)}"
-        return
-    hints = [_hint(processor.function, p) for p in parameters if p.name != BINDING]
-    if len(set(map(_kind, hints))) > 1:
-        yield "the parameters are annotated with different types; annotate all with the same type"
+        if OPTS in processor.inputs:
+            return False
+        inputs = 0
+    else:
+        inputs = {Role.SOURCE: 0, Role.STREAM: 1, Role.SINK: 2}[processor.role]
+    return any(
+        parameter.name == OPTS and parameter.kind in _NAMED
+        for parameter in parameters_of(processor.function)[inputs:]
+    )
 
 
-def _takes(parameters: Parameters, count: int) -> bool:
+def takes(parameters: Parameters, count: int) -> bool:
     """Return True if a function can be called with exactly `count` positional arguments."""
     if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
         return False
@@ -266,16 +283,16 @@ def _takes(parameters: Parameters, count: int) -> bool:
     return required <= count and (has_rest or len(positional) >= count)
 
 
-def _is_required(parameter: inspect.Parameter) -> bool:
+def is_required(parameter: inspect.Parameter) -> bool:
     is_rest = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and not is_rest
 
 
-def _listed(parameters: Parameters) -> str:
+def listed(parameters: Parameters) -> str:
     return f"({', '.join(parameter.name for parameter in parameters)})"
 
 
-def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+def hint_of(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     try:
         hints = typing.get_type_hints(function)
     except Exception:  # noqa: BLE001 - undefined names raise; then the text is used
@@ -283,107 +300,6 @@ def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     return hints.get(parameter.name, parameter.annotation)
 
 
-def _kind(hint: Any) -> FunctionKind:
+def kind_from(hint: Any) -> FunctionKind:
     text = hint if isinstance(hint, str) else getattr(hint, "__name__", "")
     return _KINDS.get(text.strip("'\"").rpartition(".")[2], FunctionKind.MESSAGE)
-
-
-# ---- checks --------------------------------------------------------------------------------------
-# A complaint says what is wrong and how to fix it. Conditions that depend on the server are checked
-# when the graph starts. An example is whether a stream exists.
-
-
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,99}")
-ID_FORMAT: Final = "a letter or a digit, then at most 99 letters, digits or . _ ~ -"
-
-
-def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
-    """Yield one complaint for each thing that is wrong with a processor."""
-    if not is_id(processor.id):
-        yield f"the processor's id is not valid; expected {ID_FORMAT}"
-    if processor.strategy is not None:
-        yield from strategy_problems(processor.strategy)
-    complaints = [*_role_problems(processor), *_stream_problems(graph, processor)]
-    yield from complaints
-    for name, accepted in (("types", processor.types), ("topics", processor.topics)):
-        for binding in accepted:
-            if binding not in processor.inputs:
-                inputs = ", ".join(processor.inputs) or "none"
-                yield f"{name}= has the unknown key {binding!r}; the inputs are: {inputs}"
-    if complaints:
-        return  # the function cannot be checked against invalid streams
-    complaints = list(_signature_problems(processor))
-    yield from complaints or _kind_problems(graph, processor)
-
-
-def strategy_problems(strategy: str) -> Iterator[str]:
-    if strategy not in STRATEGIES:
-        yield f"there is no strategy {strategy!r}; use {' or '.join(STRATEGIES)}"
-
-
-def is_id(id: object) -> bool:
-    """Return True if `id` is valid as the id of a graph or a processor."""
-    return isinstance(id, str) and _ID.fullmatch(id) is not None
-
-
-def path_problems(what: str, path: object) -> Iterator[str]:
-    """Yield a complaint if `path` is not a valid stream path. The complaint begins with `what`."""
-    if not isinstance(path, str):
-        yield f"{what} has the stream {path!r}, which is not a string"
-        return
-    try:
-        checked = stream_path(stream_url("", path))
-    except UnicodeEncodeError:
-        yield f"{what} has the stream {path!r}, a name that UTF-8 cannot encode"
-        return
-    if isinstance(checked, Problem):
-        yield f"{what} has the invalid stream {path!r}: {checked.message}"
-
-
-def _role_problems(processor: Processor) -> Iterator[str]:
-    if processor.role is Role.SOURCE:
-        if processor.inputs:
-            yield "a source cannot read a stream; declare the processor with @graph.stream"
-        if len(processor.outputs) != 1:
-            yield "a source must write to exactly one stream, for example out='orders'"
-    elif processor.in_.streams and processor.alts.streams:
-        yield "the processor has both in_= and alts=; use in_= to join, or alts= to merge streams"
-    elif not processor.inputs:
-        yield "the processor reads no stream; set one stream with in_= or several with alts="
-    if processor.role is Role.STREAM and not processor.outputs:
-        yield "the processor has no out=; if it writes to no stream, declare it with @graph.sink"
-    if processor.role is Role.SINK and processor.outputs:
-        yield "a sink cannot write to a stream; declare the processor with @graph.stream"
-
-
-def _stream_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
-    bound = {"in_": processor.in_, "alts": processor.alts, "out": processor.out}
-    for name, (streams, _) in bound.items():
-        for path, count in Counter(streams.values()).items():
-            if count > 1:
-                yield f"{name}= has the stream {path} {count} times; use each stream only once"
-    errors = graph.errors_of(processor)
-    if errors is not None and errors in processor.outputs.values():
-        yield f"the error stream {errors} is also an output; set a different stream with errors="
-    named = [*processor.inputs.values(), *processor.outputs.values()]
-    for path in dict.fromkeys([*named, *([] if errors is None else [errors])]):
-        yield from path_problems("the processor", path)
-        if path == trace_stream(graph.id):
-            yield f"the stream {path} is reserved for the graph's trace; use a different stream"
-
-
-def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
-    kind = kind_of(processor)
-    if processor.stateful and graph.strategy_of(processor) == AT_MOST_ONCE:
-        yield "a stateful processor cannot be at-most-once; use exactly-once or stateful=False"
-    if processor.stateful and kind is not FunctionKind.DATAFRAME:
-        yield "a stateful processor must take a DataFrame; annotate the parameter with DataFrame"
-    if kind is not FunctionKind.ARROW:
-        return
-    if processor.is_join and (processor.types or processor.topics):
-        yield (
-            "a join of Arrow batches cannot have filters; filter the messages in an earlier"
-            " processor, or use a function that takes messages"
-        )
-    if takes_binding(processor.function):
-        yield "remove the parameter 'binding'; an Arrow batch can mix messages of several bindings"

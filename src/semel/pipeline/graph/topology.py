@@ -123,6 +123,7 @@ class _Shape:
                 processor.is_alternatives,
                 graph.strategy_of(processor) if processor.inputs else "",
                 processor.stateful,
+                processor.many,
                 *sorted((name, *sorted(texts)) for name, texts in processor.types.items()),
                 *sorted((name, *sorted(texts)) for name, texts in processor.topics.items()),
             )

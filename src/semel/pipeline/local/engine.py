@@ -130,7 +130,7 @@ def deliver(work: Work, calls: Sequence[Call]) -> None:
     if evaluation.kind is FunctionKind.ARROW:
         values = {name: arrow_batch_of(batch) for name, batch in by_binding.items()}
     is_one = work.processor.in_.is_one
-    work.processor.function(next(iter(values.values())) if is_one else values, work.delivery)
+    work.processor.call(next(iter(values.values())) if is_one else values, work.delivery)
 
 
 # ---- commits -------------------------------------------------------------------------------------

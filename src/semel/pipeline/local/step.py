@@ -27,8 +27,9 @@ from semel.client.group_calls import pin, positions, snapshot
 from semel.client.values import CommitResult, Message, PinnedRange, PinnedStep
 from semel.model.offsets import parse_offset, print_offset
 from semel.pipeline import trace
-from semel.pipeline.evaluate import MessageFailed, text_of
+from semel.pipeline.evaluate import MessageFailed
 from semel.pipeline.executor import Executor, Moves, ProcessorRun, RunState, StepOutput, Work
+from semel.pipeline.failures import explained
 from semel.pipeline.graph.processors import AT_MOST_ONCE, Role
 from semel.pipeline.local.inputs import Inputs
 from semel.pipeline.trace import step_from
@@ -50,12 +51,20 @@ Batches = Mapping[str, list[Message]]
 class StepLoop:
     """Runs and commits the steps of one processor, one after the other."""
 
-    def __init__(self, running: ProcessorRun, executor: Executor, inputs: Inputs) -> None:
+    def __init__(
+        self,
+        running: ProcessorRun,
+        executor: Executor,
+        inputs: Inputs,
+        *,
+        has_run: bool = False,
+    ) -> None:
         self._running = running
         self._client = running.client
         self._processor = running.processor
         self._executor = executor
         self._inputs = inputs
+        self._has_run = has_run  # whether the graph has run before
         self._gauge = running.gauge
         self._committer = executor.commits(running.client, running.name, running.cut)
         self._is_at_most_once = running.graph.strategy_of(running.processor) == AT_MOST_ONCE
@@ -99,12 +108,25 @@ class StepLoop:
         stored = self._request(positions(site, self._running.name))
         pinned = self._request(snapshot(site, self._running.name))
         self._inputs.place({path: parse_offset(offset) or 0 for path, offset in stored.items()})
+        self._warn({*stored, *(() if pinned is None else pinned.ranges)})
         if pinned is None:
             return None
         step = step_from(pinned)
         is_uncommitted = self._is_uncommitted(step)
         self._number = step.number - 1 if is_uncommitted else step.number
         return step if is_uncommitted else None
+
+    def _warn(self, known: set[str]) -> None:
+        """Log a warning for each input without a stored position, if others have one.
+
+        `known` are the streams of the stored positions and of the last step. A processor that is
+        new in a graph that has run before has none.
+        """
+        is_new = self._has_run and self._committer.epoch == 0
+        if known or is_new:
+            self._running.warn_without_position(
+                path for path in self._processor.inputs.values() if path not in known
+            )
 
     def _is_uncommitted(self, step: Step) -> bool:
         """Return True if this step starts at the current position of every input.
@@ -295,12 +317,12 @@ def _failure(error: Exception, step: Step, role: Role) -> str:
         cause = error.__cause__
         assert cause is not None
         return (
-            f"{type(cause).__name__}: {text_of(cause)}; the failed message is {error}, in"
+            f"{type(cause).__name__}: {explained(cause)}; the failed message is {error}, in"
             f" {_where(step)}. The processor has no error stream. Fix the function, or set an error"
             " stream with errors="
         )
     what = "the sink" if role is Role.SINK else "the function"
-    return f"{what} raised {type(error).__name__}: {text_of(error)} in {_where(step)}"
+    return f"{what} raised {type(error).__name__}: {explained(error)} in {_where(step)}"
 
 
 def _reason(error: ClientError) -> str:

@@ -119,7 +119,7 @@ class SparkEngine:
                 " with --checkpoints"
             )
         if processor.role is Role.STREAM and kind is not FunctionKind.DATAFRAME:
-            complaint = unsendable(function)
+            complaint = unsendable(processor.call)
             if complaint is not None:
                 yield complaint
 
@@ -179,7 +179,7 @@ class SparkEngine:
             return StepOutput(read=sum(map(len, calls)))
         frames = input_frames(self._session(), work, self._parts(work))
         messages = next(iter(frames.values())) if work.processor.in_.is_one else frames
-        run_jobs(lambda: work.processor.function(messages, work.delivery))
+        run_jobs(lambda: work.processor.call(messages, work.delivery))
         return StepOutput(read=offset_count(work))
 
     def _calls(self, work: Work) -> list[Call]:

@@ -76,7 +76,7 @@ def call_function(processor: Processor, frames: Mapping[str, DataFrame]) -> Mapp
     `frames` maps each input binding to a DataFrame. Outputs that are None are left out. Raises
     TypeError if an output is neither None nor a DataFrame, or if its binding is not declared.
     """
-    function, outputs = processor.function, processor.outputs
+    function, outputs = processor.call, processor.outputs
     result = function(**frames) if processor.is_join else function(union(frames))
     if result is None:
         return {}

@@ -26,11 +26,11 @@ from semel.pipeline.evaluate import (
     MessageFailed,
     Output,
     calls_from,
-    error_message,
     evaluate,
     passing,
 )
 from semel.pipeline.executor import StepOutput
+from semel.pipeline.failures import error_message, explained
 from semel.pipeline.spark.reading import InputPart, as_frame, input_messages, read_parts
 from semel.pipeline.values import EngineFailed
 from semel.spark.errors import DataLossError
@@ -286,8 +286,10 @@ def staged(
         token = stage(options, TAGGED_COLUMNS, task, counted())
     except MessageFailed as error:
         inputs = [message._replace(raw=b"") for message in error.inputs]
-        kind = type(error.__cause__).__name__
-        return TaskOutcome(number, failed=FailedMessage(inputs, kind, str(error.__cause__)))
+        cause = error.__cause__
+        assert cause is not None
+        kind = type(cause).__name__
+        return TaskOutcome(number, failed=FailedMessage(inputs, kind, explained(cause)))
     except DataLossError as error:
         return TaskOutcome(number, lost=error.reason)
     except ClientError as error:
