@@ -227,3 +227,10 @@ def test_progress_is_a_table_on_a_terminal_and_lines_elsewhere(
         with RunView(runner, is_json=False) as view:
             view.show()
         assert screen.getvalue().count("rows/s") >= 2
+
+
+def test_a_trace_without_steps_says_so(served: Served, tmp_path: Path, id: str) -> None:
+    served.semel("create", f"{id}/trace", "--content-type", "application/json")
+    result = served.semel("trace", id)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"semel: graph {id} has no steps in its trace\n"

@@ -11,10 +11,16 @@ import pytest
 
 import semel
 from semel.client.local import LocalServer
-from semel.pipeline import Catalog, Delivery, Graph, GraphError, ProcessorStopped, Runner
-from semel.pipeline import run as run_graph
-from semel.pipeline import wrap_error
-from semel.pipeline.executor import Gauge
+from semel.pipeline import (
+    Catalog,
+    Delivery,
+    Graph,
+    GraphError,
+    ProcessorStopped,
+    Runner,
+    run,
+    wrap_error,
+)
 from tests.integration.test_pipeline_local import Place, numbers
 from tests.spec.process import PATIENCE_SECONDS
 
@@ -28,10 +34,6 @@ def server() -> Iterator[LocalServer]:
 @pytest.fixture
 def place(server: LocalServer) -> Place:
     return Place(server, next(numbers))
-
-
-def run(graph: Graph) -> dict[str, Gauge]:
-    return run_graph(graph)
 
 
 # ---- errors with context -------------------------------------------------------------------------
@@ -54,7 +56,7 @@ def test_the_context_of_an_error_is_in_the_error_stream_and_inner_values_win(pla
         with wrap_error(order=order["id"], stage="outer", rate=opts["rate"]):
             try:
                 with wrap_error(stage="inner", by=NotJson()):
-                    raise KeyError("first")
+                    return order["first"]
             except KeyError as error:
                 raise RuntimeError("second") from error
 

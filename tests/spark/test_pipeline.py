@@ -19,11 +19,12 @@ from pyspark.sql import functions as f
 
 from semel import Client
 from semel.cli.graph import run_command
-from semel.pipeline import Delivery, Graph, GraphError, Runner, postgres
+from semel.pipeline import Delivery, Graph, GraphError, Runner, postgres, wrap_error
 from semel.pipeline.executor import Executor
 from semel.pipeline.local.engine import LocalEngine
 from semel.pipeline.local.step import RAN
 from semel.pipeline.spark.engine import SparkEngine
+from semel.pipeline.trace import trace_of
 from tests.spark.queries import values
 from tests.spec.process import PATIENCE_SECONDS, Server
 
@@ -350,6 +351,37 @@ def test_postgres_has_every_row_once_whatever_is_tried_again(
     assert stored == [True, False]
 
 
+# ---- several results, context and positions ------------------------------------------------------
+
+
+# rows: C17, C33
+def test_a_function_on_workers_yields_messages_and_adds_context_to_its_errors(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    def graph_of(*inputs: str) -> Graph:
+        graph = place.graph(errors=place.path("errors"))
+
+        @graph.stream("p", alts=inputs, out=place.path("out"), opts={"by": 10})
+        def repeat(count: int, opts: dict[str, int]) -> Iterator[int]:
+            yield from range(count)
+            with wrap_error(scaled=count * opts["by"]):
+                assert count != 3, "three"
+
+        return graph
+
+    first, second = place.fill("in", 2, 0, 3), place.fill("late", 1)
+    assert place.run(graph_of(first)) == {}
+    assert place.read("out") == [0, 1]
+    (error,) = place.read("errors")
+    assert (error["context"], error["inputs"][0]["value"]) == ({"scaled": 30}, 3)
+    assert (error["config"]["opts"], error["cause"]["class"]) == ({"by": 10}, "AssertionError")
+    assert caplog.messages == []
+    assert place.run(graph_of(first, second)) == {}
+    assert place.read("out") == [0, 1, 0]
+    (warning,) = caplog.messages
+    assert f"{place.id}/p: no stored position for the input {second};" in warning
+
+
 # ---- stateful ------------------------------------------------------------------------------------
 
 
@@ -367,11 +399,28 @@ def test_a_stateful_processor_is_a_query_that_goes_on_with_its_checkpoint(
         return df.select("value").dropDuplicates(["value"])
 
     engine = SmallSteps(checkpoints=str(tmp_path))
-    assert place.run(graph, engine) == {}
+    states: set[str] = set()
+    with Runner(graph, available_now=True, executor=engine) as runner:
+        gauge = runner.gauges["once"]
+        while not runner.wait(0.05):
+            states.add(gauge.state)
+    assert runner.stopped == {}
     assert sorted(place.read("out")) == [1, 2, 3]
+    assert "running" in states
+    assert "idle" not in states
+    assert (gauge.read, gauge.written, gauge.errors, gauge.lag) == (4, 3, 0, 0)
     place.fill("in", 3, 4, 1)
     assert place.run(graph, engine) == {}
     assert sorted(place.read("out")) == [1, 2, 3, 4]
+    steps = trace_of(place.client, place.id, "once")
+    assert [(step.number, step.outcome, step.read, step.written) for step in steps] == [
+        (1, "done", 4, {place.path("out"): 3}),
+        (2, "done", 3, {place.path("out"): 1}),
+    ]
+    assert [[(path, int(to[17:])) for path, _, _, to in step.ranges] for step in steps] == [
+        [(place.path("mid"), 4)],
+        [(place.path("mid"), 7)],
+    ]
     stands = place.client.group(f"{place.id}/once").offsets()[place.path("mid")]
     assert stands == place.client.stream(place.path("mid")).head().next_offset
     with pytest.raises(GraphError, match="set the directory with --checkpoints"):

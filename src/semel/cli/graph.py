@@ -396,6 +396,10 @@ def trace_command(
         for step in steps:
             write_stdout(json_line(step))
         return
+    if not steps:
+        what = f"{graph}/{processor}" if processor is not None else f"graph {graph}"
+        click.echo(f"semel: {printable(what)} has no steps in its trace", err=True)
+        return
     titles = ("processor", "step", "outcome", "inputs", "outputs", "ms", "hash")
     # Long lines are wrapped only on a terminal.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 1_000)

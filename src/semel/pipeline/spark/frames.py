@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from msgspec.structs import replace
 from pyspark.errors import PySparkException
@@ -11,9 +12,12 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.client.errors import ClientError
-from semel.model.offsets import parse_offset
+from semel.client.group_calls import positions
+from semel.model.offsets import parse_offset, print_offset
+from semel.pipeline import trace
 from semel.pipeline.evaluate import Evaluation, evaluation_of
 from semel.pipeline.executor import ProcessorRun, RunState, StepOutput, Work
+from semel.pipeline.graph import topology
 from semel.pipeline.graph.processors import Processor
 from semel.pipeline.spark.reading import FRAME, FRAME_NAMES, InputPart
 from semel.pipeline.spark.tasks import (
@@ -123,6 +127,8 @@ def _not_on_workers(*_: Any) -> NoReturn:
 
 
 _PAUSE_SECONDS: Final = 0.25
+_COUNTS: Final = "semel"  # the name of the counts in the query's progress
+_WAITING: Final = "Waiting"  # how Spark's status begins while the query waits for data
 
 
 class QueryLoop:
@@ -134,6 +140,8 @@ class QueryLoop:
         self._url = running.client.url
         self._checkpoint = f"{checkpoints.rstrip('/')}/{running.name}"
         self._last_batch = -1
+        self._errors = running.graph.errors_of(running.processor)
+        self._written_to = topology.written(running.graph, running.processor)
 
     def run(self) -> None:
         """Run the query.
@@ -146,6 +154,7 @@ class QueryLoop:
             if running.stop.is_set:
                 return
             running.stop.wait(_PAUSE_SECONDS)
+        self._warn()
         try:
             self._watch(self._start())
         except (PySparkException, EngineFailed) as error:
@@ -153,6 +162,17 @@ class QueryLoop:
                 f"the Spark query failed: {error_text(error)}. A restart continues from the Spark"
                 f" checkpoint {self._checkpoint}"
             ) from error
+
+    def _warn(self) -> None:
+        """Log a warning for each input without a position, if other inputs have one."""
+        running = self._running
+        known = running.client.run_until_stopped(
+            positions(running.client.site, running.name), running.cut
+        )
+        if known:
+            running.warn_without_position(
+                path for path in running.processor.inputs.values() if path not in known
+            )
 
     def _watch(self, query: StreamingQuery) -> None:
         running = self._running
@@ -183,7 +203,10 @@ class QueryLoop:
         return writer.start()
 
     def _tagged(self) -> DataFrame:
-        """Call the function on streaming DataFrames. Return its outputs as (stream, value) rows."""
+        """Call the function on streaming DataFrames. Return its outputs as (stream, value) rows.
+
+        Spark counts the rows for each stream. The counts are part of the query's progress.
+        """
         processor = self._running.processor
         frames = {binding: self._frame(path) for binding, path in processor.inputs.items()}
         evaluation = without_function(evaluation_of(self._running.graph, processor, hash=""))
@@ -191,7 +214,12 @@ class QueryLoop:
             path: frame.mapInArrow(tagger_of(evaluation, path, frame), TAGGED_DDL)
             for path, frame in call_function(processor, frames).items()
         }
-        return union(tagged)
+        stream = functions.col("stream")
+        counts = [
+            functions.count(functions.when(stream == path, True)).alias(str(number))
+            for number, path in enumerate(self._written_to)
+        ]
+        return union(tagged).observe(_COUNTS, *counts)
 
     def _frame(self, path: str) -> DataFrame:
         reader = self._spark.readStream.format("semel").options(url=self._url, stream=path)
@@ -201,40 +229,106 @@ class QueryLoop:
     def _note(self, query: StreamingQuery) -> None:
         """Copy the query's progress to the gauge, and its positions to the group on the server."""
         gauge = self._running.gauge
-        new = [batch for batch in query.recentProgress if batch["batchId"] > self._last_batch]
-        if not new:
+        new = [
+            Batch.of(progress, self._written_to)
+            for progress in query.recentProgress
+            if progress["batchId"] > self._last_batch and _is_batch(progress)
+        ]
+        if new or query.status["isDataAvailable"]:
+            gauge.state = RunState.RUNNING
+        elif query.status["message"].startswith(_WAITING):
             gauge.state = RunState.IDLE
-            return
-        gauge.state = RunState.RUNNING
-        last = new[-1]
-        self._last_batch = last["batchId"]
-        gauge.step = self._last_batch + 1
-        gauge.read += sum(batch["numInputRows"] for batch in new)
-        gauge.step_seconds = last["batchDuration"] / 1000
-        positions = _positions(last["sources"])
-        if positions:
-            self._copy(positions)
+        for batch in new:
+            self._last_batch = batch.number - 1
+            gauge.step = batch.number
+            gauge.read += batch.read
+            gauge.written += sum(batch.written.values())
+            gauge.errors += batch.written.get(self._errors or "", 0)
+            gauge.step_seconds = batch.milliseconds / 1000
+            self._trace(batch)
+        if new and new[-1].ends:
+            self._copy({path: end for path, _, end in new[-1].ends})
 
-    def _copy(self, positions: Mapping[str, int]) -> None:
+    def _trace(self, batch: "Batch") -> None:
+        """Append a record of a batch to the graph's trace. Without a server there is no record."""
+        running = self._running
+        traced = trace.TracedStep(
+            processor=running.processor.id,
+            number=batch.number,
+            ranges=batch.ranges,
+            hash="",
+            outcome=trace.DONE,
+            read=batch.read,
+            written=batch.written,
+            milliseconds=batch.milliseconds,
+        )
+        stream = running.client.stream(trace.trace_stream(running.graph.id))
+        with suppress(ClientError):
+            stream.append(trace.step_record(traced, None))
+
+    def _copy(self, reached: Mapping[str, int]) -> None:
         client, gauge = self._running.client, self._running.gauge
         try:
-            client.group(self._running.name).set(positions)
-            ends = {path: client.stream(path).head().next_offset for path in positions}
+            client.group(self._running.name).set(reached)
+            ends = {path: client.stream(path).head().next_offset for path in reached}
         except ClientError:
             return  # the positions are only a copy, and the next batch sets them again
         gauge.lag = sum(
-            max((parse_offset(end) or 0) - positions[path], 0) for path, end in ends.items()
+            max((parse_offset(end) or 0) - reached[path], 0) for path, end in ends.items()
         )
 
 
-def _positions(sources: Any) -> dict[str, int]:
-    """Return a mapping from stream to position. `sources` is the progress that Spark reports."""
-    positions: dict[str, int] = {}
+class Batch(NamedTuple):
+    """A batch that a query has completed. `written` has the number of messages of each stream.
+
+    `starts` and `ends` are the positions of the inputs before and after it: (stream, incarnation,
+    ordinal).
+    """
+
+    number: int
+    read: int
+    written: dict[str, int]
+    milliseconds: float
+    starts: list[tuple[str, str, int]]
+    ends: list[tuple[str, str, int]]
+
+    @classmethod
+    def of(cls, progress: Any, written_to: Sequence[str]) -> Self:
+        """Return the batch that Spark's `progress` describes."""
+        counted = progress["observedMetrics"].get(_COUNTS)
+        counts = [0] * len(written_to) if counted is None else list(counted)
+        return cls(
+            number=progress["batchId"] + 1,
+            read=progress["numInputRows"],
+            written={path: n for path, n in zip(written_to, counts, strict=True) if n},
+            milliseconds=float(progress["batchDuration"]),
+            starts=_positions(progress["sources"], "startOffset"),
+            ends=_positions(progress["sources"], "endOffset"),
+        )
+
+    @property
+    def ranges(self) -> list[tuple[str, str, str, str]]:
+        """The ranges of the inputs, as the trace has them."""
+        starts = {path: ordinal for path, _, ordinal in self.starts}
+        return [
+            (path, incarnation, print_offset(starts.get(path, 0)), print_offset(end))
+            for path, incarnation, end in self.ends
+        ]
+
+
+def _is_batch(progress: Any) -> bool:
+    """Return False if Spark reports only that the query waits for data."""
+    return "addBatch" in progress["durationMs"]
+
+
+def _positions(sources: Any, name: str) -> list[tuple[str, str, int]]:
+    """Return the positions of all streams in one of the offsets that Spark reports."""
+    positions: list[tuple[str, str, int]] = []
     for source in sources:
-        end = source["endOffset"]
-        document = json.loads(end) if isinstance(end, str) else end
+        offset = source[name]
+        document = json.loads(offset) if isinstance(offset, str) else offset
         if isinstance(document, dict):
             for path, span in document.items():
                 if isinstance(span, dict) and "next" in span:
-                    positions[path] = span["next"]
+                    positions.append((path, str(span.get("id", "")), span["next"]))
     return positions
