@@ -514,7 +514,11 @@ def test_the_example_log_reads_as_the_seed_says(server: Server) -> None:
     stream = example(server)
     assert offsets_of(stream, "offset=-1") == [0, 1, 2, 5]
     assert offsets_of(stream, "offset=-1&isolation=read_uncommitted") == [0, 1, 2, 5]
+    assert offsets_of(stream, "offset=-1&isolation=0") == [0, 1, 2, 5]
     assert offsets_of(stream, f"offset=-1&{COMMITTED}") == [0, 2, 5]
+    assert offsets_of(stream, "offset=-1&isolation=1") == [0, 2, 5]
+    assert offsets_of(stream, "offset=-1&isolation=1&live=long-poll") == [0, 2, 5]
+    assert offsets_of(stream, "offset=-1&isolation=0&live=long-poll") == [0, 1, 2, 5]
     assert stream.get("offset=-1").body == b"0125"
     assert committed(stream).body == b"025"
     assert committed(stream, f"offset={offset_of(3)}").body == b"5"
@@ -523,7 +527,7 @@ def test_the_example_log_reads_as_the_seed_says(server: Server) -> None:
 # rows: R31
 def test_another_isolation_is_refused(stream: Stream) -> None:
     stream.create()
-    for value in ("1", "serializable", "", "READ_COMMITTED"):
+    for value in ("2", "-1", "01", "serializable", "", "READ_COMMITTED"):
         answer = stream.get(f"offset=-1&isolation={value}")
         assert refusal(answer) == (400, "invalid_query")
         assert answer.json["field"] == "isolation"

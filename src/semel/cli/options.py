@@ -3,6 +3,7 @@
 For commands that use a server, this module also has the common options and the error reports.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -219,20 +220,44 @@ def error_report(error: ClientError) -> CommandRefused:
     if isinstance(error, errors.Refused):
         return CommandRefused(_refusal(error), EXIT_REFUSED)
     if isinstance(error, errors.Indeterminate):
+        repeat = _first_fitting(
+            " an append with --idempotency-key or --seq can be repeated safely; before you repeat"
+            " another request, check whether the server applied it",
+            " before you repeat it, check whether the server applied it",
+        )
         return CommandRefused(
-            f"{error.message}; it is unknown whether the server applied the request; an append with"
-            " --idempotency-key or --seq can be repeated safely; before you repeat another request,"
-            " check whether the server applied it",
+            f"{error.message}; it is unknown whether the server applied the request;{repeat}",
             EXIT_UNAVAILABLE,
         )
     if isinstance(error, errors.Unavailable) and error.status is not None:
         return CommandRefused(f"{error.message}; try again later", EXIT_UNAVAILABLE)
     if "SSL_CERT_FILE" in error.message:  # the message already says what to do
-        return CommandRefused(error.message, EXIT_UNAVAILABLE)
-    return CommandRefused(
-        f"{error.message}; check that `semel serve` is running at --url, or increase --timeout",
-        EXIT_UNAVAILABLE,
+        # The first part is for programs, which can pass the option tls=.
+        return CommandRefused(error.message.replace("set tls= or ", "set "), EXIT_UNAVAILABLE)
+    advice = _first_fitting(
+        "check that `semel serve` is running at --url, or increase --timeout",
+        "check that `semel serve` is running at --url",
+        "check that `semel serve` is running",
     )
+    return CommandRefused(f"{error.message}; {advice}", EXIT_UNAVAILABLE)
+
+
+_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_OTHER_COMMAND: Final = re.compile(r"`semel [^`]*`")
+
+
+def options_named(text: str) -> set[str]:
+    """Return the options in a text, without those of other commands, in `semel ...`."""
+    return set(_OPTION.findall(_OTHER_COMMAND.sub("", text)))
+
+
+def _first_fitting(*texts: str) -> str:
+    """Return the first text that names only options of the current command, else an empty text."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return texts[-1]
+    known = {option for parameter in context.command.params for option in parameter.opts}
+    return next((text for text in texts if options_named(text) <= known), "")
 
 
 def _refusal(error: errors.Refused) -> str:
@@ -247,4 +272,5 @@ def _refusal(error: errors.Refused) -> str:
         text += "; perhaps the server has applied the request"
     # An error that the client itself detected has no status. Its message already says what to do.
     entry = BY_CODE.get(error.code) if error.status else None
-    return f"{text}; {entry.cli}" if entry is not None and entry.cli else text
+    advice = _first_fitting(entry.cli) if entry is not None and entry.cli else ""
+    return f"{text}; {advice}" if advice else text

@@ -274,6 +274,15 @@ EXIT_DISK: Final = DiskFailed.exit_code
 EXIT_INTERRUPTED: Final = 130
 
 
+def confirm(question: str, refusal: str) -> None:
+    """Ask the user a question. Raises CommandRefused with the text `refusal` if the user declines.
+
+    Ctrl-C and the end of the input raise `click.Abort`, as everywhere.
+    """
+    if not click.confirm(question, err=True):
+        raise CommandRefused(refusal, EXIT_REFUSED)
+
+
 class CommandRefused(click.ClickException):
     """An error that ends the command with an exit code.
 

@@ -7,11 +7,13 @@ from itertools import islice
 from typing import Any
 
 import click
+from msgspec.structs import asdict
 
 from semel.cli.options import Moment, Offset, Path, path_argument, remote
 from semel.cli.output import (
     EXIT_REFUSED,
     CommandRefused,
+    confirm,
     print_facts,
     print_list,
     printable,
@@ -20,12 +22,12 @@ from semel.cli.output import (
     style_of,
     write_stdout,
 )
-from semel.client.errors import ClientError, StreamGone
+from semel.client.errors import ClientError, StreamGone, StreamNotFound
 from semel.client.flows import OnRetry
 from semel.client.reading import PageReader
 from semel.client.requests import CreateHeaders
 from semel.client.sync.client import Client
-from semel.client.values import Message, StreamEntry, milliseconds
+from semel.client.values import START, Message, StreamEntry, milliseconds
 from semel.model.offsets import parse_offset
 from semel.wire.headers import print_instant
 
@@ -133,29 +135,56 @@ def head_command(client: Client, path: str, *, is_json: bool) -> None:
 @click.command("ls")
 @click.option("--prefix", default="", help="List only paths with this prefix.")
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of streams.")
+@click.option(
+    "--count",
+    "is_counted",
+    is_flag=True,
+    help="Read every listed stream, and show how many messages it has.",
+)
 @remote
-def ls_command(client: Client, *, prefix: str, limit: int | None, is_json: bool) -> None:
+def ls_command(
+    client: Client, *, prefix: str, limit: int | None, is_counted: bool, is_json: bool
+) -> None:
     """List the streams, sorted by path.
 
-    Prints a table on a terminal. Otherwise prints one path per line.
+    Prints a table on a terminal. Otherwise prints one path per line. The number of offsets of a
+    stream is at least its number of messages: the end of a transaction and an aborted message also
+    have an offset. With --count, the messages are counted, which takes as long as reading them.
     """
-    titles = ("path", "type", "messages", "state", "written")
+    counts = ("messages", "offsets") if is_counted else ("offsets",)
+    titles = ("path", "type", *counts, "state", "written")
     entries = islice(client.streams(prefix), limit)
     while page := list(islice(entries, 1_000)):  # one response contains 1,000 streams
-        rows = [_cells(stream) for stream in page]
-        print_list(page, titles, rows, is_json=is_json, right={"messages"})
+        found = (
+            [_count(client, stream.path) for stream in page] if is_counted else [None] * len(page)
+        )
+        rows = [_cells(stream, count) for stream, count in zip(page, found, strict=True)]
+        documents = [
+            stream if count is None else {**asdict(stream), "messages": count}
+            for stream, count in zip(page, found, strict=True)
+        ]
+        print_list(documents, titles, rows, is_json=is_json, right=counts)
 
 
-def _cells(stream: StreamEntry) -> tuple[str, ...]:
+def _cells(stream: StreamEntry, count: int | None) -> tuple[str, ...]:
     state = "closed" if stream.closed else "open"
     written = datetime.fromtimestamp(stream.written_at_ms / 1000, UTC)
     moment = written.strftime("%Y-%m-%d %H:%M:%SZ")
-    return stream.path, stream.content_type, _count(stream), state, moment
+    messages = () if count is None else (f"{count:,}",)
+    return stream.path, stream.content_type, *messages, _offsets(stream), state, moment
 
 
-def _count(stream: StreamEntry) -> str:
+def _offsets(stream: StreamEntry) -> str:
     first, end = parse_offset(stream.first_offset), parse_offset(stream.next_offset)
     return "?" if first is None or end is None else f"{end - first:,}"
+
+
+def _count(client: Client, path: str) -> int:
+    """Return the number of messages that `semel read` prints. A deleted stream has none."""
+    try:
+        return sum(map(len, read_pages(client, path, START)))
+    except (StreamGone, StreamNotFound):
+        return 0
 
 
 @click.command("trim")
@@ -198,7 +227,7 @@ def delete_command(client: Client, path: str, *, is_sure: bool, is_json: bool) -
         if not sys.stdin.isatty():
             raise CommandRefused("a deletion cannot be undone; confirm the deletion with --yes")
         question = f"Delete stream {printable(path)} and its messages on {printable(client.url)}?"
-        click.confirm(question, abort=True, err=True)
+        confirm(question, f"{path} was not deleted")
     client.stream(path).delete()
     report(f"deleted {path}", {"path": path, "deleted": True}, is_json=is_json)
 

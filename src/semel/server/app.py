@@ -151,10 +151,11 @@ class App:
             return self._stream, (valid(paths.stream_path(path)),)
         parts = path.split("/", 3)
         prefix = "/".join(parts[:3])
-        # Segments after `/v1/commits` are ignored.
-        page = self._pages.get(COMMITS if prefix == COMMITS else path)
+        page = self._pages.get(path)
         if page is not None:
             return page, ()
+        if prefix == COMMITS:
+            raise _no_such_address("nothing is served at this address")
         if prefix not in self._resources:
             raise _no_such_address(f"streams are below {STREAM_PREFIX}")
         names = valid(paths.names_in(parts[3])) if len(parts) > 3 else ()

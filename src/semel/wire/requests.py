@@ -362,7 +362,13 @@ def parse_fork(headers: Headers) -> ForkRequest | None:
 CATCH_UP: Final = "catch-up"
 LONG_POLL: Final = "long-poll"
 SSE: Final = "sse"
-_ISOLATIONS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
+# The values of the parameter `isolation`. The numbers are the short forms of the names.
+_ISOLATIONS: Final = {
+    READ_UNCOMMITTED: READ_UNCOMMITTED,
+    READ_COMMITTED: READ_COMMITTED,
+    "0": READ_UNCOMMITTED,
+    "1": READ_COMMITTED,
+}
 
 
 class ReadRequest(Struct, frozen=True, gc=False):
@@ -400,7 +406,7 @@ def parse_get(query: str, headers: Headers) -> ReadRequest:
         is_now=is_now,
         live=live,
         cursor=parse_cursor(parameters.get("cursor")),
-        isolation=read_choice(parameters, "isolation", _ISOLATIONS, READ_UNCOMMITTED),
+        isolation=_ISOLATIONS[read_choice(parameters, "isolation", _ISOLATIONS, READ_UNCOMMITTED)],
         is_frames=accepts_type(headers, FRAMES),
         accepts_gzip=accepts_gzip(headers),
         if_none_match=headers.get("if-none-match"),

@@ -40,6 +40,8 @@ OFFSET = print_offset(12)
         ("cursor=garbage", ReadRequest()),
         ("isolation=read_committed", ReadRequest(isolation=READ_COMMITTED)),
         ("isolation=read_uncommitted", ReadRequest()),
+        ("isolation=0", ReadRequest()),
+        ("isolation=1", ReadRequest(isolation=READ_COMMITTED)),
         ("&&=&%zz=1", ReadRequest()),
     ],
 )

@@ -375,11 +375,14 @@ class SegmentCheck:
             stream = self._stored.state.by_number.get(number)
             expected = self._tails.get(number, None if stream is None else stream.tail.tail)
             if expected != base:
+                reason = "the checkpoint has no such stream, and no earlier frame creates it"
+                if expected is not None:
+                    reason = f"it should continue at offset {expected}"
                 self._report.corrupt(
                     name,
                     at,
-                    f"{self._stored.label(number)} continues at offset {base} in this frame,"
-                    f" but should continue at offset {expected}",
+                    f"{self._stored.label(number)} continues at offset {base} in this frame, but"
+                    f" {reason}",
                 )
             self._tails[number] = base + count
 
