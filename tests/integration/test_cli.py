@@ -85,6 +85,21 @@ def test_without_a_directory_the_machine_is_checked() -> None:
     assert "python" in result.stdout
 
 
+def test_messages_of_a_stream_that_nothing_created_are_told_without_an_offset(data: Path) -> None:
+    (data / "checkpoint.mdb").unlink()
+    first = min(data.glob("*.seg"))
+    content = first.read_bytes()
+    assert content.count(b"text/plain") == 1  # the frame that creates the stream
+    first.write_bytes(content.replace(b"text/plain", b"text/plaim"))
+    result = doctor("--verify", "--data", data)
+    assert result.exit_code == 65
+    assert "continues at offset 0 in this frame, but the checkpoint has no such stream" in (
+        result.output
+    )
+    assert "None" not in result.output
+
+
+
 def test_a_first_look_shows_what_a_directory_holds(data: Path) -> None:
     result = doctor("--data", data)
     assert result.exit_code == 0

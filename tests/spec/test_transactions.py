@@ -519,6 +519,11 @@ def test_the_example_log_reads_as_the_seed_says(server: Server) -> None:
     assert offsets_of(stream, "offset=-1&isolation=1") == [0, 2, 5]
     assert offsets_of(stream, "offset=-1&isolation=1&live=long-poll") == [0, 2, 5]
     assert offsets_of(stream, "offset=-1&isolation=0&live=long-poll") == [0, 1, 2, 5]
+    for isolation, expected in (("0", "0125"), ("1", "025")):
+        with stream.listen(f"-1&isolation={isolation}") as events:
+            event = events.next()
+            assert event is not None
+            assert event.data == expected
     assert stream.get("offset=-1").body == b"0125"
     assert committed(stream).body == b"025"
     assert committed(stream, f"offset={offset_of(3)}").body == b"5"
