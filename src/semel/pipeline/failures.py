@@ -72,7 +72,7 @@ def _as_json(value: Any) -> Any:
 
 def _printed(value: Any) -> str:
     try:
-        return printable(repr(value))
+        return _printable(repr(value))
     except Exception as error:  # noqa: BLE001 - the user's `__repr__` can raise anything
         return f"a {type(value).__name__} whose __repr__ raised {type(error).__name__}"
 
@@ -91,7 +91,7 @@ def text_of(error: BaseException) -> str:
         return f"the error has no text, because its __str__ raised {type(another).__name__}"
 
 
-def printable(text: str) -> str:
+def _printable(text: str) -> str:
     """Return `text` with unpaired surrogates escaped, because UTF-8 cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -126,9 +126,9 @@ def error_message(evaluation: "Evaluation", inputs: "Call", error: BaseException
         "context": _bounded(take_context(error)),
         "cause": {
             "class": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
-            "message": printable(text_of(error))[:_MESSAGE_CHARS_MAX],
+            "message": _printable(text_of(error))[:_MESSAGE_CHARS_MAX],
         },
-        "trace": printable("".join(traceback.format_exception(error)))[-_TRACE_CHARS_MAX:],
+        "trace": _printable("".join(traceback.format_exception(error)))[-_TRACE_CHARS_MAX:],
         "hash": evaluation.hash,
     }
     shorter = {"inputs": [_input(each, has_value=False) for each in inputs]}

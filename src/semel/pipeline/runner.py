@@ -267,7 +267,7 @@ class Runner:
 
     # ---- on the threads --------------------------------------------------------------------------
 
-    def _work(self, running: ProcessorRun, prepared: "Prepared") -> None:
+    def _work(self, running: ProcessorRun, prepared: "PreparedStreams") -> None:
         state, reason = RunState.ENDED, ""
         try:
             self._loop(running, prepared).run()
@@ -281,7 +281,7 @@ class Runner:
         if state is RunState.STOPPED and not self._is_draining:
             self.stop()
 
-    def _loop(self, running: ProcessorRun, prepared: "Prepared") -> Loop:
+    def _loop(self, running: ProcessorRun, prepared: "PreparedStreams") -> Loop:
         if running.processor.role is Role.SOURCE:
             return SourceLoop(running)
         if running.processor.stateful:
@@ -330,7 +330,7 @@ def run(
 # ---- streams -------------------------------------------------------------------------------------
 
 
-class Prepared(NamedTuple):
+class PreparedStreams(NamedTuple):
     """What was found when the streams of a graph were created.
 
     `limits` is the tail of each stream that existed before and that no processor writes to.
@@ -341,7 +341,7 @@ class Prepared(NamedTuple):
     has_run: bool
 
 
-def prepare(client: Client, graph: Graph) -> Prepared:
+def prepare(client: Client, graph: Graph) -> PreparedStreams:
     """Create the missing streams, with the options of the graph.
 
     Raises GraphError, before any stream is created, if an input stream is missing and no processor
@@ -364,7 +364,7 @@ def prepare(client: Client, graph: Graph) -> Prepared:
         for path, info in infos.items()
         if info is not None
     }
-    return Prepared(
+    return PreparedStreams(
         {path: tail for path, tail in tails.items() if path not in written},
         has_run=tails.get(trace_stream(graph.id), 0) > 0,
     )

@@ -37,6 +37,7 @@ from semel.pipeline.graph.processors import (
     takes_opts,
 )
 from semel.pipeline.trace import trace_stream
+from semel.pipeline.values import GraphError
 from semel.wire.headers import read_instant
 from semel.wire.paths import stream_path, stream_url
 from semel.wire.problems import MalformedRequest, Problem
@@ -321,3 +322,57 @@ def _transform_problems(processor: Processor, parameters: Parameters) -> Iterato
     hints = [hint_of(processor.function, p) for p in parameters if p.name != BINDING]
     if len(set(map(kind_from, hints))) > 1:
         yield "the parameters are annotated with different types; annotate all with the same type"
+
+
+# ---- data ----------------------------------------------------------------------------------------
+
+
+def is_optional_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_streams(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(text, str) for pair in value.items() for text in pair)
+    return is_optional_text(value) or _is_texts(value)
+
+
+def _is_words(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(words, str) or _is_texts(words) for words in value.values())
+    return is_optional_text(value) or _is_texts(value)
+
+
+def _is_texts(value: Any) -> bool:
+    is_several = isinstance(value, list | tuple | set | frozenset)
+    return is_several and all(isinstance(text, str) for text in value)
+
+
+# For each key of a processor: the function that checks the value, and what the value should be.
+# Without this check, the user would get a TypeError that does not name the key.
+_SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    **dict.fromkeys(("in", "alts", "out"), (_is_streams, "a stream or a dict {binding: stream}")),
+    **dict.fromkeys(
+        ("types", "topics"),
+        (_is_words, "a string, a list of strings, or a mapping from each binding to one of these"),
+    ),
+    **dict.fromkeys(("role", "errors", "strategy"), (is_optional_text, "a string")),
+    **dict.fromkeys(("stateful", "many"), (lambda value: isinstance(value, bool), "true or false")),
+    "opts": (lambda value: isinstance(value, Mapping), "a dict"),
+}
+
+
+def shape_problems(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a complaint for each key of a processor, as data, whose value has the wrong type."""
+    for key, (is_valid, expected) in _SHAPES.items():
+        if key in data and not is_valid(data[key]):
+            yield f"{key!r} is {data[key]!r}; expected {expected}"
+
+
+def refuse_unknown(graph: str, what: str, data: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    """Raise GraphError if `data` has a key that is not allowed."""
+    for key in data:
+        if key not in allowed:
+            near = get_close_matches(str(key), allowed, 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"expected {sorted(allowed)}"
+            raise GraphError(graph, [f"{what}: unknown key {key!r}; {advice}"])

@@ -1,6 +1,6 @@
 """Processors as data: dicts, lists and strings, as in JSON or TOML. No I/O except imports."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import reduce
 from importlib import import_module
@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from semel.pipeline.graph.checks import refuse_unknown, shape_problems
 from semel.pipeline.graph.processors import (
     Bindings,
     Processor,
@@ -25,41 +26,6 @@ _PROCESSOR: Final = frozenset(
         *("errors", "strategy", "stateful", "many", "opts"),
     }
 )
-
-
-def is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def _is_streams(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(text, str) for pair in value.items() for text in pair)
-    return is_text(value) or _is_texts(value)
-
-
-def _is_words(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(words, str) or _is_texts(words) for words in value.values())
-    return is_text(value) or _is_texts(value)
-
-
-def _is_texts(value: Any) -> bool:
-    is_several = isinstance(value, list | tuple | set | frozenset)
-    return is_several and all(isinstance(text, str) for text in value)
-
-
-# For each key of a processor: the function that checks the value, and what the value should be.
-# Without this check, the user would get a TypeError that does not name the key.
-_SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    **dict.fromkeys(("in", "alts", "out"), (_is_streams, "a stream or a dict {binding: stream}")),
-    **dict.fromkeys(
-        ("types", "topics"),
-        (_is_words, "a string, a list of strings, or a mapping from each binding to one of these"),
-    ),
-    **dict.fromkeys(("role", "errors", "strategy"), (is_text, "a string")),
-    **dict.fromkeys(("stateful", "many"), (lambda value: isinstance(value, bool), "true or false")),
-    "opts": (lambda value: isinstance(value, Mapping), "a dict"),
-}
 
 
 def described(processor: Processor) -> dict[str, Any]:
@@ -120,7 +86,7 @@ def processors_from(
     """
     if not isinstance(data, Mapping):
         raise GraphError(graph, [f"the catalog is {data!r}; expected a dict"])
-    _refuse_unknown(graph, f"the {'graph' if keys else 'catalog'}", data, keys | {"processors"})
+    refuse_unknown(graph, f"the {'graph' if keys else 'catalog'}", data, keys | {"processors"})
     listed = data.get("processors", ())
     if not isinstance(listed, list | tuple):
         raise GraphError(graph, [f"the graph's processors are {listed!r}; expected a list"])
@@ -131,10 +97,10 @@ def processors_from(
 
 def _processor(graph: str, data: Mapping[str, Any], known: Mapping[str, Processor]) -> Processor:
     id = required_text(data, "id", "processor", graph)
-    _refuse_unknown(graph, id, data, _PROCESSOR)
-    for key, (is_valid, expected) in _SHAPES.items():
-        if key in data and not is_valid(data[key]):
-            raise GraphError(graph, [f"{id}: {key!r} is {data[key]!r}; expected {expected}"])
+    refuse_unknown(graph, id, data, _PROCESSOR)
+    complaints = [f"{id}: {complaint}" for complaint in shape_problems(data)]
+    if complaints:
+        raise GraphError(graph, complaints)
     function = data.get("fn")
     if function is None and id in known:
         return _rebound(graph, known[id], data)
@@ -205,13 +171,3 @@ def _function(graph: str, name: str, value: Any) -> Any:
         return reduce(getattr, path.split("."), import_module(module))
     except Exception as error:
         raise GraphError(graph, [f"{name}: cannot import {value}: {error}"]) from error
-
-
-def _refuse_unknown(
-    graph: str, what: str, data: Mapping[str, Any], allowed: frozenset[str]
-) -> None:
-    for key in data:
-        if key not in allowed:
-            near = get_close_matches(str(key), allowed, 1)
-            advice = f"did you mean {near[0]!r}?" if near else f"expected {sorted(allowed)}"
-            raise GraphError(graph, [f"{what}: unknown key {key!r}; {advice}"])

@@ -11,8 +11,8 @@ from msgspec import UNSET
 
 from semel.pipeline.graph import topology
 from semel.pipeline.graph.catalog import Catalog
-from semel.pipeline.graph.checks import DEFAULT, graph_problems
-from semel.pipeline.graph.data import described, is_text, processors_from, required_text
+from semel.pipeline.graph.checks import DEFAULT, graph_problems, is_optional_text
+from semel.pipeline.graph.data import described, processors_from, required_text
 from semel.pipeline.graph.processors import EXACTLY_ONCE, Processor, Role
 from semel.pipeline.trace import trace_stream
 from semel.pipeline.values import GraphError
@@ -168,7 +168,7 @@ class Graph(Catalog):
         id = required_text(data, "id", "graph")
         options = {name: data.get(name) for name in ("url", "errors", "source")}
         for name, value in options.items():
-            if not is_text(value):
+            if not is_optional_text(value):
                 raise GraphError(id, [f"the graph's {name!r} is {value!r}; expected a string"])
         streams = data.get("streams") or {}
         if not isinstance(streams, Mapping):

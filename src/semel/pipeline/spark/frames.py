@@ -230,7 +230,7 @@ class QueryLoop:
         """Copy the query's progress to the gauge, and its positions to the group on the server."""
         gauge = self._running.gauge
         new = [
-            Batch.of(progress, self._written_to)
+            QueryBatch.of(progress, self._written_to)
             for progress in query.recentProgress
             if progress["batchId"] > self._last_batch and _is_batch(progress)
         ]
@@ -249,7 +249,7 @@ class QueryLoop:
         if new and new[-1].ends:
             self._copy({path: end for path, _, end in new[-1].ends})
 
-    def _trace(self, batch: "Batch") -> None:
+    def _trace(self, batch: "QueryBatch") -> None:
         """Append a record of a batch to the graph's trace. Without a server there is no record."""
         running = self._running
         traced = trace.TracedStep(
@@ -278,7 +278,7 @@ class QueryLoop:
         )
 
 
-class Batch(NamedTuple):
+class QueryBatch(NamedTuple):
     """A batch that a query has completed. `written` has the number of messages of each stream.
 
     `starts` and `ends` are the positions of the inputs before and after it: (stream, incarnation,
