@@ -99,7 +99,6 @@ def test_messages_of_a_stream_that_nothing_created_are_told_without_an_offset(da
     assert "None" not in result.output
 
 
-
 def test_a_first_look_shows_what_a_directory_holds(data: Path) -> None:
     result = doctor("--data", data)
     assert result.exit_code == 0

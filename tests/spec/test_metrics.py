@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.spec.process import Server, Stream
-from tests.spec.test_transactions import begun, call, figures
+from tests.spec.test_transactions import figures
+from tests.spec.txn_calls import begun, call
 
 PAGE = Path(__file__).parents[2] / "docs/reference/http.md"
 LISTED = re.findall(r"^\| `rivven_(\w+)` \| `semel_(\w+)` \| (\w+) \|", PAGE.read_text(), re.M)

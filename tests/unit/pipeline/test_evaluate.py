@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from semel.model.limits import BODY_BYTES_MAX
 from semel.pipeline.evaluate import (
-    MESSAGE_BYTES_MAX,
     Call,
     Evaluation,
     InputMessage,
@@ -20,6 +19,7 @@ from semel.pipeline.evaluate import (
     evaluate,
     evaluation_of,
 )
+from semel.pipeline.failures import MESSAGE_BYTES_MAX
 from semel.pipeline.graph.graph import Graph
 from tests.unit.pipeline.graphs import pair, same
 

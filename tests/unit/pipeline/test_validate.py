@@ -261,3 +261,69 @@ def test_the_local_engine_refuses_what_needs_spark_before_anything_starts() -> N
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(GraphError, match="no engine 'steam'; use spark or local"):
         Runner(three_stages(), engine="steam")
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+def yielding(rows: "pa.RecordBatch") -> Any:  # type: ignore[name-defined] # noqa: F821
+    yield rows
+
+
+def of_batches(rows: "pa.RecordBatch") -> Any:  # type: ignore[name-defined] # noqa: F821
+    return rows
+
+
+def with_function(function: Callable[..., Any], **given: Any) -> Graph:
+    graph = Graph("g")
+    graph.stream("p", **{"in_": "a", "out": "b", **given})(function)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "complaint"),
+    [
+        (
+            with_function(yielding),
+            "p: the function yields, but a function that takes a Record",
+        ),
+        (with_function(of_batches, many=True), "p: remove many=True; a RecordBatch can have any"),
+        (with_function(same, opts={"a": 1}), "p: opts= is set, but the function has no parameter"),
+        (with_function(same, opts=5), "p: opts= is 5; expected a dict"),
+        (
+            with_function(lambda message, opts: opts, opts={"a": object()}),
+            "p: opts= cannot be represented as JSON",
+        ),
+        (
+            with_function(lambda message, opts: opts, opts={"a": "x" * 70_000}),
+            "p: opts= has 70,008 bytes; the maximum is 65,536",
+        ),
+        (
+            with_function(lambda opts, x: x, in_={"opts": "a", "x": "c"}, opts={"a": 1}),
+            "p: opts= cannot be passed, because an input is called 'opts'; rename the input",
+        ),
+    ],
+)
+def test_options_that_cannot_work_are_refused_before_the_start(
+    graph: Graph, complaint: str
+) -> None:
+    (told,) = complaints(graph)
+    assert told.startswith(complaint)
+
+
+def test_options_of_streams_that_are_no_dict_or_exclude_each_other_are_refused() -> None:
+    graph = with_function(same)
+    graph.streams = {"b": {"ttl": 5}, "default": 7}  # type: ignore[dict-item]
+    assert complaints(graph) == ("streams={'default': ...} is 7; expected a dict of options",)
+    graph.streams = {"default": {"ttl": 5}, "b": {"expires_at": "2099-01-01T00:00:00Z"}}
+    (told,) = complaints(graph)
+    assert told == "streams={'b': ...} has both 'ttl' and 'expires_at'; use one of them"
+    graph.streams = {"default": {"ttl": 5}}
+    graph.stream("q", in_="b", out="default")(same)
+    assert "a stream is called default; rename the stream" in complaints(graph)[0]
+
+
+def test_many_is_not_for_sinks() -> None:
+    described = {"id": "g", "processors": [{"id": "s", "fn": deliver, "in": "a", "many": True}]}
+    (told,) = complaints(Graph.from_dict(described))
+    assert told == "s: a sink cannot have many=; only a processor with outputs can"

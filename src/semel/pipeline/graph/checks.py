@@ -84,7 +84,7 @@ def _is_instant(value: Any) -> bool:
         return False
 
 
-_OPTIONS: Final = {
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     "content_type": ("a JSON media type", lambda v: isinstance(v, str) and is_json(v)),
     "ttl": ("a number of seconds, 0 or more", lambda v: type(v) is int and v >= 0),
     "expires_at": ("a time such as 2030-01-31T12:00:00Z", _is_instant),
@@ -105,7 +105,9 @@ def _source_option_problems(graph: "Graph") -> Iterator[str]:
 
 def _stream_option_problems(graph: "Graph") -> Iterator[str]:
     created = [*topology.writers(graph), trace_stream(graph.id)]
-    for path, options in graph.streams.items():
+    given: dict[str, Any] = dict(graph.streams)
+    are_valid = all(isinstance(options, Mapping) for options in given.values())
+    for path, options in given.items():
         what = f"streams={{{path!r}: ...}}"
         if path != DEFAULT and path not in created:
             near = get_close_matches(str(path), created, 1)
@@ -121,7 +123,7 @@ def _stream_option_problems(graph: "Graph") -> Iterator[str]:
                 yield f"{what}: unknown option {name!r}; the options are {', '.join(_OPTIONS)}"
             elif value is not None and not _OPTIONS[name][1](value):
                 yield f"{what}: {name!r} is {value!r}; expected {_OPTIONS[name][0]}"
-        merged = graph.options_of(path)
+        merged = graph.options_of(path) if are_valid else {}
         if merged.get("ttl") is not None and merged.get("expires_at") is not None:
             yield f"{what} has both 'ttl' and 'expires_at'; use one of them"
 
@@ -151,7 +153,7 @@ def processor_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
                 yield f"{name}= has the unknown key {binding!r}; the inputs are: {inputs}"
     if complaints:
         return  # the function cannot be checked against invalid streams
-    complaints = [*_signature_problems(processor), *_opts_problems(processor)]
+    complaints = list(_signature_problems(processor)) or list(_opts_problems(processor))
     yield from complaints or _kind_problems(graph, processor)
 
 
@@ -273,17 +275,18 @@ def _signature_problems(processor: Processor) -> Iterator[str]:
 def _opts_problems(processor: Processor) -> Iterator[str]:
     if processor.many and processor.role is not Role.STREAM:
         yield f"a {processor.role} cannot have many=; only a processor with outputs can"
-    if not isinstance(processor.opts, Mapping):
-        yield f"opts= is {processor.opts!r}; expected a dict"
+    opts: Any = processor.opts
+    if not isinstance(opts, Mapping):
+        yield f"opts= is {opts!r}; expected a dict"
         return
-    if not processor.opts:
+    if not opts:
         return
     if processor.is_join and OPTS in processor.inputs:
         yield f"opts= cannot be passed, because an input is called {OPTS!r}; rename the input"
-    elif callable(processor.function) and not takes_opts(processor):
+    elif not takes_opts(processor):
         yield f"opts= is set, but the function has no parameter {OPTS!r}; add the parameter"
     try:
-        size = len(msgspec.json.encode(dict(processor.opts)))
+        size = len(msgspec.json.encode(dict(opts)))
     except (TypeError, ValueError, OverflowError) as error:
         yield f"opts= cannot be represented as JSON: {error}; use strings, numbers, lists and dicts"
         return

@@ -259,8 +259,6 @@ def takes_binding(function: Callable[..., Any]) -> bool:
 
 def takes_opts(processor: Processor) -> bool:
     """Return True if a processor's function has a parameter `opts` that is not an input."""
-    if not callable(processor.function):
-        return False
     if processor.is_join:
         if OPTS in processor.inputs:
             return False
