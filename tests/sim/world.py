@@ -90,6 +90,7 @@ class World:
             payload_bytes_max=min(self.segment_sizes) // 8,
             txn_rng=self.txn_rng,
             txn_share=self.txn_share,
+            policy_rng=None if txn_share == 0 else Random(f"policies {seed}"),
         )
         self.now_ms = START_MS
         self.monotonic_ms = 0

@@ -22,6 +22,7 @@ from semel.machine.events import (
     ProducerRaised,
     Section,
     StreamAppended,
+    StreamConfigured,
     TxnPublished,
 )
 from semel.machine.rows import StreamRow, TailRow
@@ -421,7 +422,8 @@ def unreadable(error: ReadFailed) -> Outcome:
 
 
 def _producer(record: Record) -> SliceProducer | None:
-    append = record.append if isinstance(record, TxnPublished | ProducerRaised) else record
+    is_wrapped = isinstance(record, TxnPublished | ProducerRaised | StreamConfigured)
+    append = record.append if is_wrapped else record
     stamp = append.stamp if isinstance(append, StreamAppended) else None
     if stamp is None:
         return None
