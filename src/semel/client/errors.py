@@ -424,6 +424,10 @@ class KeyReused(Refused):
     """The Idempotency-Key was used before with a different payload."""
 
 
+class PolicyNotFound(Refused):
+    """There is no policy with this prefix."""
+
+
 class NotSupported(Refused):
     """The server is not semel and does not support this call. Nothing was applied."""
 

@@ -158,17 +158,24 @@ def ask(
     retries: int | None = None,
     silence_seconds: float = inf,
     on_retry: OnRetry | None = None,
+    still_safe: Callable[[], Flow[bool]] | None = None,
 ) -> Flow[Exchanged]:
     """Send a request and return its final response. Send it again after a failure if that is safe.
 
     `retries` is the maximum number of retries. None means to retry until the call's timeout.
+    `still_safe` is a flow that runs before a repeat of a request that may have been applied. If it
+    returns False, the request is not repeated.
 
     Raises Unavailable or Indeterminate if no attempt gets a final response.
     """
     was_lost = False
     had_stale = False
     tries = 0
+    error: Failure | None = None
     while True:
+        if error is not None and was_lost and still_safe is not None:
+            if not (yield from still_safe()):
+                raise _final_error(error, kind, was_lost=was_lost)
         reply: Reply = yield Send(request, kind, silence_seconds)
         if isinstance(reply, Opened):
             return Exchanged(reply.response, was_lost, reply.channel)

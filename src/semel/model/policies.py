@@ -5,15 +5,20 @@ not for `orders2`. The empty prefix, the root, holds for all streams. The rules 
 `docs/reference/machine.md`.
 """
 
+from typing import Final
+
 from msgspec import Struct
 
+# The prefix of the policy that holds for all streams.
+ROOT: Final = ""
+
 # What is true of a stream that has no setting of its own and no policy.
-BUILT_IN_DEDUP = True
+BUILT_IN_DEDUP: Final = True
 
 # Where a setting of a stream comes from, in responses.
-OWN = "own"
-POLICY = "policy"
-BUILT_IN = "built-in"
+OWN: Final = "own"
+POLICY: Final = "policy"
+BUILT_IN: Final = "built-in"
 
 
 class SetPolicy(Struct, frozen=True, gc=False):

@@ -111,6 +111,12 @@ class AsyncStream:
         """Return True if the stream exists."""
         return await self.client.run(self.calls.exists(), timeout)
 
+    async def set_dedup(
+        self, dedup: bool | None, *, timeout: Timeout = CLIENT_DEFAULT
+    ) -> StreamInfo:
+        """Switch the recognition of duplicates on or off, or inherit from the policies (None)."""
+        return await self.client.run(self.calls.set_dedup(dedup), timeout)
+
     async def delete(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Delete the stream. Messages that forks share are kept as long as the forks exist."""
         await self.client.run(self.calls.delete(), timeout)

@@ -112,6 +112,10 @@ class Stream:
         """Return True if the stream exists."""
         return self.client.run(self.calls.exists(), timeout)
 
+    def set_dedup(self, dedup: bool | None, *, timeout: Timeout = CLIENT_DEFAULT) -> StreamInfo:
+        """Switch the recognition of duplicates on or off, or inherit from the policies (None)."""
+        return self.client.run(self.calls.set_dedup(dedup), timeout)
+
     def delete(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Delete the stream. Messages that forks share are kept as long as the forks exist."""
         self.client.run(self.calls.delete(), timeout)
