@@ -570,7 +570,7 @@ def test_a_stream_that_recognises_no_duplicates_is_fatal(
         assert connection.getresponse().status == 204
     with pytest.raises(errors.ProtocolError, match="Stream-Dedup"):
         orders.producer("p", **identity)
-    assert orders.read() == []
+    assert list(orders.read()) == []
 
 
 def test_a_stream_that_recognises_duplicates_no_longer_is_fatal(orders: Stream) -> None:

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from semel.journal import checkpoint, recovery
 from semel.machine import append, policies
+from semel.machine import apply as machine_apply
 from semel.machine.events import PolicyChanged, StreamConfigured
 from semel.machine.state import NO_EFFECTS, Effects, State, Stream
 
 
 def forget_policies_in_a_replay() -> Any:
     """Recovery does not apply the frames of policies."""
-    real = recovery.apply
+    real = machine_apply
 
     def apply(state: State, event: Any, *rest: Any) -> Effects:
         return NO_EFFECTS if isinstance(event, PolicyChanged) else real(state, event, *rest)

@@ -110,7 +110,17 @@ class Model:
             return out.HourCounted()
         return self._execute_on_stream(command)
 
-    def _execute_on_stream(self, command: ask.StreamCommand) -> Outcome:
+    def _execute_on_stream(
+        self,
+        command: Append
+        | ask.Delete
+        | ask.Trim
+        | ask.Expire
+        | ask.SwitchDedup
+        | ask.ClaimProducer
+        | ask.ForgetProducer
+        | ask.ExpireProducer,
+    ) -> Outcome:
         stream = self.streams.get(command.path)
         if stream is None:
             return out.NotFound()

@@ -429,8 +429,9 @@ def unreadable(error: ReadFailed) -> Outcome:
 
 
 def _producer(record: Record) -> SliceProducer | None:
-    is_wrapped = isinstance(record, TxnPublished | ProducerRaised | StreamConfigured)
-    append = record.append if is_wrapped else record
+    append: object = record
+    if isinstance(record, TxnPublished | ProducerRaised | StreamConfigured):
+        append = record.append
     stamp = append.stamp if isinstance(append, StreamAppended) else None
     if stamp is None:
         return None

@@ -171,11 +171,7 @@ def ask(
     was_lost = False
     had_stale = False
     tries = 0
-    error: Failure | None = None
     while True:
-        if error is not None and was_lost and still_safe is not None:
-            if not (yield from still_safe()):
-                raise _final_error(error, kind, was_lost=was_lost)
         reply: Reply = yield Send(request, kind, silence_seconds)
         if isinstance(reply, Opened):
             return Exchanged(reply.response, was_lost, reply.channel)
@@ -187,15 +183,17 @@ def ask(
         was_lost = was_lost or error.applied != errors.NO
         if is_safe and isinstance(reply, Lost) and reply.is_stale and not had_stale:
             had_stale = True  # the server only closed an idle connection, so no pause is needed
-            continue
-        is_permanent = isinstance(reply, NotSent) and reply.is_permanent
-        if not is_safe or is_permanent or (retries is not None and tries >= retries):
+        else:
+            is_permanent = isinstance(reply, NotSent) and reply.is_permanent
+            if not is_safe or is_permanent or (retries is not None and tries >= retries):
+                raise _final_error(error, kind, was_lost=was_lost)
+            if on_retry is not None:
+                on_retry(error, tries)
+            if not (yield pause_after(tries, error.retry_after)):
+                raise _final_error(error, kind, was_lost=was_lost)
+            tries += 1
+        if was_lost and still_safe is not None and not (yield from still_safe()):
             raise _final_error(error, kind, was_lost=was_lost)
-        if on_retry is not None:
-            on_retry(error, tries)
-        if not (yield pause_after(tries, error.retry_after)):
-            raise _final_error(error, kind, was_lost=was_lost)
-        tries += 1
 
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:

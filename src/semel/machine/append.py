@@ -94,13 +94,13 @@ def _decide_switching(state: State, stream: Stream, command: Append, *, is_on: b
         decision = _decide_keyed(state, stream, command, command.key)
     else:
         decision = _decide_plain(state, stream, command)
-    event, ended = decision.event, ()
-    if isinstance(event, ProducerRaised):
-        event, ended = event.append, event.ended
+    raised = decision.event if isinstance(decision.event, ProducerRaised) else None
+    event = decision.event if raised is None else raised.append
     if not isinstance(event, StreamAppended):
         return decision
     since = stream.tail.tail if is_on else None
-    configured = StreamConfigured(stream.row.number, since, is_own=False, append=event, ended=ended)
+    ended = () if raised is None else raised.ended
+    configured = StreamConfigured(stream.row.number, since, False, append=event, ended=ended)
     return Decision(decision.outcome, configured, decision.sections, grows=decision.grows)
 
 

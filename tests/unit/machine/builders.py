@@ -219,7 +219,7 @@ def rows_of(state: State) -> dict[str, dict[Any, Any]]:
         },
         "snapshots": state.snapshots,
         "sinks": state.sinks,
-        "policies": state.policies,
+        "policies": dict(state.policies),
     }
 
 

@@ -262,7 +262,7 @@ def test_random_commands_are_answered_and_remembered_as_the_rule_book_says(
 ) -> None:
     model = Model(*(getattr(LIMITS, name) for name in LIMITS.__struct_fields__[:6]))
     machine = Machine(LIMITS)
-    command: Command = ask.Create("a", 0, "i", TEXT)
+    command: Command | PolicyCommand = ask.Create("a", 0, "i", TEXT)
     for step in run:
         before = snapshot(machine.state)
         decide(machine.state, command)

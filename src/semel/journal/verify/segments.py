@@ -369,7 +369,7 @@ class SegmentCheck:
         The tails are first taken from the checkpoint. Each checked frame then advances the tails of
         its streams.
         """
-        created = frame.record
+        created: object = frame.record
         if isinstance(created, StreamConfigured):
             created = created.created
         if isinstance(created, StreamCreated):
