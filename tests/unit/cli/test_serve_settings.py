@@ -149,7 +149,7 @@ def test_a_star_with_a_dot_does_not_allow_every_host(started: Started) -> None:
         ("prot = 1\n", "did you mean 'port'?"),
         ("long-poll-timeout = 1\n", "did you mean 'long_poll_timeout'?"),
         ("config = 'x'\n", "'config' is not a setting"),
-        ("zzz = 1\n", "expected one of allowed_host, body_bytes_max, cors_origin, data"),
+        ("zzz = 1\n", "expected one of allowed_host, body_bytes_max, checkpoint_bytes"),
         ("[port]\nnumber = 1\n", "'port' is {'number': 1}; expected an integer"),
         ('port = "1"\n', "'port' is '1'; expected an integer"),
         ("port = true\n", "'port' is True; expected an integer"),
