@@ -568,10 +568,28 @@ def test_a_stream_that_recognises_no_duplicates_is_fatal(
     with closing(connection):
         connection.request("PATCH", orders.calls.target, headers={"Stream-Dedup": "off"})
         assert connection.getresponse().status == 204
-    producer = orders.producer("p", **identity)
+    with pytest.raises(errors.ProtocolError, match="Stream-Dedup"):
+        orders.producer("p", **identity)
+    assert list(orders.read()) == []
+
+
+def test_a_stream_that_recognises_duplicates_no_longer_is_fatal(orders: Stream) -> None:
+    producer = orders.producer("p")
+    orders.set_dedup(False)
     producer.append(1)
     with pytest.raises(errors.ProtocolError, match="Stream-Dedup"):
         producer.flush()
+
+
+def test_a_stream_that_recognises_duplicates_from_its_next_append_on_is_written_to(
+    orders: Stream,
+) -> None:
+    orders.set_dedup(False)
+    assert orders.set_dedup(None).dedup_pending is True
+    with orders.producer("p") as producer:
+        producer.append(1)
+    assert orders.head().dedup
+    assert orders.producers()[0].last_seq == 0
 
 
 def test_what_would_happen_is_told_for_sparse_numbers_too(orders: Stream) -> None:

@@ -41,7 +41,11 @@ class Alone:
             bounds=Bounds(outcome_hours=3),
         )
         self.workload = Workload(
-            rng, payload_bytes_max=512, txn_rng=Random(f"txn {seed}"), txn_share=txn_share
+            rng,
+            payload_bytes_max=512,
+            txn_rng=Random(f"txn {seed}"),
+            txn_share=txn_share,
+            policy_rng=Random(f"policies {seed}"),
         )
         self.has_jumps = rng.random() < 0.3
         self.now_ms = START_MS

@@ -25,6 +25,7 @@ def state_view(state: State) -> dict[str, object]:
         "next_stream": state.next_stream,
         "next_producer": state.next_producer,
         "registry": {name: row.epoch for name, row in state.registry.items()},
+        "policies": {prefix: (row.dedup, row.changed_ms) for prefix, row in state.policies.items()},
         "streams": {
             path: _stream_view(state, stream) for path, stream in sorted(state.by_path.items())
         },
@@ -51,6 +52,7 @@ def _stream_view(state: State, stream: Stream) -> dict[str, object]:
         "is_deleted": tail.is_deleted,
         "stream_seq": tail.stream_seq,
         "dedup_from": tail.dedup_from,
+        "is_own": tail.dedup_own,
         "producers": {
             name: _producer_view(state, producer)
             for name, producer in sorted((stream.producers or {}).items())

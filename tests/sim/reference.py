@@ -25,8 +25,10 @@ from semel.model.commands import (
     TxnCommand,
 )
 from semel.model.outcomes import Outcome
+from semel.model.policies import PolicyCommand
 from tests.sim import reference_producers as rules
 from tests.sim.reference_commit import Commits, bad_batch
+from tests.sim.reference_policies import Policies, set_switch
 from tests.sim.reference_producers import Producer, Receipt
 from tests.sim.reference_publish import publish
 from tests.sim.reference_streams import KeyUse, Label, Message, Origin, Stream, media_type
@@ -74,6 +76,7 @@ class Model:
         self.bounds = (bounds or Bounds())._replace(registry=registry_max)
         self.txns = Transactions(self, self.bounds)
         self.commits = Commits(self.txns)
+        self.policies = Policies(self)
 
     def copy(self) -> "Model":
         """Return an independent copy; values that are never changed in place are shared."""
@@ -88,12 +91,15 @@ class Model:
             twin.streams[path] = new
         twin.txns = self.txns.copy(twin)
         twin.commits = self.commits.copy(twin.txns)
+        twin.policies = self.policies.copy(twin)
         return twin
 
     def execute(self, command: EngineCommand) -> Outcome:
         """Execute a command, unless it is refused or a repeat; return its outcome."""
         if isinstance(command, TxnCommand):
             return self._execute_txn(command)
+        if isinstance(command, PolicyCommand):
+            return self.policies.execute(command)
         if isinstance(command, Create):
             return self._create(command)
         if isinstance(command, ask.Register):
@@ -102,6 +108,19 @@ class Model:
             self.write(command)
             self.hours += 1
             return out.HourCounted()
+        return self._execute_on_stream(command)
+
+    def _execute_on_stream(
+        self,
+        command: Append
+        | ask.Delete
+        | ask.Trim
+        | ask.Expire
+        | ask.SwitchDedup
+        | ask.ClaimProducer
+        | ask.ForgetProducer
+        | ask.ExpireProducer,
+    ) -> Outcome:
         stream = self.streams.get(command.path)
         if stream is None:
             return out.NotFound()
@@ -127,7 +146,7 @@ class Model:
         if isinstance(command, ask.Expire):
             return self._expire(stream, command)
         if isinstance(command, ask.SwitchDedup):
-            return self._switch(stream, command)
+            return self.policies.switch(stream, command)
         return self._change_producer(stream, command)
 
     def _execute_txn(self, c: TxnCommand) -> Outcome:
@@ -188,11 +207,15 @@ class Model:
         now = self.write(c)
         kind = c.content_type or "application/octet-stream"
         stream = Stream(self.next_stream, c.incarnation, kind, c.ttl_ms, c.expires_at_ms, now)
-        stream.dedup_from = 0 if c.dedup_default else None
+        own = c.dedup
         if c.fork is not None:
             self._inherit(stream, c, c.fork)
-        if c.dedup is not None:
-            stream.dedup_from = 0 if c.dedup else None
+            source = self.streams[c.fork.source]
+            if own is None and source.is_own:
+                own = source.dedup_from is not None
+        stream.is_own = own is not None
+        is_on = self.policies.wanted(c.path)[0] if own is None else own
+        stream.dedup_from = 0 if is_on else None
         stream.store(c.batch)
         stream.is_closed = c.closed
         self.next_stream += 1
@@ -270,7 +293,6 @@ class Model:
         offset = self.txns.stable(source) if fork.offset is None else fork.offset
         stream.fork = Origin(fork.source, source.number, offset, fork.sub_offset)
         stream.content_type = c.content_type or source.content_type
-        stream.dedup_from = None if source.dedup_from is None else 0
         if c.ttl_ms is None and c.expires_at_ms is None:
             stream.inherits_expiry = True
             stream.ttl_ms, stream.expires_at_ms = source.ttl_ms, source.expires_at_ms
@@ -291,6 +313,17 @@ class Model:
         if c.transaction is not None:
             return publish(self, stream, c, c.transaction)
         assert c.producer is None or c.key is None
+        due = self.policies.due(c.path, stream)
+        if due is None:
+            return self._append_outside(stream, c)
+        before = (stream.dedup_from, stream.producers, stream.keys)
+        set_switch(stream, due)
+        answer = self._append_outside(stream, c)
+        if not isinstance(answer, out.Appended):
+            stream.dedup_from, stream.producers, stream.keys = before
+        return answer
+
+    def _append_outside(self, stream: Stream, c: Append) -> Outcome:
         if stream.dedup_from is None:
             return self._append_unguarded(stream, c)
         tag, digest = c.producer, self.digest_claimed(stream, c)
@@ -489,15 +522,6 @@ class Model:
         # CHOICE: a soft-deleted fork counts, because its own forks still need its source.
         return any(s.fork is not None and s.fork.path == path for s in self.streams.values())
 
-    def _switch(self, stream: Stream, c: ask.SwitchDedup) -> Outcome:
-        if c.dedup != (stream.dedup_from is not None):
-            if not c.dedup and (holders := self.txns.open_in(stream)):
-                return txn_out.StreamInTransaction(holders[0].id)
-            self.write(c)
-            stream.dedup_from = stream.tail if c.dedup else None
-            stream.producers, stream.keys = {}, {}
-        return out.Switched(stream.dedup_from, stream.tail)
-
     def _trim(self, stream: Stream, c: ask.Trim) -> Outcome:
         if c.before > stream.tail:
             return out.OffsetBeyondTail(stream.tail)
@@ -548,6 +572,7 @@ class Model:
             "next_stream": self.next_stream,
             "next_producer": self.next_producer,
             "registry": dict(self.registry),
+            "policies": dict(self.policies.by_prefix),
             "streams": {path: self._stream_view(s) for path, s in sorted(self.streams.items())},
             "transactions": self._txn_views(),
         }

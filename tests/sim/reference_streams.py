@@ -72,6 +72,7 @@ class Stream:
     is_deleted: bool = False
     stream_seq: str | None = None
     dedup_from: int | None = 0  # None: off
+    is_own: bool = False  # the switch is the stream's own setting
     messages: list[Message] = field(default_factory=list)  # exactly those from head to tail
     producers: dict[str, Producer] = field(default_factory=dict)
     keys: dict[str, KeyUse] = field(default_factory=dict)  # in order of use

@@ -25,17 +25,25 @@ from semel.model.commands import (
 )
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import encode_extras
+from semel.model.policies import DeletePolicy, SetPolicy
 from tests.sim.reference import Model
 from tests.sim.reference_streams import BAD_EXTRAS, Stream
 from tests.sim.workload_txn import TxnWorkload
 
 JSON = "application/json"
 TEXT = "text/plain"
+# For policies: some are below others, and some only begin with the same bytes.
+PATHS = ("s", "s/a", "s2", "s/a/b", "sa", "t", "s/ab", "u/s")
+PREFIXES = ("", "s", "s", "s/a", "s/a", "s2", "u", "s/none")
+POLICY_SHARE = 0.02
 T = TypeVar("T")
 
 
 class Workload:
-    """A seeded generator of commands; `txn_share` of them, drawn by `txn_rng`, use transactions."""
+    """A seeded generator of commands; `txn_share` of them, drawn by `txn_rng`, use transactions.
+
+    With `policy_rng`, some of them set and delete policies.
+    """
 
     def __init__(
         self,
@@ -44,16 +52,20 @@ class Workload:
         payload_bytes_max: int,
         txn_rng: Random | None = None,
         txn_share: float = 0.0,
+        policy_rng: Random | None = None,
     ) -> None:
         self._rng = rng
         self._payload_bytes_max = payload_bytes_max
-        self._paths = [f"s{i}" for i in range(rng.randint(2, 8))]
+        self._paths = list(PATHS[: rng.randint(2, 8)])
         self._ids = [f"p{i}" for i in range(rng.randint(1, 4))]
         self._sessions = [f"n{i}" for i in range(4)]
         self._keys = [f"k{i}" for i in range(12)]
         self._recent: deque[EngineCommand] = deque(maxlen=12)
         self._count = 0
         self._txn_rng, self._txn_share = txn_rng or Random(0), txn_share
+        self._policy_rng, self._policy_share = policy_rng or Random(0), 0.0
+        if policy_rng is not None:
+            self._policy_share = POLICY_SHARE
         self._txns = TxnWorkload(self._txn_rng, self._paths, self._batch)
 
     def draw(self, model: Model, now_ms: int) -> EngineCommand:
@@ -63,6 +75,8 @@ class Workload:
             command = self._txns.draw(model, now_ms)
             self._recent.append(command)
             return command
+        if self._policy_share and self._policy_rng.random() < self._policy_share:
+            return self._policy(model, now_ms)
         if self._rng.random() < 0.005:
             return self._broken(now_ms)
         if self._recent and self._rng.random() < 0.2:
@@ -70,6 +84,18 @@ class Workload:
         command = self._fresh(model, now_ms)
         self._recent.append(command)
         return command
+
+    def _policy(self, model: Model, now_ms: int) -> EngineCommand:
+        """Return a command that sets or deletes a policy, or that gives up an own setting."""
+        rng = self._policy_rng
+        prefix, kind = rng.choice(PREFIXES), rng.random()
+        if kind < 0.25:
+            return ask.SwitchDedup(rng.choice(self._paths), now_ms, None)
+        if kind < 0.4:
+            return DeletePolicy(now_ms, prefix)
+        known = model.policies.by_prefix.get(prefix)
+        is_off = known is not None and not known[0]
+        return SetPolicy(now_ms, prefix, is_off if rng.random() < 0.7 else rng.random() < 0.5)
 
     def _broken(self, now_ms: int) -> EngineCommand:
         if self._rng.random() < 0.5:
@@ -168,8 +194,7 @@ class Workload:
             batch,
             "bad" if batch is None and rng.random() < 0.05 else None,
             fork,
-            rng.choice([None] * 8 + [True, False]),
-            rng.random() < 0.95,
+            rng.choice([None] * 8 + [True, False]) if rng.random() < 0.95 else False,
         )
 
     def _fork(self, model: Model) -> ask.ForkRequest:

@@ -213,7 +213,7 @@ class TxnWorkload:
             path, _ = model.txns.by_number(chunk.stream)
             counts[path] = counts.get(path, 0) + chunk.batch.count
         if self._rng.random() < 0.08:
-            counts["s0"] = counts.get("s0", 0) + 1
+            counts["s"] = counts.get("s", 0) + 1
         chunks = len(txn.chunks) + (self._rng.random() < 0.05)
         return replace(command, chunks=chunks, messages=tuple(counts.items()))
 

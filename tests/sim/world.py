@@ -21,7 +21,7 @@ from semel.journal.segments import Segments, unlink_segments
 from semel.journal.store import StoreFull
 from semel.journal.writer import JournalWriter
 from semel.machine import Decision, MachineLimits, State
-from semel.machine.events import StreamExpired
+from semel.machine.events import StreamConfigured, StreamExpired
 from semel.model.commands import (
     DENSE,
     READ_COMMITTED,
@@ -90,6 +90,7 @@ class World:
             payload_bytes_max=min(self.segment_sizes) // 8,
             txn_rng=self.txn_rng,
             txn_share=self.txn_share,
+            policy_rng=None if txn_share == 0 else Random(f"policies {seed}"),
         )
         self.now_ms = START_MS
         self.monotonic_ms = 0
@@ -259,6 +260,8 @@ class World:
             self._check_confirmed(command)
         if decision.event is not None:
             self.counts["Expired"] += isinstance(decision.event, StreamExpired)
+            if isinstance(decision.event, StreamConfigured) and decision.event.append is not None:
+                self.counts["appends that carry a switch"] += 1
             self.timeouts.written(command, expected, self.model, self.monotonic_ms)
             time_ms, lsn = self.broker.state.time_ms, self.broker.last_lsn
             event, sections = decision.event, decision.sections

@@ -32,7 +32,7 @@ from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
-from semel.machine.events import StreamAppended, TxnBegun
+from semel.machine.events import PolicyChanged, StreamAppended, TxnBegun
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import Effects, Stream, Txn
 from semel.machine.streams import retained_range
@@ -220,6 +220,8 @@ class Broker:
             self.txns_ended[COMMITTED if is_committed else row.outcome.reason] += 1
         if isinstance(event, TxnBegun):
             self.txns_begun += 1
+        elif isinstance(event, PolicyChanged):  # readers see it when it is durable, as replies do
+            self._open.replies.append((self.durable_view.set_policies, self.state.policies))
         self.deadlines.note(event)
         self._hours.note(event)
 

@@ -22,8 +22,10 @@ from semel.machine.events import (
     ProducerRaised,
     Section,
     StreamAppended,
+    StreamConfigured,
     TxnPublished,
 )
+from semel.machine.policies import Policies
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import State
 from semel.model.commands import READ_COMMITTED
@@ -72,10 +74,12 @@ class DurableView:
     """All durable streams.
 
     `by_path` maps paths to streams, and `by_number` maps stream numbers to streams. `paths` is the
-    sorted set of all paths, except the paths of soft-deleted streams.
+    sorted set of all paths, except the paths of soft-deleted streams. `policies` maps prefixes to
+    policies, and is replaced when one changes.
     """
 
     def __init__(self, state: State) -> None:
+        self.policies = state.policies
         self.by_path: dict[str, StreamView] = {}
         self.by_number: dict[int, StreamView] = {}
         for number, stream in state.by_number.items():
@@ -85,6 +89,10 @@ class DurableView:
         self.paths = SortedPaths(
             path for path, view in self.by_path.items() if view.tail and not view.tail.is_deleted
         )
+
+    def set_policies(self, policies: Policies) -> None:
+        """Replace the policies by those that have become durable."""
+        self.policies = policies
 
     def find(self, path: str) -> StreamView | NotFound | Gone:
         """Return the stream at `path`, or a refusal if that stream cannot be read."""
@@ -421,7 +429,9 @@ def unreadable(error: ReadFailed) -> Outcome:
 
 
 def _producer(record: Record) -> SliceProducer | None:
-    append = record.append if isinstance(record, TxnPublished | ProducerRaised) else record
+    append: object = record
+    if isinstance(record, TxnPublished | ProducerRaised | StreamConfigured):
+        append = record.append
     stamp = append.stamp if isinstance(append, StreamAppended) else None
     if stamp is None:
         return None

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Final, Self, TypeVar
 
@@ -20,12 +21,11 @@ from semel.broker.surveys import SpaceSurvey, SurveyTurns
 from semel.broker.timers import ClockWatch
 from semel.broker.worker import ReadTurns, Worker, end_process, set_result
 from semel.journal.appender import WriteGroup
-from semel.journal.checkpoint import Cut, commit_cut, drop_removed
+from semel.journal.checkpoint import Cut, commit_if_room, drop_removed
 from semel.journal.disk import LOCK_LOST
 from semel.journal.identity import IDENTITY_BYTES
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import unlink_segments
-from semel.journal.store import Store, StoreFull
 from semel.journal.writer import JournalWriter, Room
 from semel.machine import State
 from semel.machine.state import Stream
@@ -89,6 +89,8 @@ class Engine:
         self._is_draining = self._is_stopped = self._is_closed = False
         self.checkpoint_count = 0
         self._cut: Cut | None = None
+        # A checkpoint begins when the journal has reached this LSN, and at other occasions too.
+        self._next_cut = recovered.position + (settings.checkpoint_bytes or inf)
         self._is_committing = self._needs_reserve = False
         self._segment = recovered.segments.firsts[-1]
         self._idle: list[asyncio.Future[None]] = []
@@ -371,6 +373,8 @@ class Engine:
             self._segment = group.parts[-1].segment
             self.broker.set_room(room)
             self.checkpoint()
+        elif self.broker.durable >= self._next_cut:
+            self.checkpoint()
         self._commit_cut_if_durable()
         self._flush_soon()
 
@@ -411,6 +415,7 @@ class Engine:
             return
         if self.broker.catch_up():
             self._cut = self.broker.cut()
+            self._next_cut = self.broker.end + (self._settings.checkpoint_bytes or inf)
             if self._cut is None and self.space.segments is None:
                 self._survey_turns.begin()  # nothing has changed since the start
             self._commit_cut_if_durable()
@@ -423,7 +428,7 @@ class Engine:
         if cut is None or self._is_committing or self.broker.durable < cut.lsn:
             return
         self._is_committing = True
-        job = partial(_commit_or_none, self._directory.store, cut)
+        job = partial(commit_if_room, self._directory.store, cut)
         self._checkpoint_worker.do(job, partial(self._committed, cut))
 
     def _committed(self, cut: Cut, dead: list[int] | None) -> None:
@@ -490,11 +495,3 @@ class Engine:
         self._writer.close()
         self.broker.close()
         self._directory.close()
-
-
-def _commit_or_none(store: Store, cut: Cut) -> list[int] | None:
-    """Commit a checkpoint. Return the unneeded segments, or None if the store is full."""
-    try:
-        return commit_cut(store, cut)
-    except StoreFull:
-        return None

@@ -13,6 +13,7 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     """Counters since the start of the process, and current sizes and ages."""
 
     streams: int  # including soft-deleted streams
+    policies: int
     durable_bytes: int  # the durable watermark
     end_bytes: int  # the end of the journal
     sync_count: int
@@ -56,6 +57,7 @@ def figure_steps(engine: Engine) -> Steps[EngineFigures]:
     state, ended = broker.state, broker.txns_ended
     return EngineFigures(
         streams=len(broker.durable_view.by_path),
+        policies=len(broker.durable_view.policies),
         durable_bytes=broker.durable,
         end_bytes=broker.end,
         sync_count=engine.sync_count,

@@ -24,6 +24,7 @@ class Settings(Struct, frozen=True):
     segment_bytes: int = default.SEGMENT_BYTES_DEFAULT
     reserve_bytes: int = default.RESERVE_BYTES_DEFAULT
     checkpoint_interval_ms: int = default.CHECKPOINT_INTERVAL_MS
+    checkpoint_bytes: int = 0  # of the journal between checkpoints; 0 means those of a segment
     sweep_interval_ms: int = default.SWEEP_INTERVAL_MS
     producer_idle_ms: int = 0  # 0 means that producers never expire
     limits: MachineLimits = MachineLimits()
@@ -41,6 +42,7 @@ class Settings(Struct, frozen=True):
                 min(self.checkpoint_interval_ms, self.sweep_interval_ms) > 0,
                 "checkpoint_interval_ms and sweep_interval_ms must be positive",
             ),
+            (self.checkpoint_bytes >= 0, "checkpoint_bytes must not be negative"),
             (self.producer_idle_ms >= 0, "producer_idle_ms must not be negative"),
             (
                 self.limits.receipts >= default.RECEIPTS_MIN,

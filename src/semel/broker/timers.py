@@ -24,6 +24,7 @@ from semel.machine.events import (
     ProducerClaimed,
     ProducerRaised,
     StreamAppended,
+    StreamConfigured,
     TxnBegun,
     TxnExtended,
     TxnPrepared,
@@ -296,7 +297,7 @@ class IdleProducers:
 
     def note(self, event: Event | None) -> None:
         """Record the use of a producer by an event that was just applied."""
-        if isinstance(event, TxnPublished | ProducerRaised):
+        if isinstance(event, TxnPublished | ProducerRaised | StreamConfigured):
             claimed = event.claimed if isinstance(event, ProducerRaised) else None
             event = event.append or claimed
         if isinstance(event, StreamAppended) and event.stamp:

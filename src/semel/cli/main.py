@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "close": "streams:close_command",
     "trim": "streams:trim_command",
     "delete": "streams:delete_command",
+    "policies": "policies:policies_command",
     "producers": "producers:producers_command",
     "txn": "transactions:txn_command",
     "groups": "transactions:groups_command",

@@ -26,10 +26,13 @@ from semel.cli.output import EXIT_DISK, CommandRefused, ProgressLine
 from semel.journal.disk import NO_FILES
 from semel.model.limits import (
     BODY_BYTES_MAX,
+    CHECKPOINT_INTERVAL_MS,
     GAP_HOLD_MS_MAX,
     RESERVE_BYTES_DEFAULT,
     SEGMENT_BYTES_DEFAULT,
+    SEGMENT_BYTES_MIN,
 )
+from semel.model.policies import ROOT, SetPolicy
 from semel.server.app import App
 from semel.server.browsers import BrowserRules
 from semel.server.host_names import parse_host, parse_origin
@@ -136,7 +139,9 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     segment_bytes: int
     reserve_bytes: int
     body_bytes_max: int
-    dedup: str
+    checkpoint_seconds: float
+    checkpoint_bytes: int | None
+    dedup: str | None
     strict_payloads: bool
     producer_idle_seconds: float | None
     gap_hold_ms: int
@@ -195,6 +200,18 @@ def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
     help="Disk space that is set aside so that deletes and checkpoints work on a full disk.",
 )
 @_setting(
+    "checkpoint-seconds",
+    type=Seconds(86_400.0),
+    default=CHECKPOINT_INTERVAL_MS / 1000,
+    help="Time between checkpoints. After a crash, the journal since the last one is read again.",
+)
+@_setting(
+    "checkpoint-bytes",
+    type=click.IntRange(min=SEGMENT_BYTES_MIN),
+    help="Make a checkpoint also after this many bytes of the journal."
+    "  [default: the size of a journal file]",
+)
+@_setting(
     "body-bytes-max",
     type=click.IntRange(1, BODY_BYTES_MAX),
     default=BODY_BYTES_MAX,
@@ -203,8 +220,9 @@ def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
 @_setting(
     "dedup",
     type=click.Choice(["on", "off"]),
-    default="on",
-    help="Whether new streams recognise duplicates; `semel create --dedup` overrides this.",
+    help="Set the policy of the whole server: whether streams without a setting of their own, and"
+    " without a policy of a longer prefix, recognise duplicates (see `semel policies`)."
+    "  [default: as before; at first on]",
 )
 @_setting(
     "strict-payloads",
@@ -263,6 +281,8 @@ def serve_command(**values: Any) -> None:
         settings = Settings(
             segment_bytes=serving.segment_bytes,
             reserve_bytes=serving.reserve_bytes,
+            checkpoint_interval_ms=ceil(1000 * serving.checkpoint_seconds),
+            checkpoint_bytes=serving.checkpoint_bytes or 0,
             producer_idle_ms=ceil(1000 * (serving.producer_idle_seconds or 0)),
         )
     except ValueError as error:
@@ -298,6 +318,9 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
         raise _cannot_listen(serving, error) from error
     try:
         engine = await _open(serving.data, settings)
+        if serving.dedup is not None:
+            command = SetPolicy(engine.clock.now_ms(), ROOT, dedup=serving.dedup == "on")
+            await engine.execute(command)  # writes nothing if the policy is the same
     except BaseException:
         await listener.drain(0.0)
         raise
@@ -314,7 +337,6 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
         long_poll_seconds=serving.long_poll_timeout,
         sse_seconds=60.0,
         origin=origin,
-        dedup=serving.dedup == "on",
         is_strict=serving.strict_payloads,
         gap_hold_ms=serving.gap_hold_ms,
         unread=unread,

@@ -45,8 +45,8 @@ from semel.wire.headers import print_instant
 @click.option(
     "--dedup",
     type=click.Choice(["on", "off"]),
-    help="Whether the stream recognises repeated appends. By default, a fork has the same setting"
-    " as its source. For other streams, the default is the server's --dedup.",
+    help="Whether the stream recognises repeated appends. By default, the policies decide (see"
+    " `semel policies`). A fork of a stream with a setting of its own has the same setting.",
 )
 @click.option("--fork-from", type=Path(), help="Create a fork of this stream.")
 @click.option(
@@ -112,8 +112,8 @@ def _configuration(
 def head_command(client: Client, path: str, *, is_json: bool) -> None:
     """Show the properties of the stream PATH.
 
-    Prints the stream's content type, next offset, incarnation, generation and expiry, and whether
-    it is closed.
+    Prints the stream's content type, next offset, incarnation, generation and expiry, whether it is
+    closed, and where its setting for duplicates comes from.
     """
     info = client.stream(path).head()
     ends = info.expires_at
@@ -128,6 +128,9 @@ def head_command(client: Client, path: str, *, is_json: bool) -> None:
         "expires_at": None if ends is None else print_instant(milliseconds(ends)),
         "dedup": None if info.dedup else "off",
         "dedup_from": info.dedup_from,
+        "dedup_source": info.dedup_source,
+        "dedup_policy": info.dedup_policy,
+        "dedup_pending": None if info.dedup_pending is None else ("off", "on")[info.dedup_pending],
     }
     print_facts(facts, is_json=is_json)
 

@@ -6,7 +6,7 @@
     │   │   ├── OffsetBeyondTail
     │   │   └── TooLarge
     │   ├── Unauthorized · Forbidden
-    │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed
+    │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed · PolicyNotFound
     │   ├── StreamRestored       the data was restored from an older copy during the read
     │   ├── ConfigConflict · ContentTypeConflict · StreamSeqConflict
     │   ├── PreconditionFailed   the tail is `next_offset`, not the offset in If-Match
@@ -422,6 +422,10 @@ class VersionForgotten(SinkRefused):
 
 class KeyReused(Refused):
     """The Idempotency-Key was used before with a different payload."""
+
+
+class PolicyNotFound(Refused):
+    """There is no policy with this prefix."""
 
 
 class NotSupported(Refused):

@@ -158,10 +158,13 @@ def ask(
     retries: int | None = None,
     silence_seconds: float = inf,
     on_retry: OnRetry | None = None,
+    still_safe: Callable[[], Flow[bool]] | None = None,
 ) -> Flow[Exchanged]:
     """Send a request and return its final response. Send it again after a failure if that is safe.
 
     `retries` is the maximum number of retries. None means to retry until the call's timeout.
+    `still_safe` is a flow that runs before a repeat of a request that may have been applied. If it
+    returns False, the request is not repeated.
 
     Raises Unavailable or Indeterminate if no attempt gets a final response.
     """
@@ -180,15 +183,17 @@ def ask(
         was_lost = was_lost or error.applied != errors.NO
         if is_safe and isinstance(reply, Lost) and reply.is_stale and not had_stale:
             had_stale = True  # the server only closed an idle connection, so no pause is needed
-            continue
-        is_permanent = isinstance(reply, NotSent) and reply.is_permanent
-        if not is_safe or is_permanent or (retries is not None and tries >= retries):
+        else:
+            is_permanent = isinstance(reply, NotSent) and reply.is_permanent
+            if not is_safe or is_permanent or (retries is not None and tries >= retries):
+                raise _final_error(error, kind, was_lost=was_lost)
+            if on_retry is not None:
+                on_retry(error, tries)
+            if not (yield pause_after(tries, error.retry_after)):
+                raise _final_error(error, kind, was_lost=was_lost)
+            tries += 1
+        if was_lost and still_safe is not None and not (yield from still_safe()):
             raise _final_error(error, kind, was_lost=was_lost)
-        if on_retry is not None:
-            on_retry(error, tries)
-        if not (yield pause_after(tries, error.retry_after)):
-            raise _final_error(error, kind, was_lost=was_lost)
-        tries += 1
 
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:

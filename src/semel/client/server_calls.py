@@ -10,7 +10,7 @@ from semel.client.flows import Exchanged, Flow, RetrySafety, T, ask
 from semel.client.requests import Request, query
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.values import to_plain
+from semel.client.values import Policy, to_plain
 from semel.model.messages import JSON_MEDIA_TYPE, normalise
 from semel.wire.headers import PROBLEM
 from semel.wire.paths import (
@@ -18,12 +18,13 @@ from semel.wire.paths import (
     EXPLAIN,
     GROUPS,
     HEALTH,
+    POLICIES,
     PRODUCERS,
     SINKS,
     STREAMS,
     TRANSACTIONS,
 )
-from semel.wire.schema import StreamsPage
+from semel.wire.schema import PoliciesPage, PolicyEntry, PolicyRequest, StreamsPage
 from semel.wire.schema.commits import RebindRequest, SinksPage
 from semel.wire.schema.producers import (
     ClaimRequest,
@@ -49,6 +50,7 @@ _LACKING: Final = frozenset(
         "INVALID_TXN_ID",
         "unknown_sink",
         "snapshot_not_found",
+        "policy_not_found",
     }
 )
 
@@ -183,9 +185,12 @@ def rebind_sink(site: ServerConfig, app: str, query_id: str, last_version: int) 
 
 def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
     """Remove everything that the server stores about a sink."""
-    request = Request("DELETE", site.address.target(SINKS, app))
-    exchange = yield from _exchange(site, request, RetrySafety.REPEATABLE)
-    # A 404 after an attempt without a response is a success: that attempt removed the sink.
+    yield from _delete(site, site.address.target(SINKS, app))
+
+
+def _delete(site: ServerConfig, target: str) -> Flow[None]:
+    exchange = yield from _exchange(site, Request("DELETE", target), RetrySafety.REPEATABLE)
+    # A 404 after an attempt without a response is a success: that attempt has removed it.
     if not (exchange.was_lost and exchange.response.status == 404):
         exchange.expect(204)
 
@@ -208,6 +213,41 @@ def pinned_step(site: ServerConfig, target: str, kind: type[T]) -> Flow[T | None
         if error.code != "snapshot_not_found":
             raise
         return None
+
+
+# ---- policies ------------------------------------------------------------------------------------
+
+
+def list_policies(site: ServerConfig) -> Flow[list[Policy]]:
+    """Return all policies, sorted by prefix."""
+    page = yield from get(site, site.address.target(POLICIES), PoliciesPage)
+    return [_policy(entry) for entry in page.policies]
+
+
+def show_policy(site: ServerConfig, prefix: str) -> Flow[Policy]:
+    """Return the policy of a prefix. Raises PolicyNotFound if the prefix has none."""
+    return _policy((yield from get(site, _policy_target(site, prefix), PolicyEntry)))
+
+
+def set_policy(site: ServerConfig, prefix: str, *, dedup: bool) -> Flow[Policy]:
+    """Set the policy of a prefix. A repeat changes nothing."""
+    body = msgspec.json.encode(PolicyRequest(("off", "on")[dedup]))
+    request = Request("PUT", _policy_target(site, prefix), _JSON, body)
+    exchange = yield from _exchange(site, request, RetrySafety.REPEATABLE)
+    return _policy(decoded(exchange.expect(200, 201), PolicyEntry))
+
+
+def delete_policy(site: ServerConfig, prefix: str) -> Flow[None]:
+    """Delete the policy of a prefix. Raises PolicyNotFound if the prefix has none."""
+    yield from _delete(site, _policy_target(site, prefix))
+
+
+def _policy_target(site: ServerConfig, prefix: str) -> str:
+    return site.address.target(POLICIES) + query(prefix=prefix)
+
+
+def _policy(entry: PolicyEntry) -> Policy:
+    return Policy(entry.prefix, entry.dedup != "off", entry.changed_at)
 
 
 # ---- streams and producers -----------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
+from urllib.parse import unquote
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,11 +15,13 @@ from semel.client.requests import CLOSING, Address, AppendHeaders, CreateHeaders
 from semel.client.response_parser import Response
 from semel.client.values import Extras, Receipt, StreamInfo, encode
 from semel.model.messages import DEFAULT_MEDIA_TYPE, is_json, normalise
+from semel.model.policies import BUILT_IN
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH, read_flag, read_instant, to_datetime, to_number
 from semel.wire.problems import MalformedRequest
 
 NO_EXTRAS: Final = Extras()
+_SWITCHES: Final = {"on": True, "off": False}
 
 
 class ServerConfig(Struct, frozen=True):
@@ -46,11 +50,15 @@ class StreamCalls:
         # These two flags are False until a response shows whether the server is semel.
         self.is_semel = False
         self.is_foreign = False
+        # What the last response has shown about the recognition of duplicates.
+        self.is_unguarded = False
+        self.dedup_from: str | None = None
 
     def retrying_forever(self) -> "StreamCalls":
         """Return a copy that does not limit the number of retries. The timeout still applies."""
         calls = StreamCalls(replace(self.site, retries=None), self.path)
         calls.content_type, calls.is_semel = self.content_type, self.is_semel
+        calls.is_unguarded, calls.dedup_from = self.is_unguarded, self.dedup_from
         return calls
 
     def create(
@@ -93,6 +101,7 @@ class StreamCalls:
         self.content_type = info.content_type
         self.is_semel = info.incarnation is not None
         self.is_foreign = not self.is_semel
+        self.is_unguarded, self.dedup_from = not info.will_dedup, info.dedup_from
         return info
 
     def exists(self) -> Flow[bool]:
@@ -102,6 +111,14 @@ class StreamCalls:
         except (errors.StreamNotFound, errors.StreamGone):
             return False
         return True
+
+    def set_dedup(self, dedup: bool | None) -> Flow[StreamInfo]:
+        """Set whether the stream recognises duplicates. None gives up the stream's own setting."""
+        yield from self._require_semel("set_dedup")
+        value = "inherit" if dedup is None else ("off", "on")[dedup]
+        request = Request("PATCH", self.target, (("Stream-Dedup", value),))
+        (yield from self._ask(request, RetrySafety.REPEATABLE)).expect(204)
+        return (yield from self.head())
 
     def delete(self) -> Flow[None]:
         """Delete the stream."""
@@ -175,11 +192,19 @@ class StreamCalls:
         body was stored.
         """
         headers = (("Content-Type", body_type), *conditions.headers)
-        is_safe = conditions.is_tagged or conditions.is_guarded
+        is_recognised = conditions.is_tagged and (conditions.is_staged or not self.is_unguarded)
+        is_safe = is_recognised or conditions.is_guarded
         kind = RetrySafety.REPEATABLE if is_safe else RetrySafety.ONCE
-        exchange = yield from self._ask(Request("POST", self.target, headers, body), kind)
+        request = Request("POST", self.target, headers, body)
+        still_safe = None
+        if conditions.is_tagged and not conditions.is_staged:
+            still_safe = partial(self._is_still_recognised, conditions)
+        exchange = yield from ask(request, kind, retries=self.site.retries, still_safe=still_safe)
         if exchange.response.status < 400:
-            return _receipt(exchange.expect(200, 204), conditions)
+            receipt = _receipt(exchange.expect(200, 204), conditions)
+            if conditions.is_tagged and not conditions.is_staged:
+                self.is_unguarded = _is_unguarded(exchange.response)
+            return receipt
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
@@ -188,6 +213,25 @@ class StreamCalls:
                 status=exchange.response.status,
             )
         raise error
+
+    def _is_still_recognised(self, conditions: AppendHeaders) -> Flow[bool]:
+        """Return True if the server would recognise a repeat of an append.
+
+        The recognition of duplicates can be off in the stream, so that the server ignores the ids
+        of appends. If it was switched on after the client last looked, the server does not
+        recognise what was stored before.
+        """
+        if self.is_foreign:
+            return True
+        known_from = self.dedup_from
+        try:
+            info = yield from self.head()
+        except errors.Refused:
+            return True  # there is no such stream, so the repeat is refused too
+        except errors.ClientError:
+            return False
+        is_on = info.dedup if conditions.transaction is not None else info.will_dedup
+        return is_on and info.dedup_from == known_from
 
     def _ask(self, request: Request, kind: RetrySafety) -> Flow[Exchanged]:
         return ask(request, kind, retries=self.site.retries)
@@ -240,6 +284,14 @@ def _receipt(response: Response, conditions: AppendHeaders) -> Receipt:
     )
 
 
+def _is_unguarded(response: Response) -> bool:
+    """Return True if a stored append was not checked for duplicates, although it had an id."""
+    headers = response.headers
+    if headers.get("producer-dedup") == "off":
+        return True
+    return headers.get("idempotency-window", "").startswith("0;")
+
+
 def _info(response: Response) -> StreamInfo:
     headers = response.headers
     next_offset = headers.get("stream-next-offset")
@@ -256,7 +308,15 @@ def _info(response: Response) -> StreamInfo:
         headers.get("stream-dedup-from"),
         headers.get("stream-stable-offset"),
         to_number(headers.get("stream-generation", "")),
+        headers.get("stream-dedup-source", BUILT_IN if "stream-incarnation" in headers else None),
+        _read_policy(headers),
+        _SWITCHES.get(headers.get("stream-dedup-pending", "")),
     )
+
+
+def _read_policy(headers: Mapping[str, str]) -> str | None:
+    quoted = headers.get("stream-dedup-policy")
+    return None if quoted is None else unquote(quoted.strip('"'))
 
 
 def _read_at(headers: Mapping[str, str]) -> datetime | None:

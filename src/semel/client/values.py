@@ -322,11 +322,13 @@ class StreamInfo(Struct, frozen=True):
     """The state of a stream when the server responded. `ttl` is in seconds.
 
     If `dedup` is True, the stream recognises duplicates of its messages. If `dedup_from` is not
-    None, this applies only to messages at this offset and later.
+    None, this applies only to messages at this offset and later. `dedup_source` says where the
+    setting comes from: "own", "policy" or "built-in". `dedup_policy` is the prefix of the policy.
+    `dedup_pending` is the value that the next append switches to, or None if it does not switch.
 
     A `read_committed` reader stops at `stable_offset`. `generation` is raised when the server's
-    data is restored from an older copy. Only semel returns `stable_offset`, `incarnation` and
-    `generation`.
+    data is restored from an older copy. Only semel returns `stable_offset`, `incarnation`,
+    `generation` and `dedup_source`.
     """
 
     content_type: str
@@ -339,6 +341,25 @@ class StreamInfo(Struct, frozen=True):
     dedup_from: str | None = None
     stable_offset: str | None = None
     generation: int | None = None
+    dedup_source: str | None = None
+    dedup_policy: str | None = None
+    dedup_pending: bool | None = None
+
+    @property
+    def will_dedup(self) -> bool:
+        """True if the stream recognises duplicates of its next message."""
+        return self.dedup if self.dedup_pending is None else self.dedup_pending
+
+
+class Policy(Struct, frozen=True):
+    """What holds for every stream below a prefix. The prefix of the whole server is empty.
+
+    `dedup` is True if the streams recognise duplicates.
+    """
+
+    prefix: str
+    dedup: bool
+    changed_at: str
 
 
 def to_plain(value: Any) -> str:

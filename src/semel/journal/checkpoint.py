@@ -107,6 +107,14 @@ def commit_cut(store: Store, cut: Cut) -> list[int]:
     return dead
 
 
+def commit_if_room(store: Store, cut: Cut) -> list[int] | None:
+    """Do the same as `commit_cut`, but return None if the store has no room."""
+    try:
+        return commit_cut(store, cut)
+    except StoreFull:
+        return None
+
+
 def _fill(writer: StoreWriter, cut: Cut) -> list[int]:
     tables = TableWriter(writer)
     _put_rows(tables, cut.dirty)

@@ -84,6 +84,8 @@ KINDS: Final[dict[type, int]] = {
     events.StreamTrimmed: 20,
     events.DedupSwitched: 21,
     events.UnguardedCreated: 22,
+    events.PolicyChanged: 23,
+    events.StreamConfigured: 24,
     events.ProducerRegistered: 32,
     events.ProducerForgotten: 33,
     events.ProducerExpired: 34,

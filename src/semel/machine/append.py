@@ -23,8 +23,10 @@ from semel.machine.events import (
     ProducerStamp,
     Section,
     StreamAppended,
+    StreamConfigured,
     TxnPublished,
 )
+from semel.machine.policies import due_switch
 from semel.machine.producers import (
     check_sequence,
     find_sparse,
@@ -67,6 +69,10 @@ def decide_append(state: State, command: Append) -> Decision:
         return _NOT_FOUND  # 5
     if stream.tail.is_deleted:
         return _GONE  # 5
+    if stream.policy_version != state.policy_version:
+        due = due_switch(state, stream)
+        if due is not None:
+            return _decide_switching(state, stream, command, is_on=due)
     if stream.tail.dedup_from is None:
         return _decide_plain(state, stream, command)
     if command.producer is not None:
@@ -74,6 +80,28 @@ def decide_append(state: State, command: Append) -> Decision:
     if command.key is None:
         return _decide_plain(state, stream, command)
     return _decide_keyed(state, stream, command, command.key)
+
+
+def _decide_switching(state: State, stream: Stream, command: Append, *, is_on: bool) -> Decision:
+    """Decide an append with which duplicate detection starts or stops, as a policy requires.
+
+    If it starts, the stream has no producers and no keys yet. If it stops, they are not looked at.
+    A refused append changes nothing.
+    """
+    if is_on and command.producer is not None:
+        decision = _decide_produced(state, stream, command, command.producer)
+    elif is_on and command.key is not None:
+        decision = _decide_keyed(state, stream, command, command.key)
+    else:
+        decision = _decide_plain(state, stream, command)
+    raised = decision.event if isinstance(decision.event, ProducerRaised) else None
+    event = decision.event if raised is None else raised.append
+    if not isinstance(event, StreamAppended):
+        return decision
+    since = stream.tail.tail if is_on else None
+    ended = () if raised is None else raised.ended
+    configured = StreamConfigured(stream.row.number, since, False, append=event, ended=ended)
+    return Decision(decision.outcome, configured, decision.sections, grows=decision.grows)
 
 
 def _decide_keyed(state: State, stream: Stream, command: Append, key: str) -> Decision:

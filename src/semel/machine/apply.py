@@ -18,6 +18,7 @@ from semel.machine.events import (
     DedupSwitched,
     Event,
     HourPassed,
+    PolicyChanged,
     PositionsMoved,
     PositionsNamed,
     ProducerClaimed,
@@ -31,6 +32,7 @@ from semel.machine.events import (
     SinkRebound,
     SnapshotPinned,
     StreamAppended,
+    StreamConfigured,
     StreamCreated,
     StreamDeleted,
     StreamExpired,
@@ -41,6 +43,7 @@ from semel.machine.events import (
     TxnPublished,
     UnguardedCreated,
 )
+from semel.machine.policies import apply_policy, is_settled
 from semel.machine.positions import (
     apply_moved,
     apply_pinned,
@@ -121,6 +124,7 @@ def _apply_created(state: State, event: StreamCreated, sections: Sections, time_
         written_ms=time_ms,
         dedup_from=None if isinstance(event, UnguardedCreated) else 0,
         stable=tail,
+        dedup_own=isinstance(event, UnguardedCreated),
     )
     stream = state.by_number[row.number] = state.by_path[row.path] = Stream(row, first)
     state.next_stream += 1
@@ -143,6 +147,8 @@ def _apply_appended(
     if event.key is not None:
         row = KeyRow(stream.next_key, time_ms, event.digest, old.tail, tail, state.hours)
         store_key(state, stream, event.key, row)
+    if stream.policy_version != state.policy_version and is_settled(state, stream):
+        stream.policy_version = state.policy_version
     return Effects((stream,))
 
 
@@ -219,21 +225,41 @@ def _apply_trimmed(
 def _apply_switched(
     state: State, event: DedupSwitched, _sections: Sections, _time_ms: int
 ) -> Effects:
-    """Switch duplicate detection on or off, and drop the stream's producer rows and key rows.
+    stream = state.by_number[event.stream]
+    _set_dedup(state, stream, event.dedup_from, is_own=event.dedup_from is None)
+    return Effects((stream,))
+
+
+def _apply_configured(
+    state: State, event: StreamConfigured, sections: Sections, time_ms: int
+) -> Effects:
+    if event.created is not None:
+        _apply_created(state, event.created, sections, time_ms)
+    stream = state.by_number[event.stream]
+    _set_dedup(state, stream, event.dedup_from, is_own=event.is_own)
+    if event.append is None:
+        return Effects((stream,))
+    return _apply_raised(state, ProducerRaised(event.ended, event.append), sections, time_ms)
+
+
+def _set_dedup(state: State, stream: Stream, dedup_from: int | None, *, is_own: bool) -> None:
+    """Set the duplicate detection of a stream. If it starts or stops, drop producers and keys.
 
     The rows are not updated while detection is off. If they were kept, new messages could look like
     duplicates after detection is switched on again.
     """
-    stream = state.by_number[event.stream]
-    set_tail(state, stream, replace(stream.tail, dedup_from=event.dedup_from))
+    number, old = stream.row.number, stream.tail
+    set_tail(state, stream, replace(old, dedup_from=dedup_from, dedup_own=is_own))
+    stream.policy_version = -1
+    if (old.dedup_from is None) == (dedup_from is None):
+        return
     state.live_producers -= live_producers(stream)
     for producer_id in stream.producers or ():
-        state.dirty.producers[event.stream, producer_id] = None
+        state.dirty.producers[number, producer_id] = None
     for key in stream.keys or ():
-        state.dirty.keys[event.stream, key] = None
+        state.dirty.keys[number, key] = None
     stream.producers = stream.keys = None
     stream.next_key = 0
-    return Effects((stream,))
 
 
 # ---- producers -----------------------------------------------------------------------------------
@@ -388,6 +414,8 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | N
     StreamExpired: _apply_ended,
     StreamTrimmed: _apply_trimmed,
     DedupSwitched: _apply_switched,
+    StreamConfigured: _apply_configured,
+    PolicyChanged: apply_policy,
     ProducerRegistered: _apply_registered,
     ProducerForgotten: _apply_forgotten,
     ProducerExpired: _apply_expired,

@@ -14,6 +14,12 @@ from semel.machine.claims import (
 )
 from semel.machine.commits import decide_commit, decide_forget_sink, decide_rebind
 from semel.machine.events import Decision, HourPassed
+from semel.machine.policies import (
+    decide_delete_policy,
+    decide_set_policy,
+    decide_switch,
+    due_switch,
+)
 from semel.machine.positions import decide_pin, decide_set_positions
 from semel.machine.producers import Receipt, check_sequence, find_dense, find_sparse
 from semel.machine.rows import ProducerRow
@@ -22,7 +28,6 @@ from semel.machine.streams import (
     decide_create,
     decide_delete,
     decide_expire,
-    decide_switch,
     decide_trim,
     find_stream,
 )
@@ -65,6 +70,7 @@ from semel.model.commands import (
     Trim,
 )
 from semel.model.outcomes import HourCounted, InvalidRequest, Outcome
+from semel.model.policies import DeletePolicy, SetPolicy
 from semel.model.validation import find_invalid_field
 
 Decider = Callable[[State, Any], Decision]
@@ -89,6 +95,8 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
     Delete: _on_stream(decide_delete),
     Trim: _on_stream(decide_trim),
     SwitchDedup: _on_stream(decide_switch),
+    SetPolicy: decide_set_policy,
+    DeletePolicy: decide_delete_policy,
     Expire: _on_stream(decide_expire),
     Register: decide_register,
     ClaimProducer: _on_stream(decide_claim),
@@ -153,8 +161,11 @@ def dry_run(state: State, path: str, tag: ProducerTag, *, now_ms: int) -> DryRun
     content_type = None if stream is None else stream.row.content_type
     command = Append(path, now_ms, content_type, _DRY_BATCH, producer=tag)
     outcome = validate_and_decide(state, command).outcome
-    if stream is None or stream.tail.dedup_from is None or isinstance(outcome, InvalidRequest):
+    if stream is None or isinstance(outcome, InvalidRequest):
         return DryRun(outcome)
+    due = due_switch(state, stream)
+    if due is not None or stream.tail.dedup_from is None:
+        return DryRun(outcome)  # no receipt is stored, or the append would drop all of them
     row = find_producer(stream, tag.id)
     receipt = None if row is None else _receipt_of(row, tag)
     if receipt is None:

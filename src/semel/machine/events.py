@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.machine.rows import NamedPosition, SnapshotRow, StreamRow
+from semel.machine.rows import NamedPosition, PolicyRow, SnapshotRow, StreamRow
 from semel.model.commands import Owner
 from semel.model.outcomes import Outcome
 
@@ -210,7 +210,7 @@ class StreamCreated(Struct, frozen=True, gc=False, array_like=True):
 
 
 class UnguardedCreated(StreamCreated, frozen=True, gc=False, array_like=True):
-    """A stream without duplicate detection is created."""
+    """A stream without duplicate detection is created. The setting is the stream's own."""
 
 
 class StreamAppended(Struct, frozen=True, gc=False, array_like=True):
@@ -247,10 +247,21 @@ class StreamTrimmed(Struct, frozen=True, gc=False, array_like=True):
 
 
 class DedupSwitched(Struct, frozen=True, gc=False, array_like=True):
-    """Duplicate detection starts at the offset `dedup_from`, or stops if `dedup_from` is None."""
+    """Duplicate detection starts at the offset `dedup_from`, or stops if `dedup_from` is None.
+
+    If it stops, the setting is then the stream's own. If it starts, the stream then inherits; this
+    occurs only in old journals. New journals have `StreamConfigured` events instead.
+    """
 
     stream: int
     dedup_from: int | None
+
+
+class PolicyChanged(Struct, frozen=True, gc=False, array_like=True):
+    """A prefix gets the policy `row`, or loses its policy if `row` is None."""
+
+    prefix: str
+    row: PolicyRow | None
 
 
 class ProducerRegistered(Struct, frozen=True, gc=False, array_like=True):
@@ -312,6 +323,22 @@ class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
     claimed: ProducerClaimed | None = None
 
 
+class StreamConfigured(Struct, frozen=True, gc=False, array_like=True):
+    """The duplicate detection of a stream is set, alone or together with a creation or an append.
+
+    `dedup_from` has the meaning that it has in `TailRow`. If detection starts or stops, the
+    producers and keys of the stream are dropped, before the append. `is_own` is True if the setting
+    is the stream's own. `ended` contains the transactions that the append aborts.
+    """
+
+    stream: int
+    dedup_from: int | None
+    is_own: bool
+    created: StreamCreated | None = None
+    append: StreamAppended | None = None
+    ended: tuple[Ended, ...] = ()
+
+
 Event = (
     StreamCreated
     | UnguardedCreated
@@ -320,6 +347,8 @@ Event = (
     | StreamExpired
     | StreamTrimmed
     | DedupSwitched
+    | PolicyChanged
+    | StreamConfigured
     | ProducerRegistered
     | ProducerForgotten
     | ProducerExpired

@@ -57,6 +57,9 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
     dedup_from: int | None = 0  # the first offset with duplicate detection; None if it is off
     stable: int = -1  # the stable offset; -1 in a row from a version without transactions
     aborted_end: int = 0  # all aborted ranges of the stream are before this offset
+    # True if the setting for duplicate detection is the stream's own, and False if the stream
+    # inherits it from the policies. None in a row from a version without policies.
+    dedup_own: bool | None = None
 
 
 class ProducerRow(Row, frozen=True, gc=False, array_like=True):
@@ -111,6 +114,13 @@ class RegistryRow(Row, frozen=True, gc=False, array_like=True):
     decided: int = 0  # the number of the producer's transactions that have ended
     digests: tuple[int, ...] = ()  # for each result, the digest of the request
     txn_epoch: int = 0  # the highest transaction epoch among the ended transactions
+
+
+class PolicyRow(Row, frozen=True, gc=False, array_like=True):
+    """What holds for every stream below a prefix. A setting that is None is not set."""
+
+    dedup: bool | None = None
+    changed_ms: int = 0
 
 
 class MetaRow(Row, frozen=True, gc=False, array_like=True):
@@ -285,6 +295,14 @@ def _decode_owned(key: bytes) -> tuple[int, str]:
     return _NUMBER.unpack_from(key)[0], key[_NUMBER.size :].decode()
 
 
+def _encode_prefix(prefix: str) -> bytes:
+    return b"/" + prefix.encode()  # a key of LMDB cannot be empty, but the prefix of the root is
+
+
+def _decode_prefix(key: bytes) -> str:
+    return key[1:].decode()
+
+
 def _encode_pair(key: tuple[int, int]) -> bytes:
     return _PAIR.pack(*key)
 
@@ -297,6 +315,7 @@ def _decode_number(key: bytes) -> int:
 NUMBER_KEY: Final = KeyCodec(_NUMBER.pack, _decode_number)
 NAME_KEY: Final = KeyCodec(str.encode, bytes.decode)
 OWNED_KEY: Final = KeyCodec(_encode_owned, _decode_owned)
+PREFIX_KEY: Final = KeyCodec(_encode_prefix, _decode_prefix)
 PAIR_KEY: Final = KeyCodec(_encode_pair, _PAIR.unpack)
 
 

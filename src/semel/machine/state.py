@@ -3,7 +3,8 @@
 The state also records the rows that changed since the last checkpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import setitem
 from typing import Annotated, Final
 
 import msgspec
@@ -16,16 +17,20 @@ from semel.machine.rows import (
     OF_TXN,
     OWNED_KEY,
     PAIR_KEY,
+    PREFIX_KEY,
     AbortedRow,
     ChunkBlockRow,
+    KeyCodec,
     KeyRow,
     MetaRow,
     NamedPosition,
     OutcomeRow,
     OwnerKey,
+    PolicyRow,
     PositionRow,
     ProducerRow,
     RegistryRow,
+    Row,
     SinkRow,
     SnapshotRow,
     StreamRow,
@@ -76,6 +81,7 @@ class Stream(Struct, gc=False, eq=False):
     open: dict[int, int] | None = None  # inline transaction -> its first offset; lowest first
     txns: set[int] | None = None  # pending transactions that can write here or name a position
     holds: dict[str, int] | None = None  # group -> the prepared transaction that holds its position
+    policy_version: int = -1  # of the policies with which the stream agrees; -1 if not known
 
 
 class Txn(Struct, gc=False, eq=False):
@@ -117,6 +123,8 @@ def _load_stream(state: "State", number: int, row: StreamRow) -> None:
 def _load_tail(state: "State", number: int, row: TailRow) -> None:
     if row.stable < 0:  # written by a version without transactions
         row = msgspec.structs.replace(row, stable=row.tail)
+    if row.dedup_own is None:  # written by a version without policies
+        row = msgspec.structs.replace(row, dedup_own=row.dedup_from is None)
     state.by_number[number].tail = row
 
 
@@ -135,10 +143,6 @@ def _load_key(state: "State", key: tuple[int, str], row: KeyRow) -> None:
     if stream.keys is None:
         stream.keys = {}
     stream.keys[idempotency_key] = row
-
-
-def _load_registered(state: "State", producer_id: str, row: RegistryRow) -> None:
-    state.registry[producer_id] = row
 
 
 def _load_transaction(state: "State", _number: int, row: TxnRow) -> None:
@@ -169,12 +173,9 @@ def _load_position(state: "State", key: tuple[int, str], row: PositionRow) -> No
     add_position(state, state.by_number[number], group, row)
 
 
-def _load_snapshot(state: "State", group: str, row: SnapshotRow) -> None:
-    state.snapshots[group] = row
-
-
-def _load_sink(state: "State", app: str, row: SinkRow) -> None:
-    state.sinks[app] = row
+def _by_name(table: str, row: type[Row], key: KeyCodec = NAME_KEY) -> Table:
+    """Return the declaration of a table whose rows are in a mapping of the state, by their keys."""
+    return Table(key, row, lambda state, name, row: setitem(getattr(state, table), name, row))
 
 
 # ---- the tables ----------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class Dirty(Struct, eq=False):
     keys: Annotated[
         dict[tuple[int, str], KeyRow | None], Table(OWNED_KEY, KeyRow, _load_key, OF_STREAM)
     ] = {}
-    registry: Annotated[dict[str, RegistryRow], Table(NAME_KEY, RegistryRow, _load_registered)] = {}
+    registry: Annotated[dict[str, RegistryRow], _by_name("registry", RegistryRow)] = {}
     transactions: Annotated[
         dict[int, TxnRow], Table(NUMBER_KEY, TxnRow, _load_transaction, OF_TXN)
     ] = {}
@@ -214,8 +215,11 @@ class Dirty(Struct, eq=False):
         dict[tuple[int, str], PositionRow | None],
         Table(OWNED_KEY, PositionRow, _load_position, OF_STREAM),
     ] = {}
-    snapshots: Annotated[dict[str, SnapshotRow], Table(NAME_KEY, SnapshotRow, _load_snapshot)] = {}
-    sinks: Annotated[dict[str, SinkRow | None], Table(NAME_KEY, SinkRow, _load_sink)] = {}
+    snapshots: Annotated[dict[str, SnapshotRow], _by_name("snapshots", SnapshotRow)] = {}
+    sinks: Annotated[dict[str, SinkRow | None], _by_name("sinks", SinkRow)] = {}
+    policies: Annotated[
+        dict[str, PolicyRow | None], _by_name("policies", PolicyRow, PREFIX_KEY)
+    ] = {}
     # Maps each forgotten sink to a number. The checkpoint removes the sink's outcomes below it.
     forgotten_sink_cutoffs: dict[str, int] = {}
     dropped: set[int] = set()  # streams that are removed with all their rows
@@ -250,6 +254,8 @@ class State:
         "next_stream",
         "next_txn",
         "owned",
+        "policies",
+        "policy_version",
         "registry",
         "run_ms",
         "sink_txn_count",
@@ -286,6 +292,8 @@ class State:
         self.hours = 0  # during which servers have run on this data
         self.run_ms = 0  # of the next hour, when the last checkpoint was made
         self.live_producers = 0  # in all streams, not counting tombstones
+        self.policies: Mapping[str, PolicyRow] = {}  # by prefix; a change replaces the mapping
+        self.policy_version = 0
         self.dirty = Dirty()
 
     def frame_time(self, now_ms: int) -> int:
@@ -389,6 +397,7 @@ def advance_tail(
         old.dedup_from,
         stable_of(stream, tail) if stream.open else tail,
         old.aborted_end,
+        old.dedup_own,
     )
 
 

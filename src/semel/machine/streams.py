@@ -6,17 +6,18 @@ A number in a comment refers to a row of the table of checks in `docs/reference/
 from collections.abc import Iterable
 from typing import Final
 
-from semel.machine.checks import check_body, holding_txn, section_of
+from semel.machine.checks import check_body, section_of
 from semel.machine.events import (
     Decision,
-    DedupSwitched,
     Section,
+    StreamConfigured,
     StreamCreated,
     StreamDeleted,
     StreamExpired,
     StreamTrimmed,
     UnguardedCreated,
 )
+from semel.machine.policies import find_dedup
 from semel.machine.rows import ForkRow, StreamRow
 from semel.machine.state import State, Stream
 from semel.model.commands import (
@@ -26,7 +27,6 @@ from semel.model.commands import (
     Expire,
     ForkRequest,
     StoredAppend,
-    SwitchDedup,
     Trim,
 )
 from semel.model.limits import FORK_DEPTH_MAX, FORKS_PER_STREAM_MAX
@@ -47,7 +47,6 @@ from semel.model.outcomes import (
     Refusal,
     StillAlive,
     SubOffsetInvalid,
-    Switched,
     Trimmed,
 )
 from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
@@ -77,8 +76,7 @@ def decide_create(state: State, command: Create) -> Decision:
         ttl_ms=command.ttl_ms,
         expires_at_ms=command.expires_at_ms,
     )
-    dedup = command.dedup_default if command.dedup is None else command.dedup
-    return _accept(row, command, head=0, start=0, prefix=None, dedup=dedup)
+    return _accept(state, row, command, head=0, start=0, prefix=None, own=command.dedup)
 
 
 # ---- comparing with an existing stream -----------------------------------------------------------
@@ -158,8 +156,10 @@ def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
         inherits_expiry=inherits,
         fork=ForkRow(source.row.number, fork.source, anchor, fork.sub_offset, start),
     )
-    dedup = source.tail.dedup_from is not None if command.dedup is None else command.dedup
-    return _accept(row, command, head=source.tail.head, start=start, prefix=prefix, dedup=dedup)
+    own, head = command.dedup, source.tail.head
+    if own is None and source.tail.dedup_own:
+        own = source.tail.dedup_from is not None
+    return _accept(state, row, command, head=head, start=start, prefix=prefix, own=own)
 
 
 def _refuse_source(source: Stream, command: Create) -> Outcome | None:
@@ -215,13 +215,14 @@ def _refuse_body_and_room(state: State, command: Create, content_type: str) -> O
 
 
 def _accept(
+    state: State,
     row: StreamRow,
     command: Create,
     *,
     head: int,
     start: int,
     prefix: Batch | None,
-    dedup: bool,
+    own: bool | None,
 ) -> Decision:
     sections: list[Section] = []
     tail = start
@@ -230,11 +231,27 @@ def _accept(
             sections.append(section_of(row.number, tail, batch, row.content_type))
             tail += batch.count
     outcome = Created(row.incarnation, row.content_type, tail, command.closed, is_new=True)
-    kind = StreamCreated if dedup else UnguardedCreated
-    return Decision(outcome, kind(row, head, command.closed), tuple(sections), grows=True)
+    event = _created(state, row, head, command.closed, own)
+    return Decision(outcome, event, tuple(sections), grows=True)
 
 
-# ---- delete, trim, switch, expire ----------------------------------------------------------------
+def _created(
+    state: State, row: StreamRow, head: int, is_closed: bool, own: bool | None
+) -> StreamCreated | StreamConfigured:
+    """Return the event that creates a stream. `own` is its own setting for duplicate detection.
+
+    The two kinds of events that existed before policies are used for what they meant then.
+    """
+    if own is False:
+        return UnguardedCreated(row, head, is_closed)
+    created = StreamCreated(row, head, is_closed)
+    is_on = find_dedup(state.policies, row.path)[0] if own is None else own
+    if own is None and is_on:
+        return created
+    return StreamConfigured(row.number, 0 if is_on else None, own is not None, created)
+
+
+# ---- delete, trim, expire ----------------------------------------------------------------------
 
 
 def find_stream(state: State, path: str) -> Stream | Refusal:
@@ -260,20 +277,6 @@ def decide_trim(_state: State, stream: Stream, command: Trim) -> Decision:
     if command.before > tail.stable:
         return Decision(OffsetUnstable(tail.stable))
     return Decision(Trimmed(command.before), StreamTrimmed(stream.row.number, command.before))
-
-
-def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decision:
-    """Return the decision on a command that switches a stream's duplicate detection on or off.
-
-    No event is stored if the setting stays the same or a pending transaction prevents the change.
-    """
-    since, tail = stream.tail.dedup_from, stream.tail.tail
-    if command.dedup == (since is not None):
-        return Decision(Switched(since, tail))
-    if stream.open and not command.dedup:
-        return Decision(holding_txn(state, stream.open))
-    since = tail if command.dedup else None
-    return Decision(Switched(since, tail), DedupSwitched(stream.row.number, since))
 
 
 def decide_expire(_state: State, stream: Stream, command: Expire) -> Decision:

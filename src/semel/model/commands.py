@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from semel.model.policies import PolicyCommand
+
 # ---- outcomes of transactions --------------------------------------------------------------------
 
 COMMITTED: Final = "committed"
@@ -164,8 +166,8 @@ class ForkRequest(Struct, frozen=True, gc=False):
 class Create(StreamCommand, frozen=True, gc=False):
     """Create a stream, or check that it exists with this configuration.
 
-    `dedup` switches duplicate detection on or off. If it is None, a fork uses the setting of its
-    source, and any other stream uses `dedup_default`.
+    `dedup` is the stream's own setting for duplicate detection. If it is None, a fork gets the own
+    setting of its source. A stream without an own setting inherits from the policies.
     """
 
     incarnation: str
@@ -177,7 +179,6 @@ class Create(StreamCommand, frozen=True, gc=False):
     body_error: str | None = None
     fork: ForkRequest | None = None
     dedup: bool | None = None
-    dedup_default: bool = True
 
 
 class Delete(StreamCommand, frozen=True, gc=False):
@@ -191,9 +192,9 @@ class Trim(StreamCommand, frozen=True, gc=False):
 
 
 class SwitchDedup(StreamCommand, frozen=True, gc=False):
-    """Switch a stream's duplicate detection on or off."""
+    """Switch a stream's duplicate detection on or off, or (None) inherit from the policies."""
 
-    dedup: bool
+    dedup: bool | None
 
 
 class Expire(StreamCommand, frozen=True, gc=False):
@@ -495,4 +496,4 @@ TxnCommand = (
     | ForgetSink
 )
 
-EngineCommand = Command | TxnCommand
+EngineCommand = Command | PolicyCommand | TxnCommand

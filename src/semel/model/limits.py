@@ -15,6 +15,7 @@ NUMBER_MAX: Final = 2**53 - 1
 
 # The largest names, batches and bodies that a client can send.
 PATH_BYTES_MAX: Final = 512
+POLICY_PREFIX_BYTES_MAX: Final = 500
 MEDIA_TYPE_BYTES_MAX: Final = 256
 INCARNATION_BYTES_MAX: Final = 64
 BODY_BYTES_MAX: Final = 4 * MIB
@@ -36,6 +37,7 @@ PRODUCERS_PER_STREAM_MAX: Final = 10_000
 FORK_DEPTH_MAX: Final = 64
 FORKS_PER_STREAM_MAX: Final = 10_000
 REGISTRY_MAX: Final = 1_000_000
+POLICIES_MAX: Final = 1_000  # the policy of the root does not count
 
 # How many receipts and old sessions are retained for each producer.
 RECEIPTS_DEFAULT: Final = 64

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from semel.model.policies import DedupSource
+
 
 class Outcome(Struct, frozen=True, gc=False):
     """The result of a command."""
@@ -84,11 +86,12 @@ class Trimmed(Outcome, frozen=True, gc=False):
 class Switched(Outcome, frozen=True, gc=False):
     """Duplicate detection is on for the messages at the offset `dedup_from` and later.
 
-    If `dedup_from` is None, duplicate detection is off.
+    If `dedup_from` is None, duplicate detection is off. `source` is where the setting comes from.
     """
 
     dedup_from: int | None
     next_offset: int
+    source: DedupSource = DedupSource(is_own=True)
 
 
 class Expired(Outcome, frozen=True, gc=False):
@@ -122,6 +125,22 @@ class Forgotten(Outcome, frozen=True, gc=False):
 
 class HourCounted(Outcome, frozen=True, gc=False):
     """The hour is counted, and what is older than its retention is no longer retained."""
+
+
+class PolicySet(Outcome, frozen=True, gc=False):
+    """The prefix has this policy since `changed_ms`.
+
+    `is_new` is True if the prefix had no policy before.
+    """
+
+    prefix: str
+    dedup: bool | None
+    changed_ms: int
+    is_new: bool
+
+
+class PolicyDeleted(Outcome, frozen=True, gc=False):
+    """The prefix has no policy any more."""
 
 
 # ---- refused: the request ------------------------------------------------------------------------
@@ -291,6 +310,12 @@ class DedupOff(Refusal, frozen=True, gc=False):
     """The stream's duplicate detection is off, so there are no producers to claim."""
 
     code = "dedup_off"
+
+
+class UnknownPolicy(Refusal, frozen=True, gc=False):
+    """The prefix has no policy."""
+
+    code = "policy_not_found"
 
 
 class ModeConflict(Refusal, frozen=True, gc=False):

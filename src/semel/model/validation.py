@@ -60,6 +60,7 @@ from semel.model.limits import (
     MEDIA_TYPE_BYTES_MAX,
     NUMBER_MAX,
     PATH_BYTES_MAX,
+    POLICY_PREFIX_BYTES_MAX,
     PRODUCER_ID_BYTES_MAX,
     SESSION_BYTES_MAX,
     STREAM_SEQ_BYTES_MAX,
@@ -67,6 +68,7 @@ from semel.model.limits import (
     TXN_LIST_MAX,
     TXN_TIMEOUT_MS_MAX,
 )
+from semel.model.policies import DeletePolicy, PolicyCommand, SetPolicy
 
 # ---- names, numbers, batches ---------------------------------------------------------------------
 
@@ -357,6 +359,12 @@ def is_batch_consistent(batch: Batch, *, is_joined: bool) -> bool:
     return sum(memoryview(batch.lengths).cast("I")) + commas == len(batch.payload)
 
 
+def _in_policy(command: PolicyCommand) -> str | None:
+    if command.prefix and not is_name(command.prefix, POLICY_PREFIX_BYTES_MAX):
+        return "prefix"
+    return "dedup" if isinstance(command, SetPolicy) and command.dedup is None else None
+
+
 # ---- all commands --------------------------------------------------------------------------------
 
 
@@ -366,6 +374,8 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
     Delete: _in_path,
     Trim: _in_trim,
     SwitchDedup: _in_path,
+    SetPolicy: _in_policy,
+    DeletePolicy: _in_policy,
     Expire: _in_path,
     Register: _in_register,
     ClaimProducer: _in_claim,

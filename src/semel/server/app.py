@@ -15,6 +15,7 @@ from semel.broker.durable_view import DurableView, StreamView
 from semel.broker.engine import Engine
 from semel.broker.figures import figure_steps
 from semel.broker.gap_hold import GapHold
+from semel.machine.policies import Policies, dedup_source
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
@@ -28,6 +29,7 @@ from semel.server.producers import ASSIGN_SUFFIX, ProducersResource
 from semel.server.resources import (
     CommitsResource,
     GroupsResource,
+    PoliciesResource,
     Resource,
     Route,
     Routes,
@@ -45,6 +47,7 @@ from semel.wire.paths import (
     GROUPS,
     HEALTH,
     METRICS,
+    POLICIES,
     SINKS,
     STREAM_PREFIX,
     STREAMS,
@@ -52,6 +55,7 @@ from semel.wire.paths import (
     parse_query,
     read_limit,
 )
+from semel.wire.policies import print_switch
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.rendering import Response
 from semel.wire.requests import CATCH_UP, LONG_POLL, AppendPlan, ReadRequest
@@ -70,13 +74,11 @@ class App:
         long_poll_seconds: float,
         sse_seconds: float,
         origin: str = "http://localhost",
-        dedup: bool = True,
         is_strict: bool = False,
         gap_hold_ms: int = 0,
         unread: UnreadBudget | None = None,
     ) -> None:
         self._engine = engine
-        self._dedup = dedup
         self._is_strict = is_strict
         self._producers = ProducersResource(engine)
         self._gaps: GapHold | None = None
@@ -107,6 +109,7 @@ class App:
             HEALTH: reads(self._health),
             METRICS: reads(self._metrics),
             STREAMS: reads(self._list),
+            POLICIES: PoliciesResource(engine, self._tally).methods(),
             COMMITS: {"POST": CommitsResource(engine, self._tally).commit},
             **self._producers.pages(),
         }
@@ -185,7 +188,6 @@ class App:
             now_ms=clock.now_ms(),
             incarnation=clock.random_bytes(_INCARNATION_BYTES).hex(),
             source_type=self._streams.type_of,
-            dedup_default=self._dedup,
         )
         origin = paths.origin_of(request.headers.get("host"), self._scheme)
         location = paths.stream_url(origin or self._origin, path)
@@ -258,7 +260,9 @@ class App:
 
     def _send_head(self, responder: Responder, outcome: Outcome) -> None:
         if isinstance(outcome, ReadDone):
-            facts = facts_of(outcome, generation=self._engine.generation)
+            row, policies = outcome.row, self._engine.durable_view.policies
+            source = dedup_source(policies, row.path, outcome.tail)
+            facts = facts_of(outcome, generation=self._engine.generation, source=source)
             send_response(responder, responses.head_response(facts))
         else:
             send_response(responder, responses.outcome_response(outcome))
@@ -337,15 +341,15 @@ def streams_page(view: DurableView, query: str, *, generation: int) -> StreamsPa
     prefix, after = parameters.get("prefix", ""), parameters.get("after", "")
     page = list(islice(view.paths.after(after, prefix), limit + 1))
     return StreamsPage(
-        [_entry_of(path, view.by_path[path]) for path in page[:limit]],
+        [_entry_of(path, view.by_path[path], view.policies) for path in page[:limit]],
         generation,
         page[limit - 1] if len(page) > limit else None,
     )
 
 
-def _entry_of(path: str, view: StreamView) -> StreamEntry:
-    row, tail = view.row, view.tail
-    assert tail is not None
+def _entry_of(path: str, view: StreamView, policies: Policies) -> StreamEntry:
+    row, tail = view.row, view.durable_tail
+    source = dedup_source(policies, path, tail)
     return StreamEntry(
         path=path,
         content_type=row.content_type,
@@ -355,4 +359,8 @@ def _entry_of(path: str, view: StreamView) -> StreamEntry:
         closed=tail.is_closed,
         created_at_ms=row.created_ms,
         written_at_ms=tail.written_ms,
+        dedup=print_switch(tail.dedup_from is not None),
+        dedup_source=source.name,
+        dedup_policy=source.prefix,
+        dedup_pending=None if source.pending is None else print_switch(source.pending),
     )

@@ -9,6 +9,7 @@ from semel.model.commands import READ_COMMITTED
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import NotFound, Outcome
 from semel.model.outcomes_txn import IncarnationConflict
+from semel.model.policies import DedupSource
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response
 from semel.server.http import Responder
 from semel.wire import requests, responses
@@ -64,8 +65,16 @@ def blocker_of(engine: Engine, done: ReadDone, isolation: str) -> Blocker | None
     return Blocker(view.id, view.begun_ms) if firsts == [stable] else None
 
 
-def facts_of(done: ReadDone, *, generation: int, blocker: Blocker | None = None) -> StreamFacts:
+def facts_of(
+    done: ReadDone,
+    *,
+    generation: int,
+    blocker: Blocker | None = None,
+    source: DedupSource | None = None,
+) -> StreamFacts:
     """Copy the facts about a stream that a response needs. `generation` is the directory's.
+
+    `source` is where the setting for duplicates comes from. Only responses to HEAD need it.
 
     They are copied, because `semel.wire` must not import the classes of `done.row` and `done.tail`.
     """
@@ -78,6 +87,7 @@ def facts_of(done: ReadDone, *, generation: int, blocker: Blocker | None = None)
         ttl_ms=row.ttl_ms,
         expires_at_ms=row.expires_at_ms,
         dedup_from=tail.dedup_from,
+        dedup_source=source or DedupSource(),
         stable=tail.stable,
         blocker=blocker,
         generation=generation,

@@ -87,6 +87,7 @@ def render_metrics(
 def _engine_metrics(figures: EngineFigures, live_readers: int) -> list[Metric]:
     return [
         ("streams", "gauge", "Streams, including soft-deleted streams.", figures.streams),
+        ("policies", "gauge", "Policies that hold for streams below a prefix.", figures.policies),
         ("journal_durable_bytes", "counter", "Durable end of the journal.", figures.durable_bytes),
         ("journal_end_bytes", "counter", "End of the journal, durable or not.", figures.end_bytes),
         ("journal_syncs_total", "counter", "Completed journal syncs.", figures.sync_count),

@@ -1,4 +1,4 @@
-"""The endpoints below `/v1/transactions`, `/v1/commits`, `/v1/groups` and `/v1/sinks`.
+"""The endpoints of `/v1/transactions`, `/v1/commits`, `/v1/groups`, `/v1/sinks`, `/v1/policies`.
 
 If a request is malformed, the handler raises MalformedRequest. `App.handle` catches the exception
 and responds with a problem document.
@@ -25,15 +25,16 @@ from semel.machine.txn.views import (
 )
 from semel.model.commands import EngineCommand, ForgetSink, TxnOutcome
 from semel.model.limits import TXN_PAGE_ROWS_MAX, TXN_PAGE_SEARCHED_MAX
-from semel.model.outcomes import Outcome
+from semel.model.outcomes import Outcome, PolicySet, UnknownPolicy
 from semel.model.outcomes_txn import UnknownTransaction
 from semel.model.steps import Steps
 from semel.server.admission import send_response, send_view
 from semel.server.http import Request, Responder
 from semel.server.metrics import OutcomeCounts
-from semel.wire import commits, groups, responses
+from semel.wire import commits, groups, policies, responses
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.rendering import Response
+from semel.wire.schema import PoliciesPage, PolicyEntry
 from semel.wire.schema.transactions import PendingTransaction, TransactionsPage
 from semel.wire.transactions import (
     ACTIONS,
@@ -306,3 +307,53 @@ class GroupsResource(Resource):
         self.submit(
             command, responder, partial(groups.moved_response, command=command, group=group)
         )
+
+
+class PoliciesResource(Resource):
+    """The handlers that set, show, list and delete policies: `/v1/policies?prefix=`."""
+
+    def methods(self) -> Mapping[str, Route]:
+        return {**reads(self._show), "PUT": self._set, "DELETE": self._delete}
+
+    def _set(self, request: Request, responder: Responder) -> None:
+        command = policies.parse_set_policy(
+            request.query, request.headers, request.body, now_ms=self.now_ms
+        )
+        self.submit(command, responder, _policy_set)
+
+    def _delete(self, request: Request, responder: Responder) -> None:
+        command = policies.parse_delete_policy(request.query, now_ms=self.now_ms)
+        self.submit(command, responder, responses.outcome_response)
+
+    def _show(self, request: Request, responder: Responder) -> None:
+        (prefix,) = valid(policies.parse_policy_query(request.query))
+        if prefix is None:
+            self.ask(all_policies, responder, partial(responses.json_response, 200))
+        else:
+            self.ask(partial(one_policy, prefix=prefix), responder, _policy_response)
+
+
+@responses.responds_to(PolicySet)
+def _policy_set(outcome: PolicySet) -> Response:
+    entry = policies.policy_entry(outcome.prefix, outcome.dedup, outcome.changed_ms)
+    return responses.json_response(201 if outcome.is_new else 200, entry)
+
+
+def _policy_response(entry: PolicyEntry | None) -> Response:
+    if entry is None:
+        return responses.outcome_response(UnknownPolicy())
+    return responses.json_response(200, entry)
+
+
+def all_policies(state: State) -> PoliciesPage:
+    """Return all policies, sorted by prefix."""
+    rows = sorted(state.policies.items())
+    return PoliciesPage(
+        [policies.policy_entry(prefix, row.dedup, row.changed_ms) for prefix, row in rows]
+    )
+
+
+def one_policy(state: State, prefix: str) -> PolicyEntry | None:
+    """Return the policy of a prefix, or None if the prefix has none."""
+    row = state.policies.get(prefix)
+    return None if row is None else policies.policy_entry(prefix, row.dedup, row.changed_ms)

@@ -169,11 +169,11 @@ def read_flag(headers: Headers, name: str) -> bool:
 
 
 def read_switch(headers: Headers, name: str) -> bool | None:
-    """Return True for `on` and False for `off`; None if the header is absent."""
+    """Return True for `on` and False for `off`; None for `inherit` or if the header is absent."""
     value = headers.get(name)
-    if value not in (None, "on", "off"):
-        raise bad_header(name, "must be 'on' or 'off'")
-    return None if value is None else value == "on"
+    if value not in (None, "on", "off", "inherit"):
+        raise bad_header(name, "must be 'on', 'off' or 'inherit'")
+    return None if value in (None, "inherit") else value == "on"
 
 
 def read_instant(headers: Headers, name: str) -> int | None:

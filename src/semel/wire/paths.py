@@ -15,6 +15,7 @@ from semel.wire.problems import Problem, bad_request
 
 STREAM_PREFIX: Final = "/v1/stream/"
 STREAMS: Final = "/v1/streams"
+POLICIES: Final = "/v1/policies"
 PRODUCERS: Final = "/v1/producers"
 CLAIM: Final = "/v1/producers/claim"
 EXPLAIN: Final = "/v1/producers/explain"
@@ -76,20 +77,24 @@ def stream_path(raw: str) -> str | Problem:
         path = decoded.decode()
     except UnicodeDecodeError:
         return _bad_path("the path is not UTF-8")
-    return _check_segments(path)
-
-
-def _check_segments(path: str) -> str | Problem:
-    if _NEVER.search(path):
-        return _bad_path("the path contains a control character or a backslash")
-    segments = path.split("/")
-    if len(segments) > SEGMENTS_MAX:
-        return _bad_path(f"the path has more than {SEGMENTS_MAX} segments")
-    if any(segment in ("", ".", "..") for segment in segments):
-        return _bad_path("a segment of the path is empty, '.' or '..'")
-    if segments[0] == RESERVED:
+    fault = check_segments(path)
+    if fault is not None:
+        return _bad_path(fault)
+    if path.partition("/")[0] == RESERVED:
         return Problem(404, "reserved_path", f"paths below /v1/stream/{RESERVED} are reserved")
     return path
+
+
+def check_segments(path: str) -> str | None:
+    """Return what is wrong with the segments of a stream's path, or None if they are valid."""
+    if _NEVER.search(path):
+        return "the path contains a control character or a backslash"
+    segments = path.split("/")
+    if len(segments) > SEGMENTS_MAX:
+        return f"the path has more than {SEGMENTS_MAX} segments"
+    if any(segment in ("", ".", "..") for segment in segments):
+        return "a segment of the path is empty, '.' or '..'"
+    return None
 
 
 def _bad_path(reason: str) -> Problem:
@@ -112,8 +117,12 @@ def names_in(raw: str) -> tuple[str, ...] | Problem:
 
 def stream_url(origin: str, path: str) -> str:
     """Return the absolute URL of a stream. `origin` is for example `http://127.0.0.1:4437`."""
-    escaped = _TO_ESCAPE.sub(lambda byte: b"%%%02X" % ord(byte[0]), path.encode())
-    return f"{origin}{STREAM_PREFIX}{escaped.decode()}"
+    return f"{origin}{STREAM_PREFIX}{escape_path(path)}"
+
+
+def escape_path(path: str) -> str:
+    """Percent-encode a stream's path. Slashes stay as they are."""
+    return _TO_ESCAPE.sub(lambda byte: b"%%%02X" % ord(byte[0]), path.encode()).decode()
 
 
 def origin_of(host: str | None, scheme: str = "http") -> str | None:

@@ -218,6 +218,15 @@ REFUSALS: Final = (
         message="the stream does not recognise duplicates, so its producers cannot be claimed",
     ),
     Entry(
+        "policy_not_found",
+        404,
+        outcome="UnknownPolicy",
+        message="there is no policy with this prefix",
+        error="PolicyNotFound",
+        advice="correct the prefix, or set a policy",
+        cli="`semel policies ls` lists the policies",
+    ),
+    Entry(
         "producer_mode_conflict",
         400,
         outcome="ModeConflict",

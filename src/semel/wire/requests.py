@@ -260,7 +260,6 @@ def parse_put(
     now_ms: int,
     incarnation: str,
     source_type: Callable[[str], str | None] | None = None,
-    dedup_default: bool = True,
 ) -> Steps[Create]:
     """Parse a request to create a stream, in steps. Raises MalformedRequest.
 
@@ -289,7 +288,6 @@ def parse_put(
         body_error=error,
         fork=fork,
         dedup=dedup,
-        dedup_default=dedup_default,
     )
 
 
@@ -297,12 +295,12 @@ def parse_put(
 def parse_patch(path: str, headers: Headers, repeated: Set[str], *, now_ms: int) -> SwitchDedup:
     """Parse a request to change a stream's configuration. Only Stream-Dedup can be changed."""
     refuse_repeated(repeated)
-    dedup = read_switch(headers, "stream-dedup")
-    if dedup is None:
+    if "stream-dedup" not in headers:
         raise bad_header(
-            "stream-dedup", "is missing: send 'on' or 'off' (no other setting can be changed)"
+            "stream-dedup",
+            "is missing: send 'on', 'off' or 'inherit' (no other setting can be changed)",
         )
-    return SwitchDedup(path, now_ms, dedup)
+    return SwitchDedup(path, now_ms, read_switch(headers, "stream-dedup"))
 
 
 def _read_expiry(headers: Headers) -> tuple[int | None, int | None]:

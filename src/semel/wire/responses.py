@@ -17,9 +17,11 @@ from semel.model.messages import JSON_MEDIA_TYPE, is_json, is_text
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
 from semel.model.outcomes_txn import Staged
+from semel.model.policies import DedupSource
 from semel.model.slices import Slice
 from semel.wire.bodies import encode_frames, to_bytes, to_json_array
 from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
+from semel.wire.policies import dedup_fields
 from semel.wire.problems import Fields, Problem
 from semel.wire.rendering import (
     GZIP_BYTES_MIN,
@@ -89,6 +91,7 @@ class StreamFacts(Struct, frozen=True, gc=False):
     ttl_ms: int | None = None
     expires_at_ms: int | None = None
     dedup_from: int | None = 0
+    dedup_source: DedupSource = DedupSource()
     stable: int | None = None
     blocker: Blocker | None = None
     generation: int = 1
@@ -268,14 +271,11 @@ def _producer_headers(outcome: Appended | Duplicate, *, is_x: bool) -> Fields:
 
 @responds_to(Switched)
 def patch_response(outcome: Switched) -> Response:
-    """Return the response to a request that turns the recognition of duplicates on or off."""
-    headers: Fields = [
-        ("Stream-Dedup", "off" if outcome.dedup_from is None else "on"),
-        ("Stream-Next-Offset", print_offset(outcome.next_offset)),
-    ]
-    if outcome.dedup_from:
-        headers.append(("Stream-Dedup-From", print_offset(outcome.dedup_from)))
-    return Response(204, headers)
+    """Return the response to a request that changes a stream's recognition of duplicates."""
+    headers: Fields = [("Stream-Next-Offset", print_offset(outcome.next_offset))]
+    if outcome.dedup_from is not None:
+        headers.append(("Stream-Dedup", "on"))
+    return Response(204, headers + dedup_fields(outcome.dedup_from, outcome.source))
 
 
 # ---- reads ---------------------------------------------------------------------------------------
@@ -299,11 +299,7 @@ def head_response(facts: StreamFacts) -> Response:
         headers.append(("Stream-TTL", str(facts.ttl_ms // 1000)))
     if facts.expires_at_ms is not None:
         headers.append(("Stream-Expires-At", print_instant(facts.expires_at_ms)))
-    if facts.dedup_from is None:
-        headers.append(("Stream-Dedup", "off"))
-    elif facts.dedup_from:
-        headers.append(("Stream-Dedup-From", print_offset(facts.dedup_from)))
-    return Response(200, headers)
+    return Response(200, headers + dedup_fields(facts.dedup_from, facts.dedup_source))
 
 
 def read_response(

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from semel.client.errors import SemelError
 from semel.client.flows import CloseChannel, Flow, Pause, Send, Step
@@ -63,9 +64,13 @@ def play(flow: Flow[T], *replies: Any) -> T:
     return result
 
 
-def calls(path: str = "orders", content_type: str | None = "application/json") -> StreamCalls:
+def calls(
+    path: str = "orders",
+    content_type: str | None = "application/json",
+    retries: int | None = None,
+) -> StreamCalls:
     """Return the calls of a semel stream whose media type is known."""
-    found = StreamCalls(SITE, path)
+    found = StreamCalls(replace(SITE, retries=retries), path)
     found.content_type = content_type
     found.is_semel = True
     return found

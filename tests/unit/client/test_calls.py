@@ -6,7 +6,13 @@ import pytest
 
 from semel.client import errors, server_calls
 from semel.client.flows import Lost, RetrySafety
-from semel.client.requests import AppendHeaders, CreateHeaders, ProducerHeaders
+from semel.client.requests import (
+    AppendHeaders,
+    CreateHeaders,
+    ProducerHeaders,
+    TransactionHeaders,
+)
+from semel.client.response_parser import Response
 from semel.client.stream_calls import CreateResult, StreamCalls
 from semel.client.values import (
     ProducerState,
@@ -92,7 +98,7 @@ def test_a_stream_is_described() -> None:
     )
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
     assert play(calls().head(), described) == StreamInfo(
-        "text/plain", "7", True, 60, moment, "i", stable_offset="5"
+        "text/plain", "7", True, 60, moment, "i", stable_offset="5", dedup_source="built-in"
     )
     odd = answer(200, stream_next_offset="7", stream_expires_at="tomorrow")
     assert play(calls().head(), odd).expires_at is None
@@ -214,7 +220,98 @@ def test_a_plain_append_whose_answer_is_lost_is_indeterminate() -> None:
 def test_an_append_with_a_key_is_sent_again_and_told_from_the_first() -> None:
     keyed = AppendHeaders(idempotency_key="k")
     replayed = answer(204, stream_next_offset="1", idempotent_replayed="true")
-    assert play(calls().append([1], keyed), LOST, replayed) == Receipt("1", duplicate=True)
+    assert play(calls().append([1], keyed), LOST, HEAD, replayed) == Receipt("1", duplicate=True)
+
+
+KEYED = AppendHeaders(idempotency_key="k")
+PRODUCED = AppendHeaders(tag=ProducerHeaders("p", 2, epoch=1))
+
+
+def described(**more: str) -> Response:
+    return answer(
+        200, content_type="text/plain", stream_next_offset="9", stream_incarnation="i", **more
+    )
+
+
+@pytest.mark.parametrize("conditions", [KEYED, PRODUCED])
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"stream_dedup": "off"},
+        {"stream_dedup_source": "built-in", "stream_dedup_pending": "off"},
+        {"stream_dedup_from": "5"},
+    ],
+    ids=str,
+)
+def test_an_append_whose_repeat_would_not_be_recognised_is_not_sent_again(
+    conditions: AppendHeaders, now: dict[str, str]
+) -> None:
+    played = Played(calls().post("text/plain", b"x", conditions), [LOST, described(**now)])
+    assert isinstance(played.error, errors.Indeterminate)
+    assert [send.request.method for send in played.sends] == ["POST", "HEAD"]
+
+
+@pytest.mark.parametrize("conditions", [KEYED, PRODUCED])
+def test_an_append_is_sent_again_if_the_stream_is_as_it_was(conditions: AppendHeaders) -> None:
+    stream = calls()
+    play(stream.head(), described(stream_dedup_from="5"))
+    flow = stream.post("text/plain", b"x", conditions)
+    stored = answer(200 if conditions.tag else 204, stream_next_offset="9")
+    assert play(flow, LOST, described(stream_dedup_from="5"), stored) == Receipt("9")
+
+
+@pytest.mark.parametrize(
+    "told", [{"producer_dedup": "off"}, {"idempotency_window": "0; keys=0"}], ids=str
+)
+def test_a_response_tells_that_repeats_are_not_recognised(told: dict[str, str]) -> None:
+    stream = calls()
+    conditions = PRODUCED if "producer_dedup" in told else KEYED
+    stored = answer(200 if conditions.tag else 204, stream_next_offset="1", **told)
+    play(stream.post("text/plain", b"x", conditions), stored)
+    played = Played(stream.post("text/plain", b"x", conditions), [LOST])
+    assert isinstance(played.error, errors.Indeterminate)
+    assert len(played.sends) == 1
+
+
+def test_a_repeat_is_not_sent_if_the_server_does_not_say_how_the_stream_is() -> None:
+    played = Played(calls(retries=0).post("text/plain", b"x", KEYED), [LOST])
+    assert isinstance(played.error, errors.Indeterminate)
+    stale = Lost("closed", is_stale=True)
+    played = Played(calls(retries=0).post("text/plain", b"x", KEYED), [stale, LOST])
+    assert isinstance(played.error, errors.Indeterminate)
+    assert [send.request.method for send in played.sends] == ["POST", "HEAD"]
+
+
+def test_a_repeat_to_a_stream_that_is_gone_is_sent_and_refused() -> None:
+    gone = problem(404, "stream_not_found")
+    with pytest.raises(errors.StreamNotFound):
+        play(calls().post("text/plain", b"x", KEYED), LOST, answer(404), gone)
+
+
+def test_a_transaction_looks_at_what_holds_now_not_at_what_is_pending() -> None:
+    inline = AppendHeaders(
+        tag=ProducerHeaders("p", 0, epoch=1), transaction=TransactionHeaders("t", 1)
+    )
+    pending = described(stream_dedup_source="built-in", stream_dedup_pending="off")
+    stored = answer(204, stream_next_offset="9")
+    assert play(calls().post("text/plain", b"x", inline), LOST, pending, stored).duplicate
+
+
+def test_the_own_setting_of_a_stream_is_set_and_given_up() -> None:
+    for dedup, value in ((True, "on"), (False, "off"), (None, "inherit")):
+        played = Played(calls().set_dedup(dedup), [answer(204), HEAD])
+        assert dict(played.sends[0].request.headers) == {"Stream-Dedup": value}
+    with pytest.raises(errors.NotSupported):
+        play(StreamCalls(SITE, "s").set_dedup(True), FOREIGN)
+
+
+def test_where_a_setting_comes_from_is_read() -> None:
+    shown = described(stream_dedup_source="policy", stream_dedup_policy='"%C3%A9/x"')
+    info = play(calls().head(), shown)
+    assert (info.dedup_source, info.dedup_policy, info.will_dedup) == ("policy", "é/x", True)
+    root = play(calls().head(), described(stream_dedup_policy='""', stream_dedup_pending="off"))
+    assert (root.dedup_policy, root.dedup_pending, root.will_dedup) == ("", False, False)
+    assert play(calls().head(), FOREIGN).dedup_source is None
 
 
 @pytest.mark.parametrize("conditions", [AppendHeaders(if_match="5"), AppendHeaders(seq="5")])
@@ -263,7 +360,7 @@ def test_a_tagged_append_is_safe_to_repeat_and_tells_a_duplicate() -> None:
     tag = ProducerHeaders("p", 2, epoch=1)
     stored = answer(200, stream_next_offset="3")
     flow = calls().post("text/plain", b"x", AppendHeaders(tag=tag))
-    played = Played(flow, [LOST, stored])
+    played = Played(flow, [LOST, HEAD, stored])
     assert played.result == Receipt("3")
     fields = dict(played.sends[-1].request.headers)
     assert (fields["Producer-Id"], fields["Producer-Epoch"], fields["Producer-Seq"]) == (

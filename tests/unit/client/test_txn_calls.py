@@ -37,6 +37,7 @@ from tests.unit.client.test_reading import frames
 LOST = Lost("reset")
 OWNER = Registration("p", 3)
 NONE = Extras()
+HEAD = answer(200, stream_next_offset=print_offset(0), stream_incarnation="i")
 STORED = answer(200, stream_next_offset=print_offset(1))
 REPEAT = answer(204, stream_next_offset=print_offset(1))
 DONE = {"state": "committed", "streams": {}, "offsets": {}, "deleted": []}
@@ -149,8 +150,9 @@ def test_a_client_registers_an_id_once_and_lends_its_own_to_one_at_a_time() -> N
 # rows: R18
 def test_appends_are_numbered_by_stream_and_sent_again_with_the_same_number() -> None:
     txn = opened()
-    first = Played(append(txn, {"id": 1}), [LOST, REPEAT])
-    assert len({send.request for send in first.sends}) == 1
+    first = Played(append(txn, {"id": 1}), [LOST, HEAD, REPEAT])
+    sent, asked, again = (send.request for send in first.sends)
+    assert (sent, asked.method) == (again, "HEAD")
     assert first.result.duplicate
     headers = dict(first.sends[0].request.headers)
     assert headers == {

@@ -7,9 +7,9 @@ the file is right. Only frames that version 1 did not have may be added, at the 
 
     python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
 
-`tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin` and
-`frame_v1_positions.bin` do the same for later additions: sections with extras, claims,
-transactions, and positions named by transactions.
+`tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin`,
+`frame_v1_positions.bin` and `frame_v1_policies.bin` do the same for later additions: sections with
+extras, claims, transactions, positions named by transactions, and policies.
 """
 
 import struct
@@ -38,7 +38,7 @@ from semel.journal.frame import (
 )
 from semel.machine import events
 from semel.machine.events import ProducerStamp, Section
-from semel.machine.rows import ForkRow, NamedPosition, SnapshotRow, StreamRow
+from semel.machine.rows import ForkRow, NamedPosition, PolicyRow, SnapshotRow, StreamRow
 from semel.machine.txn.draft import pack_extent
 from semel.model.checksum import crc32c
 from semel.model.commands import ProducerOwner, SinkOwner, SnapshotRange
@@ -52,6 +52,7 @@ GOLDEN_CLAIMS = DATA / "frame_v1_claims.bin"
 GOLDEN_TXN = DATA / "frame_v1_transactions.bin"
 GOLDEN_POSITIONS = DATA / "frame_v1_positions.bin"
 GOLDEN_HOURS = DATA / "frame_v1_hours.bin"
+GOLDEN_POLICIES = DATA / "frame_v1_policies.bin"
 SEED = codec.checksum_seed(b"sixteen bytes id")
 
 
@@ -196,6 +197,20 @@ POSITIONS_CASES = (Case(events.PositionsNamed(1, (NAMED, NamedPosition("g", NUMB
 
 HOURS_CASES = (Case(events.HourPassed()),)
 
+POLICIES_CASES = (
+    Case(events.PolicyChanged("", PolicyRow(False, 1_700_000_000_000))),
+    Case(events.PolicyChanged("é/f", PolicyRow(True, 5))),
+    Case(events.PolicyChanged("é/f", None)),
+    Case(events.StreamConfigured(1, NUMBER_MAX, True)),
+    Case(events.StreamConfigured(1, None, False, events.StreamCreated(PLAIN, 0, False)), (JOINED,)),
+    Case(
+        events.StreamConfigured(
+            1, 2, False, append=events.StreamAppended(1, stamp=DENSE_MARK), ended=ENDED
+        ),
+        (JOINED, CONTROLLED),
+    ),
+)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
     [
@@ -205,8 +220,9 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_TXN, TXN_CASES),
         (GOLDEN_POSITIONS, POSITIONS_CASES),
         (GOLDEN_HOURS, HOURS_CASES),
+        (GOLDEN_POLICIES, POLICIES_CASES),
     ],
-    ids=["first", "extras", "claims", "transactions", "positions", "hours"],
+    ids=["first", "extras", "claims", "transactions", "positions", "hours", "policies"],
 )
 
 
@@ -248,7 +264,14 @@ def test_a_journal_of_version_1_reads_as_it_was_written(
 def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
     assert {
         type(case.record)
-        for case in (*CASES, *CLAIMS_CASES, *TXN_CASES, *POSITIONS_CASES, *HOURS_CASES)
+        for case in (
+            *CASES,
+            *CLAIMS_CASES,
+            *TXN_CASES,
+            *POSITIONS_CASES,
+            *HOURS_CASES,
+            *POLICIES_CASES,
+        )
     } == set(KINDS)
     assert set(get_args(events.Event)) < set(KINDS)
 
@@ -325,6 +348,19 @@ records: st.SearchStrategy[Record] = st.one_of(
     st.builds(events.StreamTrimmed, numbers, numbers),
     st.builds(events.DedupSwitched, numbers, maybe_numbers),
     st.builds(events.UnguardedCreated, rows, numbers, st.booleans()),
+    st.builds(
+        events.PolicyChanged,
+        names,
+        st.none() | st.builds(PolicyRow, st.none() | st.booleans(), numbers),
+    ),
+    st.builds(
+        events.StreamConfigured,
+        numbers,
+        maybe_numbers,
+        st.booleans(),
+        st.none() | st.builds(events.StreamCreated, rows, numbers, st.booleans()),
+        st.none() | appended,
+    ),
     st.builds(events.ProducerRegistered, names, numbers, st.booleans()),
     st.builds(events.ProducerForgotten, numbers, names),
     st.builds(events.ProducerExpired, numbers, names),

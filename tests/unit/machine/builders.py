@@ -219,6 +219,7 @@ def rows_of(state: State) -> dict[str, dict[Any, Any]]:
         },
         "snapshots": state.snapshots,
         "sinks": state.sinks,
+        "policies": dict(state.policies),
     }
 
 
@@ -239,7 +240,9 @@ def snapshot(thing: object) -> object:
     """Copy a state, or a part of it, into comparable values. The order counts."""
     if isinstance(thing, State | Stream | Dirty):
         names = thing.__slots__ if isinstance(thing, State) else thing.__struct_fields__
-        return [(name, snapshot(getattr(thing, name))) for name in names]
+        # The versions of policies save a comparison. They are not stored, and count from the start.
+        kept = [name for name in names if name != "policy_version"]
+        return [(name, snapshot(getattr(thing, name))) for name in kept]
     if isinstance(thing, dict):
         return [(key, snapshot(value)) for key, value in thing.items()]
     if isinstance(thing, set):

@@ -5,7 +5,12 @@ import pytest
 from msgspec.structs import replace
 
 from semel.machine import State, apply, decide
-from semel.machine.events import DedupSwitched, StreamCreated, UnguardedCreated
+from semel.machine.events import (
+    DedupSwitched,
+    StreamConfigured,
+    StreamCreated,
+    UnguardedCreated,
+)
 from semel.machine.rows import TailRow
 from semel.model import commands as ask
 from semel.model.commands import Command
@@ -46,21 +51,24 @@ def off(path: str = "s") -> ask.Create:
 
 
 @pytest.mark.parametrize(
-    ("given", "default", "is_on"),
-    [(None, True, True), (None, False, False), (True, False, True), (False, True, False)],
+    ("given", "kind", "since", "is_own"),
+    [
+        (None, StreamCreated, 0, False),
+        (True, StreamConfigured, 0, True),
+        (False, UnguardedCreated, None, True),
+    ],
 )
-def test_a_stream_begins_as_asked_or_else_as_the_server_does(
-    given: bool | None, default: bool, is_on: bool
+def test_a_stream_begins_as_asked(
+    given: bool | None, kind: type, since: int | None, is_own: bool
 ) -> None:
-    wanted = replace(create(), dedup=given, dedup_default=default)
-    decision = decide(State(), wanted)
-    assert type(decision.event) is (StreamCreated if is_on else UnguardedCreated)
-    assert machine_of(wanted).stream().tail.dedup_from == (0 if is_on else None)
+    wanted = replace(create(), dedup=given)
+    assert type(decide(State(), wanted).event) is kind
+    tail = machine_of(wanted).stream().tail
+    assert (tail.dedup_from, tail.dedup_own) == (since, is_own)
 
 
 def test_only_a_given_switch_is_compared_with_a_stream_that_is_there() -> None:
     machine = machine_of(create())
-    assert isinstance(unchanged(machine, replace(create(), dedup_default=False)), Created)
     assert isinstance(unchanged(machine, replace(create(), dedup=True)), Created)
     assert unchanged(machine, off()) == ConfigConflict("dedup")
 

@@ -12,6 +12,7 @@ from semel.model import commands as ask
 from semel.model.commands import DENSE, SPARSE, Batch, Command, ForkRequest, StoredAppend
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import encode_extras
+from semel.model.policies import DeletePolicy, PolicyCommand, SetPolicy
 from tests.sim.oracle import state_view
 from tests.sim.reference import Model
 from tests.sim.reference_producers import Producer
@@ -55,7 +56,7 @@ steps = st.builds(
         ["produce"] * 22
         + ["append"] * 4
         + ["create", "fork", "fork", "register"]
-        + ["delete", "trim", "expire", "bury", "bury", "forget", "switch"]
+        + ["delete", "trim", "expire", "bury", "bury", "forget", "switch", "policy", "policy"]
         + ["claim", "claim", "claim", "hour"]
     ),
     st.sampled_from("aaaaaabc"),
@@ -89,7 +90,7 @@ def _likely_verb(step: Step, model: Model) -> str:
     return "delete" if stream.is_closed and step.span == 1 else step.verb
 
 
-def command_of(step: Step, model: Model) -> Command:
+def command_of(step: Step, model: Model) -> Command | PolicyCommand:
     now = model.time_ms + step.later_ms
     stream = model.streams.get(step.path)
     match _likely_verb(step, model):
@@ -108,9 +109,8 @@ def command_of(step: Step, model: Model) -> Command:
             return _on_producer(step, model, now)
         case "hour":
             return ask.CountHour(now)
-        case "switch":
-            is_off = stream is not None and stream.dedup_from is None
-            return ask.SwitchDedup(step.path, now, is_off or step.span == 1)
+        case "switch" | "policy":
+            return _switch(step, model, now)
         case _:
             name = None if step.session is None and step.span else step.name
             return ask.Register(now, name, min(step.span, 1))
@@ -127,6 +127,15 @@ def _on_producer(
     known = None if stream is None else stream.producers.get(step.name)
     mode = step.mode if known is None or "typed" in step.flags else known.mode
     return ask.ClaimProducer(step.path, now, step.name, step.session or f"s{step.span}", mode)
+
+
+def _switch(step: Step, model: Model, now: int) -> ask.SwitchDedup | PolicyCommand:
+    stream = model.streams.get(step.path)
+    is_off = stream is not None and stream.dedup_from is None
+    prefix = step.path if step.epoch is None else ""
+    if step.verb == "switch":
+        return ask.SwitchDedup(step.path, now, None if step.session else is_off or step.span == 1)
+    return DeletePolicy(now, prefix) if step.span == 1 else SetPolicy(now, prefix, is_off)
 
 
 def _create(step: Step, model: Model, now: int) -> ask.Create:
@@ -150,7 +159,6 @@ def _create(step: Step, model: Model, now: int) -> ask.Create:
         "bad" if "error" in step.flags else None,
         wanted,
         {1: True, 2: False}.get(step.span) if "key" in step.flags else None,
-        "strict" not in step.flags,
     )
 
 
@@ -254,7 +262,7 @@ def test_random_commands_are_answered_and_remembered_as_the_rule_book_says(
 ) -> None:
     model = Model(*(getattr(LIMITS, name) for name in LIMITS.__struct_fields__[:6]))
     machine = Machine(LIMITS)
-    command: Command = ask.Create("a", 0, "i", TEXT)
+    command: Command | PolicyCommand = ask.Create("a", 0, "i", TEXT)
     for step in run:
         before = snapshot(machine.state)
         decide(machine.state, command)

@@ -26,7 +26,10 @@ EXPECTED = {
     403: {
         out.StaleEpoch, out.StaleSession, out.SessionConflict, txn.StaleTransaction, txn.NotOwner,
     },
-    404: {out.NotFound, out.UnknownProducer, txn.UnknownTransaction, txn.UnknownSink},
+    404: {
+        out.NotFound, out.UnknownProducer, out.UnknownPolicy, txn.UnknownTransaction,
+        txn.UnknownSink,
+    },
     409: {
         out.StillAlive, out.StreamClosed, out.ConfigConflict, out.ContentTypeConflict,
         out.StreamSeqConflict, out.ForkSourceGone, out.SessionUnknown, out.ProducerStateExpired,

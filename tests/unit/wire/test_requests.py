@@ -306,8 +306,8 @@ def test_whatever_is_sent_becomes_a_sound_command_or_a_problem(
 
 
 # rows: P19
-@pytest.mark.parametrize(("value", "dedup"), [("on", True), ("off", False)])
-def test_the_recognition_of_duplicates_is_switched(value: str, dedup: bool) -> None:
+@pytest.mark.parametrize(("value", "dedup"), [("on", True), ("off", False), ("inherit", None)])
+def test_the_recognition_of_duplicates_is_switched(value: str, dedup: bool | None) -> None:
     command = parse_patch("s", {"stream-dedup": value}, NONE, now_ms=5)
     assert command == SwitchDedup("s", 5, dedup)
     assert created(stream_dedup=value).dedup is dedup
@@ -328,10 +328,10 @@ def test_a_patch_without_anything_to_change_or_with_two_is_refused() -> None:
     assert refused(twice) == (400, "invalid_header")
 
 
-def test_a_creation_that_says_nothing_carries_what_the_server_does() -> None:
-    command = parse_create({}, NONE, b"", dedup_default=False)
+def test_a_creation_that_says_nothing_inherits() -> None:
+    command = parse_create({}, NONE, b"")
     assert isinstance(command, Create)
-    assert (command.dedup, command.dedup_default) == (None, False)
+    assert command.dedup is None
 
 
 # ---- plans ---------------------------------------------------------------------------------------

@@ -434,7 +434,7 @@ def test_an_event_stream_says_how_its_data_is_encoded(content_type: str, is_base
 def test_a_switch_tells_what_holds_now_and_from_where() -> None:
     off, on = patch_response(out.Switched(None, 3)), patch_response(out.Switched(3, 3))
     assert (off.status, on.status) == (204, 204)
-    end = {"Stream-Next-Offset": print_offset(3)}
+    end = {"Stream-Next-Offset": print_offset(3), "Stream-Dedup-Source": "own"}
     assert headers_of(off) == {"Stream-Dedup": "off", **end}
     assert headers_of(on) == {"Stream-Dedup": "on", **end, "Stream-Dedup-From": print_offset(3)}
     assert headers_of(patch_response(out.Switched(0, 3))) == {"Stream-Dedup": "on", **end}
@@ -447,8 +447,9 @@ def test_head_tells_only_what_is_unusual() -> None:
     assert not any(name.startswith("Stream-Dedup") for name in usual)
     off = headers_of(head_response(StreamFacts("inc", "text/plain", 3, dedup_from=None)))
     late = headers_of(head_response(StreamFacts("inc", "text/plain", 3, dedup_from=2)))
-    assert off == {**usual, "Stream-Dedup": "off"}
-    assert late == {**usual, "Stream-Dedup-From": print_offset(2)}
+    source = {"Stream-Dedup-Source": "built-in"}
+    assert off == {**usual, **source, "Stream-Dedup": "off"}
+    assert late == {**usual, **source, "Stream-Dedup-From": print_offset(2)}
 
 
 # rows: P19

@@ -38,6 +38,7 @@ from semel.client.values import (
     CommitResult,
     Moves,
     Offset,
+    Policy,
     Registration,
     StreamEntry,
     TransactionStatus,
@@ -170,6 +171,33 @@ class AsyncClient:
             if page.next is None:
                 return
             after = page.next
+
+    async def policies(self, *, timeout: Timeout = CLIENT_DEFAULT) -> list[Policy]:
+        """Return all policies: what holds for every stream below a prefix, now and later."""
+        return await self.run(server_calls.list_policies(self.site), timeout)
+
+    async def policy(self, prefix: str, *, timeout: Timeout = CLIENT_DEFAULT) -> Policy:
+        """Return the policy of a prefix. The prefix "" is the whole server.
+
+        Raises PolicyNotFound if the prefix has no policy.
+        """
+        return await self.run(server_calls.show_policy(self.site, prefix), timeout)
+
+    async def set_policy(
+        self, prefix: str, *, dedup: bool, timeout: Timeout = CLIENT_DEFAULT
+    ) -> Policy:
+        """Set whether the streams below a prefix recognise duplicates, now and later.
+
+        A prefix consists of whole segments: "orders" holds for the streams orders and orders/eu,
+        but not for orders2. The prefix "" is the whole server. The policy with the longest prefix
+        wins, and a stream's own setting wins over all. A stream that exists is switched by its next
+        append outside transactions.
+        """
+        return await self.run(server_calls.set_policy(self.site, prefix, dedup=dedup), timeout)
+
+    async def delete_policy(self, prefix: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        """Delete the policy of a prefix. Raises PolicyNotFound if the prefix has no policy."""
+        await self.run(server_calls.delete_policy(self.site, prefix), timeout)
 
     async def health(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, Any]:
         """Return the health report. Its `status` is "full" if the disk is full, otherwise "ok"."""

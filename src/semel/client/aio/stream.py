@@ -56,17 +56,19 @@ class AsyncStream:
         expires_at: datetime | None = None,
         closed: bool = False,
         body: Any = None,
+        dedup: bool | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Self:
         """Create the stream. If `body` is not None, it becomes the first message.
 
         The stream is deleted after `ttl` seconds without a read or a write, or at `expires_at`. If
-        `closed`, the new stream is closed and accepts no appends.
+        `closed`, the new stream is closed and accepts no appends. `dedup` is whether the stream
+        recognises repeated appends. By default, the server's policies decide.
 
         Raises ConfigConflict if the stream exists with a different configuration. Raises
         StreamExists if it exists with the same configuration, unless `exist_ok`.
         """
-        configuration = CreateHeaders(content_type, ttl, expires_at, closed)
+        configuration = CreateHeaders(content_type, ttl, expires_at, closed, dedup=dedup)
         await self.client.run(self.calls.create(configuration, body, exist_ok=exist_ok), timeout)
         return self
 
@@ -110,6 +112,12 @@ class AsyncStream:
     async def exists(self, *, timeout: Timeout = CLIENT_DEFAULT) -> bool:
         """Return True if the stream exists."""
         return await self.client.run(self.calls.exists(), timeout)
+
+    async def set_dedup(
+        self, dedup: bool | None, *, timeout: Timeout = CLIENT_DEFAULT
+    ) -> StreamInfo:
+        """Switch the recognition of duplicates on or off, or inherit from the policies (None)."""
+        return await self.client.run(self.calls.set_dedup(dedup), timeout)
 
     async def delete(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Delete the stream. Messages that forks share are kept as long as the forks exist."""

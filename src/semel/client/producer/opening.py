@@ -105,11 +105,15 @@ def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenRe
     """Read the stream's media type. Claim the producer, or read its stored state instead.
 
     The producer is not claimed if the caller passed an epoch, if the server does not support
-    claims, or if the stream does not recognise duplicates.
+    claims, or if the stream recognises duplicates only from its next append on.
+
+    Raises ProtocolError if the stream does not recognise duplicates.
     """
     info = yield from calls.head()
     if not calls.is_semel:
         return OpenResult(info.content_type, is_semel=False)
+    if calls.is_unguarded:
+        raise ProtocolError(_UNGUARDED_STREAM)
     if settings.epoch is None:
         claim = yield from _claim(calls, settings)
         if claim is not None:
@@ -305,6 +309,10 @@ class BodyEncoder:
 _IGNORED: Final = (
     "the append was stored, but the server ignored its producer headers: the response has no"
     " Producer-Epoch. Sending the append again would store it twice"
+)
+_UNGUARDED_STREAM: Final = (
+    "the stream does not recognise duplicates (Stream-Dedup: off), so a producer could store a"
+    " message twice. Switch dedup on, or use append_many"
 )
 _UNGUARDED: Final = (
     "the stream does not recognise duplicates (Stream-Dedup: off). The append is stored, but"

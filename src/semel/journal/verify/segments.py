@@ -35,6 +35,7 @@ from semel.machine.events import (
     SECTION_DATA,
     SECTION_STAGED,
     Decided,
+    StreamConfigured,
     StreamCreated,
 )
 from semel.machine.txn.draft import extents_of
@@ -368,8 +369,11 @@ class SegmentCheck:
         The tails are first taken from the checkpoint. Each checked frame then advances the tails of
         its streams.
         """
-        if isinstance(frame.record, StreamCreated):
-            row = frame.record.row
+        created: object = frame.record
+        if isinstance(created, StreamConfigured):
+            created = created.created
+        if isinstance(created, StreamCreated):
+            row = created.row
             self._tails[row.number] = 0 if row.fork is None else row.fork.start
         for number, base, count in _additions(frame):
             stream = self._stored.state.by_number.get(number)

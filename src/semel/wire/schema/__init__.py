@@ -10,7 +10,9 @@ Offsets are strings in the format of `semel.model.offsets`. Times are RFC 3339 s
 members whose names end in `_ms`.
 """
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+
+from semel.model.policies import BUILT_IN
 
 
 class StrictRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -18,7 +20,12 @@ class StrictRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class StreamEntry(Struct, frozen=True):
-    """A stream in a listing. Times are in milliseconds since 1970."""
+    """A stream in a listing. Times are in milliseconds since 1970.
+
+    `dedup` is `on` if the stream recognises duplicates. `dedup_source` says where this setting
+    comes from: `own`, `policy` or `built-in`. `dedup_policy` is the prefix of the policy.
+    `dedup_pending` is the value that the stream gets with its next append, if it has another one.
+    """
 
     path: str
     content_type: str
@@ -28,6 +35,10 @@ class StreamEntry(Struct, frozen=True):
     closed: bool
     created_at_ms: int
     written_at_ms: int
+    dedup: str = "on"
+    dedup_source: str = BUILT_IN
+    dedup_policy: str | None = None
+    dedup_pending: str | None = None
 
 
 class StreamsPage(Struct, frozen=True):
@@ -40,6 +51,26 @@ class StreamsPage(Struct, frozen=True):
     streams: list[StreamEntry]
     generation: int = 1
     next: str | None = None
+
+
+class PolicyRequest(StrictRequest, frozen=True):
+    """A request to set a policy. `dedup` is `on` or `off`."""
+
+    dedup: str | UnsetType = UNSET
+
+
+class PolicyEntry(Struct, frozen=True):
+    """What holds for every stream below a prefix. The prefix of the whole server is empty."""
+
+    prefix: str
+    dedup: str | None
+    changed_at: str
+
+
+class PoliciesPage(Struct, frozen=True):
+    """The list of all policies, sorted by prefix."""
+
+    policies: list[PolicyEntry]
 
 
 class Health(Struct, frozen=True):

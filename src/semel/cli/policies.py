@@ -1,0 +1,84 @@
+"""`semel policies`: settings that hold for every stream below a prefix, now and later."""
+
+from typing import Any, Final
+
+import click
+
+from semel.cli.options import remote
+from semel.cli.output import print_facts, print_list, report
+from semel.client.sync.client import Client
+from semel.client.values import Policy
+
+prefix_argument: Final = click.argument("prefix", metavar="PREFIX")
+
+
+def _facts(policy: Policy) -> dict[str, Any]:
+    dedup = ("off", "on")[policy.dedup]
+    return {"prefix": policy.prefix, "dedup": dedup, "changed_at": policy.changed_at}
+
+
+def _shown(prefix: str) -> str:
+    return prefix or '"" (the whole server)'
+
+
+@click.group("policies")
+def policies_command() -> None:
+    """Set, show and delete policies.
+
+    A policy holds for every stream below a prefix, now and later. PREFIX consists of whole
+    segments: `orders` holds for the streams orders and orders/eu, but not for orders2. The prefix
+    "" is the whole server. The longest prefix wins, and a stream's own setting wins over all.
+    """
+
+
+@policies_command.command("set")
+@prefix_argument
+@click.option(
+    "--dedup",
+    type=click.Choice(["on", "off"]),
+    required=True,
+    help="Whether the streams recognise repeated appends.",
+)
+@remote
+def set_policy_command(client: Client, *, prefix: str, dedup: str, is_json: bool) -> None:
+    """Set the policy of PREFIX.
+
+    A stream that exists is switched by its next append outside transactions. Until then, `semel
+    head` shows what is pending.
+    """
+    facts = _facts(client.set_policy(prefix, dedup=dedup == "on"))
+    report(f"the policy of {_shown(prefix)} is now: dedup {dedup}", facts, is_json=is_json)
+
+
+@policies_command.command("show")
+@prefix_argument
+@remote
+def show_policy_command(client: Client, *, prefix: str, is_json: bool) -> None:
+    """Show the policy of PREFIX."""
+    print_facts(_facts(client.policy(prefix)), is_json=is_json)
+
+
+@policies_command.command("ls")
+@remote
+def list_policies_command(client: Client, *, is_json: bool) -> None:
+    """List the policies, sorted by prefix.
+
+    Prints a table on a terminal. Otherwise prints one prefix per line.
+    """
+    policies = [_facts(policy) for policy in client.policies()]
+    titles = ("prefix", "dedup", "changed at")
+    print_list(policies, titles, [list(facts.values()) for facts in policies], is_json=is_json)
+
+
+@policies_command.command("delete")
+@prefix_argument
+@remote
+def delete_policy_command(client: Client, *, prefix: str, is_json: bool) -> None:
+    """Delete the policy of PREFIX.
+
+    The streams below PREFIX are then as the policy of a shorter prefix says, or recognise
+    duplicates if there is none.
+    """
+    client.delete_policy(prefix)
+    facts = {"prefix": prefix, "deleted": True}
+    report(f"deleted the policy of {_shown(prefix)}", facts, is_json=is_json)
