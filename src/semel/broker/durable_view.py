@@ -19,11 +19,13 @@ from semel.journal.txn_history import TxnHistory
 from semel.machine.events import (
     SECTION_CONTROL,
     SECTION_STAGED,
+    ProducerDeclared,
     ProducerRaised,
     Section,
     StreamAppended,
     StreamConfigured,
     TxnPublished,
+    declared_event,
 )
 from semel.machine.policies import Policies
 from semel.machine.rows import StreamRow, TailRow
@@ -429,6 +431,8 @@ def unreadable(error: ReadFailed) -> Outcome:
 
 
 def _producer(record: Record) -> SliceProducer | None:
+    if isinstance(record, ProducerDeclared):
+        record = declared_event(record)
     append: object = record
     if isinstance(record, TxnPublished | ProducerRaised | StreamConfigured):
         append = record.append

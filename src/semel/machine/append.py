@@ -19,13 +19,16 @@ from semel.machine.events import (
     SECTION_STAGED,
     ChunkStaged,
     Decision,
+    ProducerDeclared,
     ProducerRaised,
     ProducerStamp,
     Section,
     StreamAppended,
     StreamConfigured,
     TxnPublished,
+    declared_event,
 )
+from semel.machine.lifetimes import declare
 from semel.machine.policies import due_switch
 from semel.machine.producers import (
     check_sequence,
@@ -94,13 +97,22 @@ def _decide_switching(state: State, stream: Stream, command: Append, *, is_on: b
         decision = _decide_keyed(state, stream, command, command.key)
     else:
         decision = _decide_plain(state, stream, command)
-    raised = decision.event if isinstance(decision.event, ProducerRaised) else None
-    event = decision.event if raised is None else raised.append
-    if not isinstance(event, StreamAppended):
+    event = decision.event
+    if event is None:
         return decision
-    since = stream.tail.tail if is_on else None
-    ended = () if raised is None else raised.ended
-    configured = StreamConfigured(stream.row.number, since, False, append=event, ended=ended)
+    declared = event if isinstance(event, ProducerDeclared) else None
+    inner = declared_event(event)
+    raised = inner if isinstance(inner, ProducerRaised) else None
+    append = inner if raised is None else raised.append
+    assert isinstance(append, StreamAppended)
+    configured = StreamConfigured(
+        stream.row.number,
+        stream.tail.tail if is_on else None,
+        is_own=False,
+        append=append,
+        ended=() if raised is None else raised.ended,
+        expires_ms=0 if declared is None else declared.expires_ms,
+    )
     return Decision(decision.outcome, configured, decision.sections, grows=decision.grows)
 
 
@@ -136,11 +148,12 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
     check = check_sequence(state, stream, tag, digest)
     if check.at_once is not None:
         return Decision(check.at_once)  # 7, 8
+    row = stream.producers.get(tag.id) if stream.producers else None
     refusal = (
         check_stream(state, stream, command)
         or check.later  # 11
         or check_content(stream, command)
-        or check_room(state, stream, tag)
+        or check_room(state, stream, tag, row)
     )
     if refusal is not None:
         return Decision(refusal)
@@ -157,7 +170,9 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
     event = StreamAppended(stream.row.number, command.close, command.stream_seq, stamp)
     decision = _accept(stream, command, event)
     if state.owned and (True, tag.id) in state.owned:
-        return _fence_older(state, stream, stamp, event, decision)
+        decision = _fence_older(state, stream, stamp, event, decision)
+    if row is None or row.is_expired or (tag.expires_ms and tag.expires_ms != row.expires_ms):
+        return declare(state, row, tag.id, tag.expires_ms, decision)
     return decision
 
 
@@ -277,7 +292,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
         check_stream(state, stream, command)
         or _refuse_sequence(txn, tag, current)  # 11
         or check_content(stream, command)
-        or check_room(state, stream, tag)
+        or check_room(state, stream, tag, row)
         or _refuse_more_streams(state, txn, stream)
     )
     if refusal is not None:
@@ -292,7 +307,8 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
         digest=digest,
         cursor=None,
     )
-    return _accept_inline(txn, stream, command, tag, stamp)
+    decision = _accept_inline(txn, stream, command, tag, stamp)
+    return declare(state, row, tag.id, tag.expires_ms, decision)
 
 
 def _decide_unguarded(

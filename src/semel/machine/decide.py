@@ -6,14 +6,16 @@ from typing import Any, Final
 from msgspec import Struct
 
 from semel.machine.append import decide_append
-from semel.machine.claims import (
-    decide_claim,
-    decide_expire_producer,
-    decide_forget,
-    decide_register,
-)
+from semel.machine.claims import decide_claim, decide_register
 from semel.machine.commits import decide_commit, decide_forget_sink, decide_rebind
 from semel.machine.events import Decision, HourPassed
+from semel.machine.lifetimes import (
+    decide_drop_tombstones,
+    decide_expire_producer,
+    decide_expire_registration,
+    decide_forget,
+    decide_retire,
+)
 from semel.machine.policies import (
     decide_delete_policy,
     decide_set_policy,
@@ -49,7 +51,6 @@ from semel.model.commands import (
     ClaimProducer,
     Commit,
     CommitTxn,
-    CountHour,
     Create,
     Delete,
     EngineCommand,
@@ -71,6 +72,12 @@ from semel.model.commands import (
 )
 from semel.model.outcomes import HourCounted, InvalidRequest, Outcome
 from semel.model.policies import DeletePolicy, SetPolicy
+from semel.model.producer_commands import (
+    CountHour,
+    DropTombstones,
+    ExpireRegistration,
+    RetireProducers,
+)
 from semel.model.validation import find_invalid_field
 
 Decider = Callable[[State, Any], Decision]
@@ -102,6 +109,9 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
     ClaimProducer: _on_stream(decide_claim),
     ForgetProducer: _on_stream(decide_forget),
     ExpireProducer: _on_stream(decide_expire_producer),
+    RetireProducers: decide_retire,
+    ExpireRegistration: decide_expire_registration,
+    DropTombstones: decide_drop_tombstones,
     CountHour: lambda _state, _command: Decision(HourCounted(), HourPassed()),
     Begin: decide_begin,
     AddStreams: decide_add_streams,

@@ -13,6 +13,7 @@ from semel.model.commands import DENSE, SPARSE, Batch, Command, ForkRequest, Sto
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import encode_extras
 from semel.model.policies import DeletePolicy, PolicyCommand, SetPolicy
+from semel.model.producer_commands import CountHour
 from tests.sim.oracle import state_view
 from tests.sim.reference import Model
 from tests.sim.reference_producers import Producer
@@ -108,7 +109,7 @@ def command_of(step: Step, model: Model) -> Command | PolicyCommand:
         case "bury" | "forget" | "claim":
             return _on_producer(step, model, now)
         case "hour":
-            return ask.CountHour(now)
+            return CountHour(now)
         case "switch" | "policy":
             return _switch(step, model, now)
         case _:
