@@ -95,6 +95,7 @@ class ProducerTag(Struct, frozen=True, gc=False):
     mode: str = DENSE
     cursor: bytes | None = None
     is_strict: bool = False
+    is_checked: bool = False  # the other fields are known to be valid
 
 
 class TxnTag(Struct, frozen=True, gc=False):
