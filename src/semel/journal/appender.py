@@ -9,7 +9,6 @@ from typing import Final
 from semel.journal.frame import (
     KINDS,
     SECTION_BYTES,
-    Encoded,
     SegmentEnded,
     SegmentStarted,
     WatermarkMoved,
@@ -167,8 +166,16 @@ class Appender:
     def _roll(self) -> None:
         invariant(self.has_spare, "a frame was added without a check that the journal has room")
         invariant(self.position > self.segment, "a segment without frames was ended")
-        self._ending = self._encode(
-            KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms
+        self._ending = encode(
+            KINDS[SegmentEnded],
+            _ENDED_META,
+            (),
+            length=_ENDED_BYTES,
+            lsn=self.position,
+            watermark=self.durable,
+            time_ms=self._time_ms,
+            previous_crc=self.previous_crc,
+            seed=self._seed,
         ).buffers
         self.segment = self.position
         self._capacity, self._spare_bytes = self._spare_bytes, 0
@@ -177,7 +184,6 @@ class Appender:
         self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
     ) -> int:
         lsn = self.position
-        # As `_encode`, which would cost a call per append.
         frame = encode(
             kind,
             meta,
@@ -202,21 +208,6 @@ class Appender:
         self.previous_crc = frame.crc
         self.position = lsn + length
         return lsn
-
-    def _encode(
-        self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
-    ) -> Encoded:
-        return encode(
-            kind,
-            meta,
-            sections,
-            length=length,
-            lsn=self.position,
-            watermark=self.durable,
-            time_ms=time_ms,
-            previous_crc=self.previous_crc,
-            seed=self._seed,
-        )
 
     def take(self) -> WriteGroup | None:
         """Return the open write group and begin the next one.
