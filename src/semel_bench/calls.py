@@ -6,7 +6,7 @@ the path of an append that the measured CPU time cannot show.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -14,19 +14,25 @@ from typing import Any, Final
 
 import semel
 from semel.testing import InProcessServer
+from semel_bench.harness import Figure
 from semel_bench.load import create_streams, drive
-from semel_bench.requests import BYTES, Source, limited
+from semel_bench.requests import (
+    BYTES,
+    SMALL_BODY,
+    Source,
+    limited,
+    plain_appends,
+    produced_appends,
+)
 from semel_bench.servers import Process
 
 _CONNECTIONS: Final = 16
 _APPENDS: Final = 20  # per connection
 _PACKAGE: Final = f"{Path(semel.__file__).parent}{os.sep}"
 
-SourceOf = Callable[[str], Source]  # returns the source of the appends to a stream
 
-
-async def calls_per_append(folder: str, sources: Sequence[SourceOf]) -> list[float]:
-    """Return, for each kind of appends, how many functions of semel one append calls.
+async def calls_per_append(folder: str) -> list[Figure]:
+    """Return how many functions of semel an append calls, without and with producer headers.
 
     The server runs in this process. Only calls on the thread of the event loop are counted: a call
     of a Python function of semel counts, also a call of a property or of a closure. What many
@@ -36,7 +42,12 @@ async def calls_per_append(folder: str, sources: Sequence[SourceOf]) -> list[flo
         process = Process(os.getpid(), server.port)
         names = [f"calls-{index}" for index in range(_CONNECTIONS)]
         await create_streams(process, names, BYTES)
-        return [await _count(process, [of(name) for name in names]) for of in sources]
+        plain = [plain_appends([name], SMALL_BODY) for name in names]
+        produced = [produced_appends([name], f"producer-{name}", SMALL_BODY) for name in names]
+        return [
+            Figure("Python calls per append", await _count(process, plain), "calls"),
+            Figure("Python calls with producer headers", await _count(process, produced), "calls"),
+        ]
 
 
 async def _count(process: Process, sources: Sequence[Source]) -> float:
