@@ -201,6 +201,14 @@ def median_of(rounds: Iterable[T], figure: Callable[[T], float]) -> float:
     return median([figure(each) for each in rounds])
 
 
+def median_ratio(rounds: Iterable[T], others: Iterable[T], figure: Callable[[T], float]) -> float:
+    """Return the median of the ratios of `figure`, each of a round and of the other side's round.
+
+    The two sides of a round ran one after the other, so noise affects both in the same way.
+    """
+    return median([figure(a) / (figure(b) or 1.0) for a, b in zip(rounds, others, strict=True)])
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return the value below which `percent` % of the values are; 0 if there are no values."""
     ordered = sorted(values)

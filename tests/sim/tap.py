@@ -108,9 +108,11 @@ class _TappedTurns(DecisionTurns):
         return super().decide(asked, command, end)
 
 
-# The broker decides its own commands with the first, and those of clients with the second.
+# The broker decides its own commands with the first, those of clients with the second, and appends
+# outside transactions with the third.
 setattr(broker_module, "decide", _decide)  # noqa: B010
 setattr(broker_module, "DecisionTurns", _TappedTurns)  # noqa: B010
+setattr(broker_module, "decide_append", _decide)  # noqa: B010
 
 # Every commit of more than two chunks takes the path of those with very many chunks.
 setattr(worker_module, "EXTENTS_PER_TURN_BYTES", 2 * EXTENT_BYTES)  # noqa: B010

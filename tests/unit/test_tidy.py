@@ -189,7 +189,6 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.client.producer.core": "size",
     "semel.journal.lmdb_transactions": "size",
     "semel.journal.verify.segments": "public",
-    "semel.machine.append": "size",
     "semel.machine.txn.apply_open": "size",
     "semel.pipeline.local.engine": "size",
     "semel.pipeline.local.step": "size",
@@ -212,6 +211,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.wire.commits": "layer",
     "semel.wire.producers": "layer",
     "semel.wire.refusal_table_txn": "size",
+    "semel_bench.calls": "lazy",
     "semel_bench.command": "layer",
     "semel_bench.spark_queries": "lazy",
 }

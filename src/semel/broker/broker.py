@@ -33,6 +33,7 @@ from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
+from semel.machine.append import decide_append
 from semel.machine.events import PolicyChanged, StreamAppended, TxnBegun, declared_event
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import Effects, Stream, Txn
@@ -167,21 +168,21 @@ class Broker:
 
     def _execute(self, command: EngineCommand, reply: Reply) -> bool:
         """Decide a command and apply its event. Return False if the command has to wait."""
-        if self._appender.pending_bytes > GROUP_BYTES_MAX:
+        if self._appender.group.size > GROUP_BYTES_MAX:
             return False
-        if not (self._expiry.is_idle or self._expire_before(command)):
+        if self._expiry.uses and not self._expire_before(command):
             return False
-        asked = command
-        if type(command) is not Append or command.transaction is not None:
-            try:
-                complete = self._with_lookups(command)
-            except ReadFailed as error:
-                self._release(reply, unreadable(error))
-                return True
-            if complete is None:
-                return False
-            command = complete
-        decision = self._decisions.decide(asked, command, self.end)
+        if type(command) is Append and command.transaction is None:
+            # The most frequent command. It needs no lookups, and its decision is never delayed.
+            return self._commit(decide_append(self.state, command), command.now_ms, reply)
+        try:
+            complete = self._with_lookups(command)
+        except ReadFailed as error:
+            self._release(reply, unreadable(error))
+            return True
+        if complete is None:
+            return False
+        decision = self._decisions.decide(command, complete, self.end)
         return decision is not None and self._commit(decision, command.now_ms, reply)
 
     def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
@@ -201,12 +202,13 @@ class Broker:
                 self._release(reply, DiskFull())
             return self.is_full
         # EO-3. The frame is added and the state is changed in one step. The reply waits.
-        time_ms = self.state.frame_time(now_ms)
-        lsn = self._appender.add(event, meta, sections, length, time_ms)
-        segment = self._appender.segment
+        state, appender = self.state, self._appender
+        time_ms = now_ms if now_ms > state.time_ms else state.time_ms  # as `State.frame_time`
+        lsn = appender.add(event, meta, sections, length, time_ms)
+        segment = appender.segment
         if segment != self._segments.firsts[-1]:
             self._segments.add(segment)
-        effects = apply(self.state, event, sections, time_ms, lsn)
+        effects = apply(state, event, sections, time_ms, lsn)
         if type(event) is StreamAppended and not self._index.late:
             for section in sections:
                 self._index.add(section.stream, section.base, section.count, lsn, segment)
@@ -252,7 +254,7 @@ class Broker:
 
     def _release(self, reply: Callable[[T], None], result: T) -> None:
         """Send `result` when everything that it depends on is durable. Refusals wait too (EO-4)."""
-        if self._appender.has_facts:
+        if self._appender.group.is_synced:
             self._open.replies.append((reply, result))
         elif self._flying is not None and self._flying.is_synced:
             self._flying.replies.append((reply, result))
@@ -265,7 +267,7 @@ class Broker:
 
     def has_stream(self, path: str, now_ms: int) -> bool:
         """Return True if the state has the stream. Delete the stream first if it has expired."""
-        if not self._expiry.is_idle:
+        if self._expiry.uses:
             self._expire_if_due(path, now_ms)
         return path in self.state.by_path
 
@@ -466,7 +468,7 @@ class Broker:
 
     def _find_view(self, path: str, now_ms: int, reply: Reply) -> StreamView | None:
         """Return the stream if it can be read. Otherwise reply with a refusal and return None."""
-        if not self._expiry.is_idle and not self._expire_if_due(path, now_ms):
+        if self._expiry.uses and not self._expire_if_due(path, now_ms):
             reply(Overloaded())
             return None
         if path not in self.state.by_path:

@@ -191,22 +191,20 @@ class _StreamUse(Struct):
 
 
 class Expiry:
-    """The streams that can expire, with the time of the last use and of the next check of each."""
+    """The streams that can expire, with the time of the last use and of the next check of each.
+
+    `uses` is empty if there is no stream that can expire.
+    """
 
     def __init__(self, state: State, monotonic_ms: MonotonicMs) -> None:
         self._state = state
         self._monotonic_ms = monotonic_ms
-        self._uses: dict[int, _StreamUse] = {}
+        self.uses: dict[int, _StreamUse] = {}
         self._dates: list[tuple[int, int]] = []  # by the wall clock
         self._ttls: list[tuple[int, int]] = []  # by the monotonic clock
         for stream in state.by_number.values():
             if can_expire(stream.row) and not stream.tail.is_deleted:
                 self.note(stream)
-
-    @property
-    def is_idle(self) -> bool:
-        """True if there is no stream that can expire."""
-        return not self._uses
 
     def note(self, stream: Stream) -> None:
         """Record a change of a stream that can expire. If it was a write, its TTL starts again.
@@ -216,9 +214,9 @@ class Expiry:
         """
         number, tail = stream.row.number, stream.tail
         end = (tail.tail, tail.is_closed)
-        use = self._uses.get(number)
+        use = self.uses.get(number)
         if use is None:
-            self._uses[number] = _StreamUse(self._monotonic_ms(), end)
+            self.uses[number] = _StreamUse(self._monotonic_ms(), end)
             if stream.row.expires_at_ms is not None:
                 heappush(self._dates, (stream.row.expires_at_ms, number))
             if stream.row.ttl_ms is not None:
@@ -228,23 +226,23 @@ class Expiry:
 
     def forget(self, number: int) -> None:
         """Stop watching a stream. Its entries may stay in the queues until their times."""
-        self._uses.pop(number, None)
-        self._dates = _pruned(self._dates, self._uses)
-        self._ttls = _pruned(self._ttls, self._uses)
+        self.uses.pop(number, None)
+        self._dates = _pruned(self._dates, self.uses)
+        self._ttls = _pruned(self._ttls, self.uses)
 
     def touch(self, number: int) -> None:
         """Record that a stream was read. A stream that is not watched is ignored."""
-        use = self._uses.get(number)
+        use = self.uses.get(number)
         if use is not None:
             use.used_ms = self._monotonic_ms()
 
     def elapsed_ms(self, number: int) -> int:
         """Return the time since a watched stream was last used or the process started."""
-        return self._monotonic_ms() - self._uses[number].used_ms
+        return self._monotonic_ms() - self.uses[number].used_ms
 
     def _ttl_end(self, stream: Stream) -> int:
         assert stream.row.ttl_ms is not None
-        return self._uses[stream.row.number].used_ms + stream.row.ttl_ms
+        return self.uses[stream.row.number].used_ms + stream.row.ttl_ms
 
     def has_expired(self, stream: Stream, now_ms: int) -> bool:
         """Return True if a watched stream has expired. `now_ms` is the time of the wall clock."""
@@ -255,13 +253,13 @@ class Expiry:
         expired: list[Stream] = []
         while self._dates and self._dates[0][0] <= now_ms and len(expired) < count_max:
             _, number = heappop(self._dates)
-            if number in self._uses:
+            if number in self.uses:
                 heappush(self._dates, (now_ms + 1, number))
                 expired.append(self._state.by_number[number])
         time_ms = self._monotonic_ms()
         while self._ttls and self._ttls[0][0] <= time_ms and len(expired) < count_max:
             _, number = heappop(self._ttls)
-            if number in self._uses:
+            if number in self.uses:
                 stream = self._state.by_number[number]
                 end_ms = self._ttl_end(stream)
                 heappush(self._ttls, (max(end_ms, time_ms + 1), number))

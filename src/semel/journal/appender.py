@@ -9,7 +9,6 @@ from typing import Final
 from semel.journal.frame import (
     KINDS,
     SECTION_BYTES,
-    Encoded,
     SegmentEnded,
     SegmentStarted,
     WatermarkMoved,
@@ -99,7 +98,11 @@ class WriteGroup:
 
 
 class Appender:
-    """The end of the journal, where frames are added."""
+    """The end of the journal, where frames are added.
+
+    `group` is the open write group. If `group.is_synced`, it contains an event, so that replies
+    must wait for it.
+    """
 
     def __init__(
         self,
@@ -120,7 +123,7 @@ class Appender:
         self._time_ms = time_ms
         self.durable = position
         self._ending: tuple[bytes, ...] = ()
-        self._group = WriteGroup()
+        self.group = WriteGroup()
 
     def offer_spare(self, segment: int, capacity: int) -> None:
         """Store the size of the spare segment, or 0 if there is none.
@@ -134,16 +137,6 @@ class Appender:
     def has_spare(self) -> bool:
         """True if there is a spare segment, so that a new segment can begin now."""
         return self._spare_bytes > 0
-
-    @property
-    def pending_bytes(self) -> int:
-        """The size of the open write group."""
-        return self._group.size
-
-    @property
-    def has_facts(self) -> bool:
-        """True if the open write group contains an event. Replies must then wait for the group."""
-        return self._group.is_synced
 
     def _fits(self, length: int) -> bool:
         """Return True if the segment has room for a frame of `length` bytes.
@@ -166,15 +159,23 @@ class Appender:
         if self.position == self.segment:
             started = encode_meta(SegmentStarted(self._capacity))
             self._place(KINDS[SegmentStarted], started, (), frame_bytes(started, ()), time_ms)
-        self._group.is_synced = True
+        self.group.is_synced = True
         self._time_ms = time_ms
         return self._place(KINDS[type(event)], meta, sections, length, time_ms)
 
     def _roll(self) -> None:
         invariant(self.has_spare, "a frame was added without a check that the journal has room")
         invariant(self.position > self.segment, "a segment without frames was ended")
-        self._ending = self._encode(
-            KINDS[SegmentEnded], _ENDED_META, (), _ENDED_BYTES, self._time_ms
+        self._ending = encode(
+            KINDS[SegmentEnded],
+            _ENDED_META,
+            (),
+            length=_ENDED_BYTES,
+            lsn=self.position,
+            watermark=self.durable,
+            time_ms=self._time_ms,
+            previous_crc=self.previous_crc,
+            seed=self._seed,
         ).buffers
         self.segment = self.position
         self._capacity, self._spare_bytes = self._spare_bytes, 0
@@ -183,8 +184,18 @@ class Appender:
         self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
     ) -> int:
         lsn = self.position
-        frame = self._encode(kind, meta, sections, length, time_ms)
-        group = self._group
+        frame = encode(
+            kind,
+            meta,
+            sections,
+            length=length,
+            lsn=lsn,
+            watermark=self.durable,
+            time_ms=time_ms,
+            previous_crc=self.previous_crc,
+            seed=self._seed,
+        )
+        group = self.group
         part = group.parts[-1] if group.parts else None
         if part is None or part.segment != self.segment:
             part = SegmentPart(self.segment, lsn, self._ending)
@@ -198,31 +209,16 @@ class Appender:
         self.position = lsn + length
         return lsn
 
-    def _encode(
-        self, kind: int, meta: bytes, sections: tuple[Section, ...], length: int, time_ms: int
-    ) -> Encoded:
-        return encode(
-            kind,
-            meta,
-            sections,
-            length=length,
-            lsn=self.position,
-            watermark=self.durable,
-            time_ms=time_ms,
-            previous_crc=self.previous_crc,
-            seed=self._seed,
-        )
-
     def take(self) -> WriteGroup | None:
         """Return the open write group and begin the next one.
 
         Return None if the open write group is empty.
         """
-        group = self._group
+        group = self.group
         if not group.parts:
             return None
         group.end = self.position
-        self._group = WriteGroup()
+        self.group = WriteGroup()
         return group
 
     def take_sync(self) -> WriteGroup:
@@ -240,7 +236,7 @@ class Appender:
         frames. Also return None if the segment is empty, because the segment's name already proves
         that all earlier frames are durable.
         """
-        if self._group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
+        if self.group.parts or self.position + _CLOSING_BYTES > self.segment + self._capacity:
             return None
         if self.position == self.segment:
             return None  # the name of a segment proves that everything before it is durable

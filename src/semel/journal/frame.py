@@ -110,7 +110,7 @@ KINDS: Final[dict[type, int]] = {
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(type_) for type_, kind in KINDS.items()
 }
-_ENCODE: Final = msgspec.msgpack.Encoder().encode
+encode_meta: Final = msgspec.msgpack.Encoder().encode  # returns the meta of a record
 
 
 class BadFrame(Exception):
@@ -145,10 +145,6 @@ class Encoded(Struct, frozen=True, gc=False):
 def checksum_seed(identity: bytes) -> int:
     """Return the seed for the frame checksums of a directory with this identity."""
     return crc32c(identity)
-
-
-def encode_meta(record: Record) -> bytes:
-    return _ENCODE(record)
 
 
 def frame_bytes(meta: bytes, sections: tuple[Section, ...]) -> int:

@@ -62,6 +62,8 @@ from semel.machine.positions import (
     apply_sink_forgotten,
 )
 from semel.machine.producers import (
+    PACK_RECEIPT,
+    RECEIPT_BYTES,
     drop_receipts,
     pack_receipt,
     push_receipt,
@@ -155,7 +157,7 @@ def _apply_appended(
     tail = _advance(event.stream, old.tail, sections)
     advance_tail(state, stream, tail, time_ms, event.stream_seq, event.close)
     if event.stamp is not None:
-        _record_producer(state, stream, event.stamp, first_offset=old.tail, time_ms=time_ms)
+        _record_producer(state, stream, event.stamp, old.tail, time_ms)
     if event.key is not None:
         row = KeyRow(stream.next_key, time_ms, event.digest, old.tail, tail, state.hours)
         store_key(state, stream, event.key, row)
@@ -283,57 +285,83 @@ def _set_dedup(state: State, stream: Stream, dedup_from: int | None, *, is_own: 
 
 
 def _record_producer(
-    state: State, stream: Stream, stamp: ProducerStamp, *, first_offset: int, time_ms: int
+    state: State, stream: Stream, stamp: ProducerStamp, first_offset: int, time_ms: int
 ) -> None:
-    old = stream.producers.get(stamp.id) if stream.producers else None
-    receipt = pack_receipt(
-        stamp.first_seq, stamp.last_seq, first_offset, stream.tail.tail, stamp.digest
-    )
+    name, producers = stamp.id, stream.producers
+    old = producers.get(name) if producers else None
     if old is None:
-        row = ProducerRow(
-            stamp.mode,
-            stamp.epoch,
-            stamp.session,
-            (),
-            stamp.last_seq,
-            receipt,
-            _first_receipt(stamp, b"", receipt),
-            stamp.cursor,
-            time_ms,
-        )
+        row = _first_row(stream, stamp, first_offset, time_ms)
     else:
-        row = _continue_producer(old, stamp, receipt, time_ms, state.limits.receipts)
+        row = _continue_producer(
+            old, stamp, first_offset, stream.tail.tail, time_ms, state.limits.receipts
+        )
         if old.txn and old.txn in state.by_txn and old.epoch == stamp.epoch:
             row = replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
-    _set_producer(state, stream, stamp.id, row)
+    state.dirty.producers[stream.row.number, name] = row
+    if producers is None or old is None or old.is_expired:
+        put_producer(state, stream, name, row)
+    else:
+        producers[name] = row  # as `put_producer`, with two calls less: all counts stay the same
+    if state.registry:
+        _raise_registered(state, name, row.epoch)
 
 
-def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
-    """Store the row of a producer.
-
-    If the registry has a lower epoch for the producer, raise that epoch to the row's epoch.
-    """
-    put_producer(state, stream, producer_id, row)
-    state.dirty.producers[stream.row.number, producer_id] = row
+def _raise_registered(state: State, producer_id: str, epoch: int) -> None:
+    """If the registry has a lower epoch for the producer, raise it to `epoch`."""
     registered = state.registry.get(producer_id)
-    if registered is not None and row.epoch > registered.epoch:
-        store_registration(state, producer_id, row.epoch)
+    if registered is not None and epoch > registered.epoch:
+        store_registration(state, producer_id, epoch)
+
+
+def _first_row(
+    stream: Stream, stamp: ProducerStamp, first_offset: int, time_ms: int
+) -> ProducerRow:
+    tail = stream.tail.tail
+    receipt = pack_receipt(stamp.first_seq, stamp.last_seq, first_offset, tail, stamp.digest)
+    return ProducerRow(
+        stamp.mode,
+        stamp.epoch,
+        stamp.session,
+        (),
+        stamp.last_seq,
+        receipt,
+        _first_receipt(stamp, b"", receipt),
+        stamp.cursor,
+        time_ms,
+    )
 
 
 def _continue_producer(
-    old: ProducerRow, stamp: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
+    old: ProducerRow,
+    stamp: ProducerStamp,
+    first_offset: int,
+    tail: int,
+    time_ms: int,
+    receipts_max: int,
 ) -> ProducerRow:
-    is_raised = stamp.epoch > old.epoch
-    is_plain = stamp.mode == DENSE and stamp.session is None and stamp.cursor is None
-    if is_plain and not is_raised and old.last_seq >= 0:
-        return ProducerRow(  # the common case
+    """Return the row of a producer after an append from `first_offset` to `tail`."""
+    seq = stamp.last_seq
+    if (
+        stamp.epoch == old.epoch
+        and 0 <= old.last_seq < seq
+        and stamp.mode == DENSE
+        and (stamp.session is None or stamp.session == old.session)
+        and stamp.cursor is None
+    ):
+        # The common case: a dense producer continues. `_row_after` would return the same row,
+        # with more calls.
+        ring = old.receipts
+        surplus = len(ring) + RECEIPT_BYTES - receipts_max * RECEIPT_BYTES
+        if surplus > 0:
+            ring = ring[surplus:]
+        return ProducerRow(
             DENSE,
-            stamp.epoch,
+            old.epoch,
             old.session,
             old.old_sessions,
-            stamp.last_seq,
-            push_receipt(old.receipts, receipt, receipts_max),
-            old.first_receipt if stamp.first_seq else receipt,
+            seq,
+            ring + PACK_RECEIPT(seq, tail, stamp.digest, tail - first_offset, 0),
+            old.first_receipt,
             old.cursor,
             time_ms,
             old.forgotten_seq,
@@ -344,6 +372,19 @@ def _continue_producer(
             -1,
             old.expires_ms,
         )
+    return _row_after(old, stamp, first_offset, tail, time_ms, receipts_max)
+
+
+def _row_after(
+    old: ProducerRow,
+    stamp: ProducerStamp,
+    first_offset: int,
+    tail: int,
+    time_ms: int,
+    receipts_max: int,
+) -> ProducerRow:
+    is_raised = stamp.epoch > old.epoch
+    receipt = pack_receipt(stamp.first_seq, stamp.last_seq, first_offset, tail, stamp.digest)
     ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
     surplus = 0 if stamp.mode == DENSE else receipts_of(ring) + 1 - receipts_max
     forgotten_seq, stored_from = drop_receipts(old, surplus)
@@ -374,8 +415,10 @@ def _first_receipt(stamp: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
 
 def _apply_claimed(state: State, event: ProducerClaimed, _sections: Sections, time_ms: int) -> None:
     stream = state.by_number[event.stream]
-    old = find_producer(stream, event.id)
-    _set_producer(state, stream, event.id, claimed_row(old, event, time_ms))
+    row = claimed_row(find_producer(stream, event.id), event, time_ms)
+    put_producer(state, stream, event.id, row)
+    state.dirty.producers[event.stream, event.id] = row
+    _raise_registered(state, event.id, row.epoch)
 
 
 def _apply_registered(

@@ -57,6 +57,25 @@ def holding_txn(state: State, txn_numbers: Iterable[int]) -> StreamInTransaction
     return StreamInTransaction(state.by_txn[min(txn_numbers)].row.id)
 
 
+def is_simple(stream: Stream, command: Append) -> bool:
+    """Return True if `check_stream` and `check_content` certainly return None.
+
+    That is so for most appends: one message without extras and conditions, to an open stream of the
+    same content type. This function saves the calls of all other checks for each of them.
+    """
+    batch, tail = command.batch, stream.tail
+    return (
+        batch is not None
+        and batch.count == 1
+        and not batch.extras
+        and command.content_type == stream.row.content_type
+        and command.body_error is None
+        and not (command.close or tail.is_closed)
+        and command.stream_seq is None
+        and command.if_match is None
+    )
+
+
 def check_stream(state: State, stream: Stream, command: Append) -> Outcome | None:
     """Return a refusal if the state of the stream does not allow the append, otherwise None.
 

@@ -42,6 +42,7 @@ from semel.model.outcomes import (
 # The fields are: last sequence, next offset, digest, message count, sequence span.
 _LAYOUT: Final = Layout("<QQQII")
 RECEIPT_BYTES: Final = _LAYOUT.size
+PACK_RECEIPT: Final = _LAYOUT.pack  # for code that runs for every append; else `pack_receipt`
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -180,6 +181,31 @@ class SequenceCheck(Struct, frozen=True, gc=False):
     later: Outcome | None = None
 
 
+def next_epoch(state: State, row: ProducerRow, tag: ProducerTag) -> int | None:
+    """Return the epoch of an append with which a dense producer simply continues its row.
+
+    Return None for every other append: `check_sequence` must check it. For an append that continues
+    a row, `check_sequence` would return the same epoch, but with many more steps.
+    """
+    if (
+        tag.first_seq != row.last_seq + 1
+        or (tag.epoch != row.epoch and tag.epoch is not None)
+        or (tag.session is not None and tag.session != row.session)
+        or tag.mode != DENSE
+        or row.mode != DENSE
+        or row.latest_seq >= 0  # it has appended inside a transaction
+        or row.last_seq < 0
+        or row.is_expired
+        or (tag.expires_ms and tag.expires_ms != row.expires_ms)
+    ):
+        return None
+    registered = state.registry.get(tag.id)
+    if registered is None:
+        # An id that the server assigned must be registered. If it is retired, its row can remain.
+        return None if tag.id.isdigit() else row.epoch
+    return row.epoch if registered.epoch <= row.epoch else None
+
+
 def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
     """Check a producer's append.
 
@@ -188,8 +214,6 @@ def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) 
     registered = state.registry.get(tag.id)
     floor = -1 if registered is None else registered.epoch
     row = stream.producers.get(tag.id) if stream.producers else None
-    if row is not None and _continues(tag, row, floor):
-        return SequenceCheck(row.epoch)
     refusal = identity(tag, row, floor)
     if refusal is not None:
         return SequenceCheck(at_once=refusal)
@@ -204,19 +228,6 @@ def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) 
     if epoch == row.epoch and is_repeat:
         return _dense_repeat(stream, tag, row, digest=digest, restart=_next_epoch(row, floor))
     return _dense(tag, row, epoch)
-
-
-def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
-    """Return True if the append simply continues `row`, with its epoch and the next sequence."""
-    return (
-        tag.first_seq == row.last_seq + 1
-        and tag.epoch == row.epoch
-        and tag.session is None
-        and tag.mode == row.mode
-        and row.epoch >= floor
-        and row.latest_seq <= row.last_seq
-        and not row.is_expired
-    )
 
 
 def latest_seq(row: ProducerRow) -> int:

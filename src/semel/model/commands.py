@@ -99,6 +99,7 @@ class ProducerTag(Struct, frozen=True, gc=False):
     cursor: bytes | None = None
     is_strict: bool = False
     expires_ms: int = 0  # the idle time after which the producer ends by itself; 0 means never
+    is_checked: bool = False  # the other fields are known to be valid
 
 
 class TxnTag(Struct, frozen=True, gc=False):

@@ -6,12 +6,12 @@ from semel.model.limits import NUMBER_MAX
 
 OFFSET_DIGITS: Final = 16
 OFFSET_CHARS: Final = 2 * OFFSET_DIGITS + 1
-_PREFIX: Final = "0" * OFFSET_DIGITS + "_"
+OFFSET_PREFIX: Final = "0" * OFFSET_DIGITS + "_"
 
 
 def print_offset(ordinal: int) -> str:
     """Return the string form of an ordinal."""
-    return f"{_PREFIX}{ordinal:016d}"
+    return f"{OFFSET_PREFIX}{ordinal:016d}"
 
 
 def parse_offset(text: str) -> int | None:

@@ -289,9 +289,11 @@ def _in_forget(command: ForgetSink) -> str | None:
 
 
 def _in_append(command: Append) -> str | None:
-    if command.batch is not None and not is_batch(command.batch):
+    batch = command.batch
+    if batch is not None and (batch.count != 1 or batch.lengths) and not is_batch(batch):
         return "batch"
-    field = None if command.producer is None else _in_tag(command.producer)
+    tag = command.producer
+    field = None if tag is None or tag.is_checked else _in_tag(tag)
     if field is None and command.transaction is not None:
         field = _in_txn_tag(command.transaction)
     if field is not None:

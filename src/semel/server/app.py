@@ -24,7 +24,7 @@ from semel.server.admission import AdmittedRead, ReadAdmission, send_response, s
 from semel.server.event_stream import EventStream, FanoutGroups
 from semel.server.http import Request, Responder
 from semel.server.live import Live, LongPoll, blocker_of, facts_of, refuse_other
-from semel.server.metrics import OutcomeCounts, render_metrics
+from semel.server.metrics import APPENDED, OutcomeCounts, render_metrics
 from semel.server.producers import ASSIGN_SUFFIX, ProducersResource
 from semel.server.resources import (
     CommitsResource,
@@ -217,7 +217,9 @@ class App:
             return
         now_ms = self._engine.clock.now_ms()
         command = requests.append_of(plan, request.body, now_ms=now_ms, seq=request.seq)
-        self._append_command(plan, valid(command), responder)
+        if isinstance(command, Problem):
+            raise MalformedRequest(command)
+        self._append_command(plan, command, responder)
 
     def _append_in_steps(
         self, plan: AppendPlan, request: Request, responder: Responder
@@ -229,13 +231,15 @@ class App:
         self._append_command(plan, command, responder)
 
     def _append_command(self, plan: AppendPlan, command: Append, responder: Responder) -> None:
-        note = self._tally.note
+        tally = self._tally
 
         def reply(outcome: Outcome) -> None:  # a closure is faster than an object for each append
-            note(outcome)
             if plan.is_common and type(outcome) is Appended and not outcome.is_unguarded:
-                responder.send_lines(*responses.append_response_lines(outcome))
+                tally.outcomes[APPENDED] += 1
+                status, lines = responses.append_response_lines(outcome)
+                responder.send_lines(status, lines)
                 return
+            tally.note(outcome)
             is_x, is_named = plan.is_x, plan.is_named
             send_response(
                 responder, responses.post_response(outcome, command, is_x=is_x, is_named=is_named)

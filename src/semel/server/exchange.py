@@ -271,7 +271,11 @@ class Exchange(Struct, eq=False, gc=False):
         framing = b"" if status in _BODILESS else b"Content-Length: 0\r\n"
         if self.closes or not self._is_modern:
             framing += self._connection_line().encode("ascii")
-        self._complete(b"%b%b%b\r\n" % (self._prefixes[status], lines, framing))
+        data = b"%b%b%b\r\n" % (self._prefixes[status], lines, framing)
+        self.phase = _COMPLETE  # from here on like `_complete`, which would cost a call per append
+        self._gone = ()
+        if not self._line.complete(self, data):
+            self._held += (data,)
 
     def run(self, steps: Iterator[None]) -> None:
         """Handle the request in steps: run the first step now, and the others on later turns.

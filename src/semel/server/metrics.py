@@ -10,7 +10,7 @@ from semel.broker.figures import EngineFigures
 from semel.journal.segments import segment_name
 from semel.journal.space import SegmentSpace
 from semel.model.limits import SEGMENTS_SHOWN_MAX
-from semel.model.outcomes import Duplicate, Outcome
+from semel.model.outcomes import Appended, Duplicate, Outcome
 from semel.model.outcomes_txn import (
     AbortDone,
     AlreadyAborted,
@@ -29,6 +29,8 @@ _LABELS: Final[Mapping[type[Outcome], str]] = {
     CommitDone: "Committed",
     ExtendDone: "TxnExtended",
 }
+
+APPENDED: Final = Appended.__name__  # the label of a stored append
 
 # The shares for which the page counts segments.
 _SHARES: Final = (0.1, 0.5)

@@ -278,8 +278,11 @@ def check_trailer(line: str) -> None:
 
 _LENGTH: Final = "content-length"
 _SEQ: Final = "producer-seq"
-_LENGTH_LINES: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
-_SEQ_LINES: Final = (b"\r\nProducer-Seq: ", b"\r\nproducer-seq: ")
+# The start of each line, in the two usual spellings.
+_LENGTH_LINE: Final = b"\r\nContent-Length: "
+_LENGTH_LINE_LOWER: Final = b"\r\ncontent-length: "
+_SEQ_LINE: Final = b"\r\nProducer-Seq: "
+_SEQ_LINE_LOWER: Final = b"\r\nproducer-seq: "
 _SPECIAL: Final = frozenset({"transfer-encoding", "expect"})
 _DIGITS_MAX: Final = 15  # a Producer-Seq with 15 digits is never too large
 _CACHED_MAX: Final = 4096
@@ -309,8 +312,7 @@ class HeadCache:
         if len(raw) > self._bytes_max:
             head, count = self._parse(raw)
             return Request(head), count
-        rest, length = _split_special(raw, _LENGTH_LINES)
-        rest, seq = _split_special(rest, _SEQ_LINES)
+        rest, length, seq = _split_numbers(raw)
         cached = self._heads.get(rest)
         if cached is None:
             head, count = self._parse(raw)
@@ -351,8 +353,8 @@ class HeadCache:
     def _is_plain(self, head: Head, length: bytes, seq: bytes) -> bool:
         """Return True if `head` can be cached without its Content-Length and Producer-Seq lines.
 
-        `length` and `seq` are the numbers that `_split_special` found in these two lines. A number
-        is empty if `_split_special` did not find it.
+        `length` and `seq` are the numbers that `_split_numbers` found in these two lines. A number
+        is empty if `_split_numbers` did not find it.
         """
         headers = head.headers
         return (
@@ -370,18 +372,26 @@ class HeadCache:
         self._heads[rest] = replace(head, headers=headers)
 
 
-def _split_special(raw: bytes, lines: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Remove a header line from `raw`. Return the rest of `raw`, and the number in that line.
+def _split_numbers(raw: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return `raw` without the lines Content-Length and Producer-Seq, and their two numbers.
 
-    `lines` contains two spellings of the start of the line. If the line is missing or has no valid
-    number, return all of `raw` and an empty number.
+    If a line is missing or has no valid number, the line stays, and its number is empty. The code
+    for the two lines is the same. It is written twice, because this runs for every request.
     """
-    before, line, after = raw.partition(lines[0])
+    rest, length = raw, b""
+    before, line, after = raw.partition(_LENGTH_LINE)
     if not line:
-        before, line, after = raw.partition(lines[1])
+        before, line, after = raw.partition(_LENGTH_LINE_LOWER)
+    if line:
+        digits, end, behind = after.partition(b"\r\n")
+        if digits.isdigit() and len(digits) <= _DIGITS_MAX:
+            rest, length = before + end + behind, digits
+    before, line, after = rest.partition(_SEQ_LINE)
+    if not line:
+        before, line, after = rest.partition(_SEQ_LINE_LOWER)
         if not line:
-            return raw, b""
-    digits, end, rest = after.partition(b"\r\n")
-    if not digits.isdigit() or len(digits) > _DIGITS_MAX:
-        return raw, b""
-    return before + end + rest, digits
+            return rest, length, b""
+    digits, end, behind = after.partition(b"\r\n")
+    if digits.isdigit() and len(digits) <= _DIGITS_MAX:
+        return before + end + behind, length, digits
+    return rest, length, b""

@@ -146,6 +146,10 @@ def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -
     If `seq` is not empty, it replaces the sequence in the plan. The caller must ensure that `seq`
     contains only digits and is not longer than a valid sequence.
     """
+    media_type = plan.media_type
+    if plan.is_opaque and type(media_type) is str and 0 < len(body) <= BODY_BYTES_MAX:
+        # The common case. `_read_body` would return the same, with more calls.
+        return _append(plan, media_type, Batch(body), None, now_ms, seq)
     if body:
         try:
             content = _read_body(plan, body)
@@ -156,7 +160,7 @@ def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -
     else:
         message = "an append needs a body or the header Stream-Closed: true"
         return bad_request("empty_body", message).problem  # 2
-    return _append(plan, content, now_ms, seq)
+    return _append(plan, *content, now_ms, seq)
 
 
 def append_steps(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes) -> Steps[Append]:
@@ -172,11 +176,33 @@ def append_steps(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes) -> S
             content = _batch_content((yield from decode_batch_steps(body)))
         except BadFormat as error:
             raise _bad_batch(error) from None
-    return _append(plan, content, now_ms, seq)
+    return _append(plan, *content, now_ms, seq)
 
 
-def _append(plan: AppendPlan, content: Content, now_ms: int, seq: bytes) -> Append:
-    media_type, batch, error = content
+def _append(
+    plan: AppendPlan,
+    media_type: str | None,
+    batch: Batch | None,
+    error: str | None,
+    now_ms: int,
+    seq: bytes,
+) -> Append:
+    tag = plan.producer
+    if seq and tag is not None:
+        number, cursor, is_strict = int(seq), tag.cursor, tag.is_strict
+        # `plan_post` has checked the tag, and the caller has checked the number.
+        tag = ProducerTag(
+            tag.id,
+            number,
+            number,
+            tag.epoch,
+            tag.session,
+            tag.mode,
+            cursor,
+            is_strict,
+            tag.expires_ms,
+            True,
+        )
     return Append(  # positional arguments, because this runs for every append and keywords are slow
         plan.path,
         now_ms,
@@ -184,25 +210,11 @@ def _append(plan: AppendPlan, content: Content, now_ms: int, seq: bytes) -> Appe
         batch,
         error,
         plan.is_closing,
-        _renumber(plan.producer, int(seq)) if seq and plan.producer else plan.producer,
+        tag,
         plan.stream_seq,
         plan.if_match,
         plan.key,
         plan.transaction,
-    )
-
-
-def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
-    return ProducerTag(  # positional arguments, for the same reason
-        tag.id,
-        seq,
-        seq,
-        tag.epoch,
-        tag.session,
-        tag.mode,
-        tag.cursor,
-        tag.is_strict,
-        tag.expires_ms,
     )
 
 

@@ -250,7 +250,7 @@ def test_streams_that_came_and_went_leave_nothing_in_the_queue_of_ends() -> None
         bed.execute(replace(bed.create(), expires_at_ms=10**9))
         bed.execute(Delete("s", bed.now_ms))
     expiry = bed.broker._expiry
-    assert (len(expiry._ttls) < 1_100, len(expiry._dates) < 1_100, expiry.is_idle) == (True,) * 3
+    assert (len(expiry._ttls) < 1_100, len(expiry._dates) < 1_100, not expiry.uses) == (True,) * 3
 
 
 def test_a_deleted_source_gives_up_what_no_fork_reads(bed: Bed) -> None:

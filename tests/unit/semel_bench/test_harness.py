@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from semel_bench.harness import Harness, Options, Unavailable, file_system, interleave
+from semel_bench.harness import (
+    Harness,
+    Options,
+    Unavailable,
+    file_system,
+    interleave,
+    median_ratio,
+)
 
 
 def run_interleaved(rounds: int, *, warm_rounds: int) -> tuple[str, dict[str, list[int]]]:
@@ -72,3 +79,8 @@ def test_a_scratch_directory_is_removed(tmp_path: Path) -> None:
 
 def test_the_file_system_is_that_of_the_longest_mount() -> None:
     assert file_system("/proc/self") == "proc"
+
+
+def test_sides_are_compared_round_by_round() -> None:
+    assert median_ratio([2, 30, 6], [1, 10, 4], float) == 2
+    assert median_ratio([3], [0], float) == 3

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from semel.model.commands import Append, Batch, Create, ForkRequest, ProducerTag, SwitchDedup
 from semel.model.limits import (
@@ -348,7 +349,9 @@ def test_a_plan_is_used_again_with_another_sequence_number(mode: str) -> None:
     claim = {"producer_id": "p", "producer_epoch": "3", "producer_mode": mode}
     plan = planned(**claim, producer_seq="4", producer_cursor="c")
     again = append_of(plan, b"y", now_ms=5, seq=b"0017")
-    assert again == posted(b"y", **claim, producer_seq="17", producer_cursor="c")
+    parsed = posted(b"y", **claim, producer_seq="17", producer_cursor="c")
+    assert parsed.producer is not None
+    assert again == replace(parsed, producer=replace(parsed.producer, is_checked=True))
     assert append_of(plan, b"y", now_ms=5) == posted(
         b"y", **claim, producer_seq="4", producer_cursor="c"
     )
