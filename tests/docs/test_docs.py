@@ -725,3 +725,11 @@ def test_the_readme_is_short_and_begins_with_a_producer() -> None:
     first = next(examples(README, text))
     assert ".producer(" in first.fence.body
     assert first.expected is not None
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/reference/http.md"])
+def test_a_read_with_curl_says_which_messages_it_returns(name: str) -> None:
+    """Without isolation=read_committed, a read by HTTP returns aborted messages, too."""
+    reads = re.findall(r"curl .*offset=.*", (ROOT / name).read_text())
+    assert reads
+    assert all("isolation=read_committed" in line for line in reads)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from semel import Client
 from semel.cli.graph import run_command
-from semel.pipeline import Delivery, Graph, GraphError, Runner, postgres, wrap_error
+from semel.pipeline import Delivery, Graph, GraphError, Runner, postgres, trace, wrap_error
 from semel.pipeline.executor import Executor
 from semel.pipeline.local.engine import LocalEngine
 from semel.pipeline.local.step import RAN
@@ -386,7 +386,7 @@ def test_a_function_on_workers_yields_messages_and_adds_context_to_its_errors(
 
 
 def test_a_stateful_processor_is_a_query_that_goes_on_with_its_checkpoint(
-    place: Place, tmp_path: Path
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = place.graph()
 
@@ -409,10 +409,15 @@ def test_a_stateful_processor_is_a_query_that_goes_on_with_its_checkpoint(
     assert "running" in states
     assert "idle" not in states
     assert (gauge.read, gauge.written, gauge.errors, gauge.lag) == (4, 3, 0, 0)
+    before = trace_of(place.client, place.id, "once")
     place.fill("in", 3, 4, 1)
+    monkeypatch.setattr(trace, "TRIMMED_EVERY", 1)
+    monkeypatch.setattr(trace, "RECORDS_KEPT", 3)
     assert place.run(graph, engine) == {}
     assert sorted(place.read("out")) == [1, 2, 3, 4]
-    steps = trace_of(place.client, place.id, "once")
+    kept = place.client.stream(f"{place.id}/trace").read()
+    assert sum(1 for _ in kept) == 3
+    steps = [*before, *trace_of(place.client, place.id, "once")]
     assert [(step.number, step.outcome, step.read, step.written) for step in steps] == [
         (1, "done", 4, {place.path("out"): 3}),
         (2, "done", 3, {place.path("out"): 1}),

@@ -95,6 +95,21 @@ def test_a_commit_appends_moves_and_answers_again_as_first(
     assert positions(stream.server, group) == {stream.path: offset_of(2)}
 
 
+def test_below_the_address_of_commits_nothing_is_served(server: Server, stream: Stream) -> None:
+    stream.create(content_type=JSON)
+    document = {
+        "producer_id": fresh("p"),
+        "producer_epoch": 0,
+        "producer_seq": 0,
+        "appends": [{"stream": stream.path, "messages": [1]}],
+    }
+    for address in ("/v1/commits/x", "/v1/commits/", "/v1/commits/x/y"):
+        assert refusal(call(server, "POST", address, document)) == (404, "no_such_address")
+    assert stream.tail == offset_of(0)
+    assert call(server, "POST", "/v1/commits", document).status == 200
+    assert stream.tail == offset_of(1)
+
+
 @pytest.mark.spec("design 7.2")
 def test_json_messages_stay_as_they_were_sent(stream: Stream, committer: Committer) -> None:
     stream.create(content_type=JSON)

@@ -59,6 +59,24 @@ class TracedStep(Struct, frozen=True, kw_only=True):
     outputs: Offsets | None = None
 
 
+class TraceTrimmer:
+    """Decides when the writer of a trace has to trim its oldest records."""
+
+    def __init__(self) -> None:
+        self._trimmed_at = 0
+
+    def due(self, next_offset: str | None) -> str | None:
+        """Return the offset before which to trim the trace, or None if that can wait.
+
+        `next_offset` is the tail of the trace after the last record, or None if it is unknown.
+        """
+        end = None if next_offset is None else parse_offset(next_offset)
+        if end is None or end - self._trimmed_at < TRIMMED_EVERY:
+            return None
+        self._trimmed_at = end
+        return print_offset(end - RECORDS_KEPT) if end > RECORDS_KEPT else None
+
+
 def trace_stream(graph: str) -> str:
     return f"{graph}/trace"
 

@@ -70,7 +70,7 @@ class StepLoop:
         self._is_at_most_once = running.graph.strategy_of(running.processor) == AT_MOST_ONCE
         self._trace = trace.trace_stream(running.graph.id)
         self._before: trace.Outputs | None = None
-        self._trimmed_at = 0
+        self._trimmer = trace.TraceTrimmer()
         self._number = 0
 
     def run(self) -> None:
@@ -283,12 +283,9 @@ class StepLoop:
 
     def _trim_trace(self, result: CommitResult) -> None:
         traced = (result.streams or {}).get(self._trace)
-        end = parse_offset(traced.next_offset) if traced is not None else None
-        if end is not None and end - self._trimmed_at >= trace.TRIMMED_EVERY:
-            self._trimmed_at = end
-            if end > trace.RECORDS_KEPT:
-                calls = self._client.stream(self._trace).calls
-                self._request(calls.trim(print_offset(end - trace.RECORDS_KEPT)))
+        before = self._trimmer.due(None if traced is None else traced.next_offset)
+        if before is not None:
+            self._request(self._client.stream(self._trace).calls.trim(before))
 
     def _request(self, flow: Flow[T]) -> T:
         return self._client.run_until_stopped(flow, self._running.cut)

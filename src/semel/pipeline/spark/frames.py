@@ -140,6 +140,7 @@ class QueryLoop:
         self._url = running.client.url
         self._checkpoint = f"{checkpoints.rstrip('/')}/{running.name}"
         self._last_batch = -1
+        self._trimmer = trace.TraceTrimmer()
         self._errors = running.graph.errors_of(running.processor)
         self._written_to = topology.written(running.graph, running.processor)
 
@@ -166,9 +167,11 @@ class QueryLoop:
     def _warn(self) -> None:
         """Log a warning for each input without a position, if other inputs have one."""
         running = self._running
-        known = running.client.run_until_stopped(
-            positions(running.client.site, running.name), running.cut
-        )
+        known: Mapping[str, str] = {}
+        with suppress(ClientError):  # the query itself reports a server that does not respond
+            known = running.client.run_until_stopped(
+                positions(running.client.site, running.name), running.cut
+            )
         if known:
             running.warn_without_position(
                 path for path in running.processor.inputs.values() if path not in known
@@ -250,7 +253,10 @@ class QueryLoop:
             self._copy({path: end for path, _, end in new[-1].ends})
 
     def _trace(self, batch: "QueryBatch") -> None:
-        """Append a record of a batch to the graph's trace. Without a server there is no record."""
+        """Append a record of a batch to the graph's trace, and trim the oldest records.
+
+        If the server does not respond, the batch has no record.
+        """
         running = self._running
         traced = trace.TracedStep(
             processor=running.processor.id,
@@ -264,7 +270,10 @@ class QueryLoop:
         )
         stream = running.client.stream(trace.trace_stream(running.graph.id))
         with suppress(ClientError):
-            stream.append(trace.step_record(traced, None))
+            receipt = stream.append(trace.step_record(traced, None))
+            before = self._trimmer.due(receipt.next_offset)
+            if before is not None:
+                stream.trim(before)
 
     def _copy(self, reached: Mapping[str, int]) -> None:
         client, gauge = self._running.client, self._running.gauge
