@@ -211,6 +211,11 @@ def unknown_producer_id(ask: Sender) -> None:
 
 
 @script
+def policy_not_found(ask: Sender) -> None:
+    ask("DELETE", "/v1/policies?prefix=none")
+
+
+@script
 def dedup_off(ask: Sender) -> None:
     create(ask, "unguarded", stream_dedup="off")
     post(ask, "/v1/producers/claim", stream="unguarded", producer_id="p", session="s")

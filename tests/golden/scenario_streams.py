@@ -55,6 +55,19 @@ def create_a_stream_without_recognition_by_command(run: ScenarioRun) -> Any:
 
 
 @step
+def set_and_delete_policies(run: ScenarioRun) -> Any:
+    run.client.set_policy("measured", dedup=False)
+    stream = run.client.stream("measured/one").create("text/plain")
+    heads = [stream.head(), stream.set_dedup(True), stream.set_dedup(None)]
+    shown = run.command("policies", "ls"), run.command("policies", "show", "measured", "--json")
+    found = run.client.policy("measured"), run.client.policies()
+    deleted = run.command("policies", "delete", "measured")
+    stream.delete()
+    plain = [(policy.prefix, policy.dedup) for policy in (found[0], *found[1])]
+    return [heads, plain, shown[0], deleted]
+
+
+@step
 def look_at_streams(run: ScenarioRun) -> Any:
     paths = ("orders", "short lived/ü", "dated", "dated too", "done", "unguarded")
     return [run.client.stream(path).head() for path in paths]

@@ -14,6 +14,7 @@ from semel.machine.rows import (
     PAIR_KEY,
     ChunkBlockRow,
     NamedPosition,
+    PolicyRow,
     TxnRow,
     TxnStreamRow,
 )
@@ -104,7 +105,23 @@ CASES: list[tuple[str, Plant]] = [
         lambda tables: tables.put("aborted", PAIR_KEY.encode((1, 99)), NUMBER_KEY.encode(100)),
     ),
     ("cannot be decoded", lambda tables: tables.put("aborted", b"short", NUMBER_KEY.encode(100))),
+    ("sets nothing", lambda tables: tables.put("policies", b"/a", encode(PolicyRow()))),
+    *[
+        (
+            "not a prefix of whole segments",
+            lambda tables, key=key: tables.put("policies", key, encode(PolicyRow(True, 1))),
+        )
+        for key in (b"a", b"/a/", b"//a", b"/\xff")
+    ],
 ]
+
+
+def test_policies_are_sound_with_and_without_a_prefix() -> None:
+    def plant(tables: TableWriter) -> None:
+        for key in (b"/", b"/a/b"):
+            tables.put("policies", key, encode(PolicyRow(True, 1)))
+
+    assert planted(rich_bed(), plant) == []
 
 
 @pytest.mark.parametrize(("message", "plant"), CASES)

@@ -37,6 +37,7 @@ from semel.machine.rows import (
     ChunkBlockRow,
     MetaRow,
     OutcomeRow,
+    PolicyRow,
     PositionRow,
     StreamRow,
     TailRow,
@@ -49,11 +50,21 @@ from semel.machine.txn.draft import CHUNK_BYTES, lsns_of
 from semel.model.commands import TXN_STAGED
 
 _PROGRESS_ROWS: Final = 4_096
-# The state tables whose rows refer to each other. The references must be checked too.
+# The state tables for which it is not enough that their rows can be decoded. The rows of most of
+# them refer to each other.
 _CHECKED_TOGETHER: Final = frozenset(
-    {"streams", "tails", "transactions", "txn_streams", "parts", "positions"}
+    {"streams", "tails", "policies", "transactions", "txn_streams", "parts", "positions"}
 )
 _NO_TXN: Final = "the row belongs to a transaction that does not exist"
+
+
+def _is_prefix_key(key: bytes) -> bool:
+    """Return True if a key of the table `policies` is `/` and a prefix of whole segments."""
+    try:
+        segments = key.decode().split("/")
+    except UnicodeDecodeError:
+        return False
+    return segments[:1] == [""] and (segments[1:] == [""] or all(segments[1:]))
 
 
 class StoredCheckpoint:
@@ -92,6 +103,7 @@ class RowCheck:
         for name in STATE_TABLES:
             if name not in _CHECKED_TOGETHER:
                 self._check_table(name)
+        self._check_policies()
         self._check_txns()
         self._check_index()
         self._check_segments()
@@ -105,6 +117,13 @@ class RowCheck:
         for key, _ in self._decoded(name, table.row):
             if table.owner == OF_STREAM:
                 self._check_stream(name, key, OWNED_KEY.decode(key)[0])
+
+    def _check_policies(self) -> None:
+        for key, row in self._decoded("policies", PolicyRow):
+            if not _is_prefix_key(key):
+                self._corrupt("policies", key, "the key is not a prefix of whole segments")
+            if row.dedup is None:
+                self._corrupt("policies", key, "the policy sets nothing")
 
     def _check_stream(self, table: str, key: bytes, number: int) -> None:
         if number not in self._stored.state.by_number:
