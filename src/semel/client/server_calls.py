@@ -1,5 +1,6 @@
 """Calls that list streams, manage producers, and send operator requests. They do no I/O."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from semel.wire.paths import (
     HEALTH,
     POLICIES,
     PRODUCERS,
+    RETIRE,
     SINKS,
     STREAMS,
     TRANSACTIONS,
@@ -33,6 +35,10 @@ from semel.wire.schema.producers import (
     ProducerState,
     RegisterRequest,
     Registration,
+    RetiredEntry,
+    RetireEntry,
+    RetireRequest,
+    RetireResponse,
 )
 from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 
@@ -310,6 +316,24 @@ def claim_producer(
     """
     request = ClaimRequest(calls.path, producer_id, session, mode)
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
+
+
+def retire_producers(
+    site: ServerConfig, entries: Sequence[RetireEntry]
+) -> Flow[list[RetiredEntry]]:
+    """Retire at most 1,000 producers, and return what became of each. A repeat changes nothing."""
+    request = RetireRequest(list(entries))
+    response = yield from post(site, site.address.target(RETIRE), request, RetireResponse, 200)
+    return response.producers
+
+
+def retire_producer(
+    calls: StreamCalls, producer_id: str, epoch: int | None, session: str | None
+) -> Flow[RetiredEntry]:
+    """Retire a producer of a stream, and return what became of it."""
+    entry = RetireEntry(producer_id, calls.path, epoch, session)
+    (result,) = yield from retire_producers(calls.site, [entry])
+    return result
 
 
 def explain_append(

@@ -24,7 +24,7 @@ from semel.machine.events import (
     TxnPublished,
     producer_in,
 )
-from semel.machine.producers import drop_receipts, is_assigned_id, receipts_of
+from semel.machine.producers import drop_receipts, receipts_of
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, find_producer, put_producer
 from semel.machine.streams import find_stream
@@ -50,6 +50,7 @@ from semel.model.producer_commands import (
     RetireProducers,
     Tombstone,
 )
+from semel.model.validation import is_assigned_id
 
 # ---- declared idle times -------------------------------------------------------------------------
 

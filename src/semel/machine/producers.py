@@ -32,6 +32,7 @@ from semel.model.outcomes import (
     StaleSession,
     UnknownProducer,
 )
+from semel.model.validation import is_assigned_id
 
 # ---- receipts ------------------------------------------------------------------------------------
 # The receipts of a producer's last appends are packed into one bytes object, the ring. By default,
@@ -265,11 +266,6 @@ def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome |
     if tag.epoch is not None:
         return _identity_with_epoch(tag, row)
     return _identity_without(tag, row, floor)
-
-
-def is_assigned_id(producer_id: str) -> bool:
-    """Return True if an id consists of digits only. Only the server assigns such ids."""
-    return producer_id.isascii() and producer_id.isdigit()
 
 
 def _may_succeed(tag: ProducerTag, row: ProducerRow) -> bool:
