@@ -32,9 +32,11 @@ from semel.client.values import (
     targets_of,
     token_of,
 )
+from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.messages import is_json
 from semel.wire.headers import BATCH, read_flag
+from semel.wire.json_mode import split_json
 from semel.wire.paths import COMMITS, SINKS, TRANSACTIONS
 from semel.wire.schema.commits import (
     Base64Message,
@@ -271,10 +273,11 @@ def _message(value: Any, content_type: str) -> bytes:
 
 def _require_json(raw: bytes) -> None:
     """Raise ValueError if `raw` is not JSON, because the server would refuse the whole request."""
-    try:
-        msgspec.json.decode(raw, type=Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"a message was passed as bytes that are not JSON: {error}") from None
+    batch = split_json(b"[" + raw + b"]")
+    if isinstance(batch, Batch) and batch.count == 1:
+        return
+    reason = batch if isinstance(batch, str) else "expected exactly one value"
+    raise ValueError(f"a message was passed as bytes that are not JSON: {reason}")
 
 
 # ---- tasks of a sink -----------------------------------------------------------------------------
