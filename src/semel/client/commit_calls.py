@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from semel.client import errors
 from semel.client.flows import Flow
 from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
-from semel.client.requests import AppendHeaders, TransactionHeaders
+from semel.client.requests import AppendHeaders, TransactionHeaders, path_of
 from semel.client.response_parser import Response
 from semel.client.server_calls import decoded, get, post, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
@@ -96,13 +96,18 @@ class KnownStreams:
         self.site = site
         self._calls: dict[str, StreamCalls] = {}
 
-    def calls(self, path: str) -> StreamCalls:
-        """Return the `StreamCalls` for the stream at `path`. Raises ValueError for a bad path."""
-        calls = self._calls.get(path)
+    def calls(self, stream: object) -> StreamCalls:
+        """Return the `StreamCalls` for a stream of the server.
+
+        `stream` is a path or a stream object. Raises ValueError or TypeError if it is neither, or
+        if the stream is not on this server.
+        """
+        calls = self._calls.get(stream) if isinstance(stream, str) else None
         if calls is None:
+            path = path_of(stream, self.site.address)
             if len(self._calls) >= _KNOWN_STREAMS_MAX:
                 self._calls.clear()
-            calls = self._calls[path] = StreamCalls(self.site, path)
+            calls = self._calls.setdefault(path, StreamCalls(self.site, path))
         return calls
 
 
@@ -235,12 +240,14 @@ def _planned(
 def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     """Return the request to commit `parts`. The caller adds the producer or the sink."""
     appends: list[StreamAppend] = []
-    for path, values in parts.appends.items():
-        if isinstance(values, str | bytes | Mapping):
+    for stream, values in parts.appends.items():
+        calls = streams.calls(stream)
+        path = calls.path
+        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise TypeError(
                 f"pass a list of values for the stream {path}, not a {type(values).__name__}"
             )
-        content_type = yield from streams.calls(path).known_type()
+        content_type = yield from calls.known_type()
         messages = [_message(value, content_type) for value in values]
         appends += [
             StreamAppend(path, Raw(b"[" + b",".join(messages[at : at + BATCH_MESSAGES_MAX]) + b"]"))

@@ -448,7 +448,7 @@ class DamagedResponse(ProtocolError):
     advice = "repeat the call; if the error stays, check the server and the proxies before it"
 
 
-class UndecodableMessage(ClientError):
+class UndecodableMessage(ClientError, ValueError):
     """The bytes of a message do not have the format that the stream's media type promises."""
 
     code = "undecodable_message"

@@ -51,6 +51,13 @@ class ReadSource(Protocol):
     incarnation: str | None
 
 
+class StreamName(Struct):
+    """A source that only knows the path and the incarnation of its stream."""
+
+    path: str
+    incarnation: str | None = None
+
+
 class PageReader:
     """Reads a stream page by page, starting at `offset`.
 
@@ -82,6 +89,7 @@ class PageReader:
         self.source: ReadSource | None = None  # every message gets this as its `source`
         self.has_begun = False  # after the first response, a live reader retries without a limit
         self.is_at_end = False  # the last response reached the tail
+        self.is_closed = False  # the last response reached the end of a closed stream
         self.incarnation: str | None = None  # the incarnation of the stream
         self.generation: int | None = None  # the generation of the server's data
         self._isolation = isolation
@@ -164,6 +172,7 @@ class PageReader:
         if self._end is None:
             self._end = page.end
         self.is_at_end = page.is_up_to_date or not (page.messages or has_moved)
+        self.is_closed = page.is_closed
         if self._is_live:
             self._is_over = page.is_closed
         else:
@@ -185,6 +194,7 @@ class PageReader:
             retries=None if self.has_begun and self._is_live else self._calls.site.retries,
             silence_seconds=SILENCE_SECONDS if self._is_live else inf,
             on_retry=self._on_retry,
+            stream=self._calls.path,
         )
 
 
@@ -220,7 +230,7 @@ def _from_frames(body: bytes, source: ReadSource | None) -> tuple[list[Message],
     try:
         frames = decode_frames(body)
     except BadFormat as error:
-        raise errors.ProtocolError(f"the response is not valid {FRAMES}: {error}") from None
+        raise errors.DamagedResponse(f"the response is not valid {FRAMES}: {error}") from error
     messages: list[Message] = []
     media_type = frames.content_type
     for piece in frames.slices:
@@ -266,7 +276,7 @@ def plain_messages(
 def split_array(body: bytes) -> list[bytes]:
     """Return the elements of a JSON array as bytes.
 
-    Raises ProtocolError if `body` is not a JSON array.
+    Raises DamagedResponse if `body` is not a JSON array.
     """
     try:
         return [bytes(raw).strip() for raw in _array.decode(body)]
@@ -275,9 +285,9 @@ def split_array(body: bytes) -> list[bytes]:
     try:
         values = json.loads(body)  # accepts more than msgspec does, for example a lone surrogate
     except ValueError as error:
-        raise errors.ProtocolError(f"the response is not JSON: {error}") from None
+        raise errors.DamagedResponse(f"the response is not JSON: {error}") from error
     if not isinstance(values, list):
-        raise errors.ProtocolError("the response is not a JSON array")
+        raise errors.DamagedResponse("the response is not a JSON array")
     return [json.dumps(value).encode("ascii") for value in values]
 
 
@@ -299,7 +309,10 @@ def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
     """
     target = calls.target + query(offset=offset, isolation=READ_COMMITTED)
     request = Request("GET", target, (("Accept", FRAMES),))
-    response = (yield from ask(request, RetrySafety.READ, retries=calls.site.retries)).expect(200)
+    exchanged = yield from ask(
+        request, RetrySafety.READ, retries=calls.site.retries, stream=calls.path
+    )
+    response = exchanged.expect(200)
     headers = response.headers
     incarnation = headers.get("stream-incarnation")
     if incarnation is None or normalise(headers.get("content-type", "")) != FRAMES:

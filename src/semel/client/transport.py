@@ -16,7 +16,7 @@ from msgspec import Struct
 from semel.client.errors import ClientClosed
 from semel.client.flows import Lost, NotSent, RetrySafety
 from semel.client.requests import Address, fixed_lines, own_headers, parse_address
-from semel.client.response_parser import ParserEvent, ResponseParser
+from semel.client.response_parser import ParserEvent, ResponseCut, ResponseParser
 from semel.model.limits import KIB
 from semel.version import __version__
 
@@ -163,7 +163,11 @@ class PooledConnection(ABC):
         if not is_sent:
             return NotSent(f"{reason}; the request was not sent completely")
         is_stale = self.is_reused and not self.parser.has_begun
-        return Lost(reason, is_stale and not isinstance(error, TimeoutError))
+        return Lost(
+            reason,
+            is_stale and not isinstance(error, TimeoutError),
+            isinstance(error, ResponseCut),
+        )
 
 
 C = TypeVar("C", bound=PooledConnection)
