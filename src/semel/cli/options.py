@@ -14,8 +14,8 @@ import click
 
 from semel.cli.output import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
 from semel.client import errors
+from semel.client.addresses import URL_DEFAULT
 from semel.client.errors import ClientError
-from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
 from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import read_instant, to_datetime, to_position

@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
+from msgspec.structs import replace
+
+from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, Send, T
 from semel.client.reading import PageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
@@ -178,6 +180,13 @@ class AsyncDriver:
     async def _send(
         self, step: Send, deadline: float, stop: AsyncStop, silence_seconds: float
     ) -> Reply:
+        if self._transport.computed is not None:
+            try:
+                async with asyncio.timeout(_seconds_until(deadline)):
+                    request = await self._transport.computed.add_to_async(step.request)
+            except TimeoutError:
+                return NotSent("the request's headers were not computed before the timeout")
+            step = replace(step, request=request)
         connection = self._pool.take(step.kind)
         if connection is None:
             try:

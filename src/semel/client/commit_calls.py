@@ -11,9 +11,10 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from semel.client import errors
+from semel.client.addresses import path_of
 from semel.client.flows import Flow
 from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
-from semel.client.requests import AppendHeaders, TransactionHeaders, path_of
+from semel.client.requests import AppendHeaders, TransactionHeaders
 from semel.client.response_parser import Response
 from semel.client.server_calls import decoded, get, post, send
 from semel.client.stream_calls import ServerConfig, StreamCalls

@@ -18,12 +18,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from semel.client import errors
+from semel.client.addresses import path_of
 from semel.client.commit_calls import CommitId, KnownStreams, Parts, commit_parts
 from semel.client.flows import Flow, Pause, backoff_seconds
 from semel.client.group_calls import STABLE_SECONDS_MAX, Positions, stable_positions
 from semel.client.positions import KnownPosition
 from semel.client.reading import PageReader, StreamName
-from semel.client.requests import path_of
 from semel.client.server_calls import register_producer
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.values import START, Message, Registration, ordinal_of

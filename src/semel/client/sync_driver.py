@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
+from msgspec.structs import replace
+
 from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
 from semel.client.reading import PageReader
 from semel.client.requests import render
@@ -179,6 +181,8 @@ class SyncDriver:
     # ---- steps -----------------------------------------------------------------------------------
 
     def _send(self, step: Send, deadline: float, stop: Stop, silence_seconds: float) -> Reply:
+        if self._transport.computed is not None:
+            step = replace(step, request=self._transport.computed.add_to(step.request))
         connection = self._pool.take(step.kind)
         if connection is None:
             try:

@@ -13,9 +13,11 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
+from semel.client.addresses import STREAM_PATH, Address, parse_address
+from semel.client.computed import AsyncFieldValue, ComputedFields, computed_fields
 from semel.client.errors import ClientClosed
 from semel.client.flows import Lost, NotSent, RetrySafety
-from semel.client.requests import Address, fixed_lines, own_headers, parse_address
+from semel.client.requests import fixed_lines
 from semel.client.response_parser import ParserEvent, ResponseCut, ResponseParser
 from semel.model.limits import KIB
 from semel.version import __version__
@@ -61,28 +63,32 @@ def seconds_of(timeout: Timeout, default: float) -> float:
 class Transport(Struct, frozen=True):
     """The settings for connections to a server.
 
-    `fixed` contains the header lines that every request has.
+    `fixed` contains the header lines that every request has. `computed` is None if no header and no
+    query parameter must be added to each request.
     """
 
     address: Address
     fixed: bytes
     connect_timeout: float
     tls: ssl.SSLContext | None = None
+    computed: ComputedFields | None = None
 
 
 def transport_to(
     url: str,
     *,
-    token: str | None,
-    headers: Mapping[str, str] | None,
+    token: AsyncFieldValue | None,
+    headers: Mapping[str, AsyncFieldValue] | None,
     timeout: float,
     connect_timeout: float,
     tls: ssl.SSLContext | str | None,
+    params: Mapping[str, AsyncFieldValue] | None = None,
+    stream_path: str = STREAM_PATH,
 ) -> Transport:
     """Return the transport for a client with these options.
 
     `tls` is an SSL context or the name of a PEM file. None means the system's trusted certificates.
-    Raises ValueError if an option is invalid, and OSError if the PEM file cannot be read.
+    Raises ValueError or TypeError if an option is invalid.
     """
     timeouts: tuple[object, ...] = (timeout, connect_timeout)
     for seconds in timeouts:
@@ -90,15 +96,30 @@ def transport_to(
             raise ValueError(
                 f"{seconds!r} is not a valid timeout; expected a number of seconds greater than 0"
             )
-    address = parse_address(url)
-    own = (("User-Agent", f"semel-python/{__version__}"), *own_headers(token, headers))
-    if not address.is_tls:
-        context = None
-    elif isinstance(tls, ssl.SSLContext):
-        context = tls
-    else:
-        context = ssl.create_default_context(cafile=tls)
-    return Transport(address, fixed_lines(address, own), connect_timeout, context)
+    address = parse_address(url, stream_path)
+    constants, computed = computed_fields(token, headers, params)
+    own = (("User-Agent", f"semel-python/{__version__}"), *constants)
+    # A file is checked even if the address needs no TLS, because its name can be wrong.
+    context = _context(tls) if address.is_tls or isinstance(tls, str) else None
+    return Transport(
+        address,
+        fixed_lines(address, own),
+        connect_timeout,
+        context if address.is_tls else None,
+        computed,
+    )
+
+
+def _context(tls: ssl.SSLContext | str | None) -> ssl.SSLContext:
+    """Return the SSL context for `tls`. Raises ValueError if its file cannot be used."""
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    try:
+        return ssl.create_default_context(cafile=tls)
+    except ssl.SSLError as error:
+        raise ValueError(f"the file {tls!r} (tls=) has no valid certificate: {error}") from None
+    except OSError as error:
+        raise ValueError(f"the file {tls!r} (tls=) cannot be read: {reason_of(error)}") from None
 
 
 def connect_error(transport: Transport, error: OSError) -> NotSent:
