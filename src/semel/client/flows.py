@@ -219,7 +219,10 @@ def _failure(reply: Response | NotSent | Lost) -> Failure | None:
     semel, which limits the rate of requests.
     """
     if isinstance(reply, NotSent):
-        return Unavailable(reply.reason)
+        unavailable = Unavailable(reply.reason)
+        if reply.is_permanent:
+            unavailable.advice = ""  # the reason says what to do
+        return unavailable
     if isinstance(reply, Lost):
         return Indeterminate(reply.reason)
     if reply.status < 400:

@@ -4,6 +4,7 @@ This module uses no sockets.
 """
 
 import json
+from collections import deque
 from collections.abc import Mapping
 from math import inf
 from typing import Final, Protocol
@@ -171,7 +172,7 @@ class PageReader:
         self.tail = page.end if page.end is not None else self.tail
         if self._end is None:
             self._end = page.end
-        self.is_at_end = page.is_up_to_date or not (page.messages or has_moved)
+        self.is_at_end = page.is_up_to_date or page.is_closed or not (page.messages or has_moved)
         self.is_closed = page.is_closed
         if self._is_live:
             self._is_over = page.is_closed
@@ -196,6 +197,63 @@ class PageReader:
             on_retry=self._on_retry,
             stream=self._calls.path,
         )
+
+
+class FetchedMessages:
+    """The messages that were fetched and not returned yet, and how far the reader is.
+
+    Base class of the iterators that `read` and `tail` return.
+    """
+
+    def __init__(self, reader: PageReader) -> None:
+        self._reader = reader
+        self._ready: deque[Message] = deque()
+        self._returned: Message | None = None  # the last message of the present page
+        self._start = reader.offset  # where the present page begins
+        self._is_cut = False  # the rest of the present page will not be returned
+
+    @property
+    def next_offset(self) -> str:
+        """The offset at which to continue after the messages that were returned so far.
+
+        A server other than semel reports an offset only for each response. In the middle of such a
+        response, this is the offset of its first message, so that no message is skipped.
+        """
+        if not self._ready and not self._is_cut:
+            return self._reader.offset
+        known = None if self._returned is None else self._returned.next_offset
+        return self._start if known is None else str(known)
+
+    @property
+    def up_to_date(self) -> bool:
+        """True if every message up to the tail was returned, when the server last responded."""
+        return self._reader.is_at_end and not self._ready and not self._is_cut
+
+    @property
+    def closed(self) -> bool:
+        """True if the stream is closed and all its messages were returned."""
+        return self._reader.is_closed and not self._ready and not self._is_cut
+
+    def _add(self, page: list[Message], start: str, limit: int | None = None) -> None:
+        self._start, self._returned = start, None
+        self._is_cut = limit is not None and len(page) > limit
+        self._ready.extend(page[:limit] if self._is_cut else page)
+
+    def _drop(self) -> None:
+        """Forget the messages that were not returned. `next_offset` stays before them."""
+        self._is_cut = self._is_cut or bool(self._ready)
+        self._ready.clear()
+
+    def _take(self) -> Message | None:
+        """Return the next message that was fetched, or None if there is none.
+
+        Another thread can take or drop messages at the same time.
+        """
+        try:
+            self._returned = message = self._ready.popleft()
+        except IndexError:
+            return None
+        return message
 
 
 # ---- pages ---------------------------------------------------------------------------------------

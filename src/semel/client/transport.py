@@ -1,6 +1,7 @@
 """What the sync and async flow drivers share: settings, connection pool, random numbers."""
 
 import os
+import socket
 import ssl
 import threading
 import time
@@ -27,6 +28,12 @@ CONNECT_SECONDS: Final = 5.0
 FOREVER: Final = inf
 RECEIVE_BYTES: Final = 256 * KIB
 IDLE_COUNT_MAX: Final = 64
+TRUST_ADVICE: Final = "set tls= or SSL_CERT_FILE to the name of the issuer's PEM file"
+# What OpenSSL says if the other side sends something that is not TLS.
+_PLAIN_REASONS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
+)
+_PROBE_SECONDS: Final = 0.5
 # A connection that was idle longer than this is not used again. The limits are shorter than those
 # of servers: semel closes a connection after 30 idle seconds, and the Node HTTP server after 5.
 IDLE_SECONDS_MAX: Final[Mapping[RetrySafety, float]] = {
@@ -125,16 +132,42 @@ def _context(tls: ssl.SSLContext | str | None) -> ssl.SSLContext:
 def connect_error(transport: Transport, error: OSError) -> NotSent:
     """Return the result that a flow receives if connecting to the server failed with `error`.
 
-    If the server's certificate is not trusted, the result tells the flow not to retry.
+    If the server's certificate is not trusted, or if the server does not use TLS, the result tells
+    the flow not to retry.
     """
     url = transport.address.url
     if isinstance(error, ssl.SSLCertVerificationError):
-        reason = (
-            f"the certificate of {url} is not trusted ({error.verify_message}); set tls= or"
-            " SSL_CERT_FILE to the name of the issuer's PEM file"
-        )
+        reason = f"the certificate of {url} is not trusted ({error.verify_message}); {TRUST_ADVICE}"
+        return NotSent(reason, is_permanent=True)
+    if isinstance(error, ssl.SSLError) and error.reason in _PLAIN_REASONS:
+        plain = url.replace("https:", "http:", 1)
+        reason = f"the server at {url} does not use TLS; if this is intended, use {plain}"
         return NotSent(reason, is_permanent=True)
     return NotSent(f"{url} cannot be reached: {reason_of(error)}")
+
+
+def speaks_tls(transport: Transport, deadline: float) -> bool:
+    """Connect to a server that has closed a connection, and return True if it uses TLS.
+
+    Most of the time until `deadline` is left for other attempts.
+    """
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
+    address = transport.address
+    seconds = min((deadline - time.monotonic()) / 4, _PROBE_SECONDS)
+    try:
+        with socket.create_connection((address.host, address.port), seconds) as line:
+            context.wrap_socket(line, server_hostname=address.host).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def uses_tls(transport: Transport) -> NotSent:
+    """Return the result that a flow receives if the server at an http:// address uses TLS."""
+    url = transport.address.url
+    secure = url.replace("http:", "https:", 1)
+    return NotSent(f"the server at {url} uses TLS; use {secure}", is_permanent=True)
 
 
 def reason_of(error: Exception) -> str:
@@ -174,6 +207,11 @@ class PooledConnection(ABC):
         self.events.extend(self.parser.feed(data) if data else self.parser.end())
         if not data and not self.events:
             raise ConnectionResetError("the server closed the connection")
+
+    def was_refused(self, error: Exception) -> bool:
+        """Return True if the server has closed a new connection without a response."""
+        is_closed = isinstance(error, ConnectionError) and not self.parser.has_begun
+        return is_closed and not self.is_reused
 
     def failure(self, error: Exception, url: str, *, is_sent: bool) -> NotSent | Lost:
         """Return the result that a flow receives if a request got no response because of `error`.

@@ -66,6 +66,7 @@ __all__ = [
     "extra_of",
     "extras_of",
     "join_messages",
+    "join_text",
     "milliseconds",
     "offset_of",
     "ordinal_of",
@@ -427,6 +428,16 @@ def join_messages(messages: Sequence[Message]) -> bytes:
             "the messages of a JSON stream cannot be joined; use read() to get their values"
         )
     return b"".join(message.raw for message in messages)
+
+
+def join_text(stream: str, text: bytes) -> str:
+    """Return the text of a stream as a str. Raises UndecodableMessage if it is not UTF-8."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise UndecodableMessage(
+            f"the messages of stream {stream} cannot be decoded as text: {error}"
+        ) from error
 
 
 # ---- transactions, commits and groups ------------------------------------------------------------
