@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from semel.version import __version__
 
 if TYPE_CHECKING:
-    from semel.client import errors
+    from semel import errors
     from semel.client.aio.client import AsyncClient
     from semel.client.local import local
     from semel.client.sync.client import Client
@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
     Raises AttributeError if `name` is not a public name.
     """
     if name == "errors":
-        return import_module("semel.client.errors")
+        return import_module("semel.errors")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'semel' has no attribute {name!r}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from semel import AsyncClient, Client
+from semel.client.aio.reads import AsyncRead
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncSinkTask, AsyncTransaction
 from semel.client.async_driver import AsyncTail
@@ -82,7 +83,7 @@ class _BlockProxy(_Proxy):
 
 def _waiting(runner: asyncio.Runner, found: Any) -> Any:
     """Turn an asynchronous object into a synchronous one."""
-    if isinstance(found, AsyncTail):
+    if isinstance(found, AsyncTail | AsyncRead):
         return _TailProxy(runner, found)
     if isinstance(found, AsyncTransaction | AsyncSinkTask | AsyncProducer):
         return _BlockProxy(runner, found)

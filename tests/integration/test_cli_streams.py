@@ -445,6 +445,9 @@ def test_trim_forgets_the_oldest(served: Served) -> None:
     served.semel("append", "trimmed", "[1,2,3]")
     assert served.json("trim", "trimmed", "--before", "2")[0]["first_offset"] == print_offset(2)
     assert served.semel("read", "trimmed").stdout == "3\n"
+    served.semel("create", "trimmed-too", "--content-type", "application/json")
+    again = served.json("trim", "trimmed", "--before", "1")[0]
+    assert again["first_offset"] == print_offset(2), "the messages before 2 do not come back"
     assert "offset_trimmed" in served.refused(1, "read", "trimmed", "--offset", "0")
     assert "--before" in served.refused(64, "trim", "trimmed")
     assert "stream_not_found" in served.refused(1, "trim", "absent", "--before", "0")

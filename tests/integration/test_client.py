@@ -6,6 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -644,9 +645,45 @@ def test_a_producer_gives_up_on_a_certificate_that_is_not_trusted(tmp_path: Path
         server.kill()
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+def test_an_address_with_the_wrong_scheme_is_told_at_once(
+    kind: str, server: Server, tmp_path: Path
+) -> None:
+    certificate(tmp_path)
+    secure = Server(tmp_path / "data", *tls_options(tmp_path))
+    wrong = {
+        server.url.replace(
+            "http:", "https:"
+        ): f"does not use TLS; if this is intended, use {server.url}",
+        secure.url: f"uses TLS; use {secure.url.replace('http:', 'https:')}",
+    }
+    try:
+        for url, words in wrong.items():
+            with (
+                client_of(kind, url, timeout=10 * PATIENCE_SECONDS) as client,
+                pytest.raises(errors.Unavailable) as told,
+            ):
+                client.stream("a").head()
+            assert words in str(told.value)
+            command = [sys.executable, "-m", "semel", "head", "a", "--url", url]
+            shown = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert words in shown.stderr
+            assert shown.returncode == 69
+        secure_url = secure.url.replace("http:", "https:")
+        command = [sys.executable, "-m", "semel", "head", "a", "--url", secure_url]
+        shown = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "set SSL_CERT_FILE" in shown.stderr
+        assert "tls=" not in shown.stderr
+    finally:
+        secure.kill()
+
+
 def test_a_file_of_certificates_that_is_not_there_is_told_at_once(kind: str) -> None:
-    with pytest.raises(FileNotFoundError):
-        client_of(kind, "https://127.0.0.1:1", tls="nowhere.pem")
+    for scheme in ("http", "https"):
+        with pytest.raises(ValueError, match=r"'nowhere.pem'.*No such file"):
+            client_of(kind, f"{scheme}://127.0.0.1:1", tls="nowhere.pem")
+    with pytest.raises(ValueError, match="no valid certificate"):
+        client_of(kind, "https://127.0.0.1:1", tls=__file__)
 
 
 # ---- local servers -------------------------------------------------------------------------------

@@ -354,18 +354,58 @@ PLACES = {
 }
 
 
+def is_kept(half: str, place: str, kind: str) -> bool:
+    """A message of a JSON stream can contain what a plain append can contain: escapes."""
+    is_message = place in {"message", "base64"}  # for a JSON stream, base64 is any other object
+    return is_message and kind == "application/json" and half != "as bytes"
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])
-def test_half_a_surrogate_pair_is_refused_wherever_it_stands(
+def test_half_a_surrogate_pair_is_kept_in_a_json_message_and_refused_elsewhere(
     stream: Stream, half: str, place: str, kind: str
 ) -> None:
     stream.create(content_type=kind)
     who = b'"producer_id": "%s", "producer_epoch": 0, "producer_seq": 0' % fresh("p").encode()
     what = PLACES[place] % (stream.path.encode(), HALVES[half])
-    answer = stream.server.ask("POST", "/v1/commits", b"{%s, %s}" % (who, what))
-    assert refusal(answer) == (400, "bad_body")
-    assert stream.tail == offset_of(0)
+    body = b"{%s, %s}" % (who, what)
+    answer = stream.server.ask("POST", "/v1/commits", body)
+    if is_kept(half, place, kind):
+        assert (answer.status, answer.json["duplicate"]) == (200, False)
+        assert HALVES[half] in stream.get().body
+        assert stream.server.ask("POST", "/v1/commits", body).json["duplicate"] is True
+    else:
+        assert refusal(answer) == (400, "bad_body")
+        assert stream.tail == offset_of(0)
+
+
+def test_halves_of_surrogate_pairs_keep_their_places_in_a_commit(
+    stream: Stream, other: Stream
+) -> None:
+    stream.create(content_type="application/json")
+    other.create(content_type="application/json")
+    first = rb'["\ud800", "\\ud800", "\ud83d\ude00", "\\\udfff"]'
+    second = rb'[{"\uDBFF": "\ue000"}, "\ue001\udc00"]'
+    filler = b"[%s]" % b",".join([b'"%s"' % (b"x" * 1000)] * 2000)  # a body of several steps
+    appends = b",".join(
+        b'{"stream": "%s", "messages": %s}' % (target.path.encode(), messages)
+        for target, messages in ((stream, first), (other, filler), (other, second))
+    )
+    who = b'"producer_id": "%s", "producer_epoch": 0, "producer_seq": 0' % fresh("p").encode()
+    answer = stream.server.ask("POST", "/v1/commits", b'{%s, "appends": [%s]}' % (who, appends))
+    assert answer.status == 200
+    assert stream.get().body == first.replace(b", ", b",")
+    assert other.get(f"offset={offset_of(2000)}").body == second.replace(b", ", b",")
+
+
+def test_a_commit_with_all_stand_ins_and_half_a_surrogate_pair_is_refused(stream: Stream) -> None:
+    stream.create(content_type="application/json")
+    private = b",".join(b'"\\u%04x"' % code for code in range(0xE000, 0xE010))
+    what = b'"appends": [{"stream": "%s", "messages": ["\\ud800", %s]}]'
+    who = b'"producer_id": "%s", "producer_epoch": 0, "producer_seq": 0' % fresh("p").encode()
+    body = b"{%s, %s}" % (who, what % (stream.path.encode(), private))
+    assert refusal(stream.server.ask("POST", "/v1/commits", body)) == (400, "bad_body")
 
 
 # ---- positions -----------------------------------------------------------------------------------

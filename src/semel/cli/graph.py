@@ -28,8 +28,8 @@ from semel.cli.output import (
     text_table,
     write_stdout,
 )
+from semel.client.addresses import URL_DEFAULT
 from semel.client.errors import ClientError, StreamNotFound
-from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
 from semel.pipeline.executor import ENGINES, LOG, Gauge
 from semel.pipeline.graph.graph import Graph

@@ -15,9 +15,10 @@ import click
 
 from semel.cli.output import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
 from semel.client import errors
+from semel.client.addresses import URL_DEFAULT
 from semel.client.errors import ClientError
-from semel.client.requests import URL_DEFAULT
 from semel.client.sync.client import Client
+from semel.client.transport import TRUST_ADVICE
 from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import read_instant, to_datetime, to_position
 from semel.wire.paths import stream_path, stream_url
@@ -198,9 +199,7 @@ def client_errors(url: str, timeout: float) -> Iterator[Client]:
         # about a second.
         client = Client(url, timeout=timeout, retries=4)
     except ValueError as error:
-        raise CommandRefused(
-            f"--url: {error}; expected an address such as {URL_DEFAULT}"
-        ) from error
+        raise CommandRefused(f"--url: {error}") from error
     with client:
         try:
             yield client
@@ -213,6 +212,8 @@ def error_report(error: ClientError) -> CommandRefused:
 
     The message says what is wrong and what to do.
     """
+    if isinstance(error, errors.DamagedResponse) and error.applied == errors.NO:
+        return CommandRefused(f"{error.message}; {error.advice}", EXIT_UNAVAILABLE)
     if isinstance(error, errors.NotSupported | errors.ProtocolError):
         return CommandRefused(
             f"{error.message}; check that --url points to a semel server", EXIT_NOT_UNDERSTOOD
@@ -231,9 +232,11 @@ def error_report(error: ClientError) -> CommandRefused:
         )
     if isinstance(error, errors.Unavailable) and error.status is not None:
         return CommandRefused(f"{error.message}; try again later", EXIT_UNAVAILABLE)
-    if "SSL_CERT_FILE" in error.message:  # the message already says what to do
-        # The first part is for programs, which can pass the option tls=.
-        return CommandRefused(error.message.replace("set tls= or ", "set "), EXIT_UNAVAILABLE)
+    if TRUST_ADVICE in error.message:  # only Python has tls=
+        message = error.message.replace("tls= or SSL_CERT_FILE", "SSL_CERT_FILE")
+        return CommandRefused(message, EXIT_UNAVAILABLE)
+    if "TLS" in error.message:  # the message already says what to do
+        return CommandRefused(error.message, EXIT_UNAVAILABLE)
     advice = _first_fitting(
         "check that `semel serve` is running at --url, or increase --timeout",
         "check that `semel serve` is running at --url",

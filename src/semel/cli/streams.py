@@ -26,6 +26,7 @@ from semel.client.errors import ClientError, StreamGone, StreamNotFound
 from semel.client.flows import OnRetry
 from semel.client.reading import PageReader
 from semel.client.requests import CreateHeaders
+from semel.client.server_calls import list_streams
 from semel.client.sync.client import Client
 from semel.client.values import START, Message, StreamEntry, milliseconds
 from semel.model.offsets import parse_offset
@@ -200,8 +201,11 @@ def trim_command(client: Client, path: str, *, before: str, is_json: bool) -> No
     All messages before the offset --before are removed.
     """
     client.stream(path).trim(before)
-    facts = {"path": path, "first_offset": before}
-    report(f"trimmed {path}: messages before {before} are dropped", facts, is_json=is_json)
+    # The stream can begin later than --before, because it was trimmed before.
+    entries = client.run(list_streams(client.site, path, None, 1)).streams
+    first = entries[0].first_offset if entries and entries[0].path == path else before
+    facts = {"path": path, "first_offset": first}
+    report(f"trimmed {path}: messages before {first} are dropped", facts, is_json=is_json)
 
 
 @click.command("close")

@@ -1,18 +1,19 @@
 """The flow driver for asyncio. It runs flows (generators of request steps) on the event loop.
 
 `AsyncTail` cannot await in its constructor. It therefore begins to read when it is entered or
-iterated. To end a wait for a message, cancel the task that waits.
+iterated. While a task waits for a message, another task can end the wait with `close`.
 """
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
-from semel.client.reading import PageReader
+from msgspec.structs import replace
+
+from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, Send, T
+from semel.client.reading import FetchedMessages, PageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
     BodyEnd,
@@ -30,6 +31,8 @@ from semel.client.transport import (
     connect_error,
     jitter,
     reason_of,
+    speaks_tls,
+    uses_tls,
 )
 from semel.client.values import Message
 
@@ -134,6 +137,8 @@ class AsyncDriver:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        # Until the first response, the server at an http:// address can be one that uses TLS.
+        self._may_use_tls = not transport.address.is_tls
         self._pool: ConnectionPool[AsyncConnection] = ConnectionPool()
 
     async def run(
@@ -178,6 +183,13 @@ class AsyncDriver:
     async def _send(
         self, step: Send, deadline: float, stop: AsyncStop, silence_seconds: float
     ) -> Reply:
+        if self._transport.computed is not None:
+            try:
+                async with asyncio.timeout(_seconds_until(deadline)):
+                    request = await self._transport.computed.add_to_async(step.request)
+            except TimeoutError:
+                return NotSent("the request's headers were not computed before the timeout")
+            step = replace(step, request=request)
         connection = self._pool.take(step.kind)
         if connection is None:
             try:
@@ -203,9 +215,14 @@ class AsyncDriver:
         try:
             event = await connection.receive(deadline, min(silence_seconds, step.silence_seconds))
         except (OSError, ResponseCut) as error:
+            if self._may_use_tls and connection.was_refused(error):
+                self._may_use_tls = False
+                if await asyncio.to_thread(speaks_tls, self._transport, deadline):
+                    return uses_tls(self._transport)
             url = self._transport.address.url
             return connection.failure(error, url, is_sent=not connection.has_unsent())
         assert isinstance(event, Response)
+        self._may_use_tls = False
         return Opened(event, connection) if event.is_streamed else event
 
     async def _receive(
@@ -246,10 +263,11 @@ def _seconds_until(deadline: float) -> float | None:
 # ---- the iterator that `tail` returns ------------------------------------------------------------
 
 
-class AsyncTail(AsyncIterator[Message]):
+class AsyncTail(FetchedMessages, AsyncIterator[Message]):
     """An iterator over the messages of a stream. At the tail, it waits for new messages.
 
-    The iteration ends when the stream is closed or when `close` is called.
+    The iteration ends when the stream is closed or when `close` is called. While a task waits for a
+    message, another task can use the attributes `next_offset`, `up_to_date` and `closed`.
     """
 
     def __init__(
@@ -259,29 +277,28 @@ class AsyncTail(AsyncIterator[Message]):
         timeout: float,
         before: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        super().__init__(reader)
         self._driver = driver
-        self._reader = reader
         self._timeout = timeout
         self._before = before  # awaited once, before the first request
         self._lock = asyncio.Lock()  # held while a page is fetched
-        self._ready: deque[Message] = deque()
-        self._is_over = False
+        self._stop = AsyncStop()
 
     def __aiter__(self) -> "AsyncTail":
         return self
 
     async def __anext__(self) -> Message:
-        while not self._ready:
-            if self._is_over:
+        while (message := self._take()) is None:
+            if self._stop.is_set:
                 raise StopAsyncIteration
             async with self._lock:
-                if not self._ready and not self._is_over:
+                if not self._ready and not self._stop.is_set:
                     await self._fetch()
-        return self._ready.popleft()
+        return message
 
     async def __aenter__(self) -> "AsyncTail":
         await self._prepare()
-        await self._driver.run(self._reader.begin(), self._timeout)
+        await self._driver.run(self._reader.begin(), self._timeout, self._stop)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -289,12 +306,20 @@ class AsyncTail(AsyncIterator[Message]):
 
     @property
     def offset(self) -> str:
-        """The offset after the messages that have been fetched so far."""
+        """The offset after the messages that have been fetched so far.
+
+        This offset can be ahead of `next_offset`.
+        """
         return self._reader.offset
 
     async def close(self) -> None:
-        """End the iteration. If a task is waiting for a message, cancel that task too."""
-        self._is_over = True
+        """End the iteration, also that of a task that waits for a message.
+
+        Messages that were fetched and not returned are dropped. To read them, begin at
+        `next_offset`.
+        """
+        self._stop.set()
+        self._drop()
         await self._driver.run(self._reader.hang_up())
 
     async def _prepare(self) -> None:
@@ -304,11 +329,21 @@ class AsyncTail(AsyncIterator[Message]):
 
     async def _fetch(self) -> None:
         await self._prepare()
+        start = self._reader.offset
         timeout = FOREVER if self._reader.has_begun else self._timeout
         try:
-            page = await self._driver.run(self._reader.next_page(), timeout)
+            page = await self._driver.run(self._reader.next_page(), timeout, self._stop)
+        except Exception:
+            await self._driver.run(self._reader.hang_up())
+            if self._stop.is_set:
+                return
+            raise
         except BaseException:
             await self._driver.run(self._reader.hang_up())
             raise
-        self._ready.extend(page or ())
-        self._is_over = page is None
+        self._add(page or [], start)
+        if page is None:
+            self._stop.set()
+        elif self._stop.is_set:  # `close` was called when the page arrived
+            self._drop()
+            await self._driver.run(self._reader.hang_up())

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from semel.client import errors
+from semel.client.addresses import path_of
 from semel.client.flows import Flow
 from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
 from semel.client.requests import AppendHeaders, TransactionHeaders
@@ -32,9 +33,11 @@ from semel.client.values import (
     targets_of,
     token_of,
 )
+from semel.model.commands import Batch
 from semel.model.limits import BATCH_MESSAGES_MAX
 from semel.model.messages import is_json
 from semel.wire.headers import BATCH, read_flag
+from semel.wire.json_mode import split_json
 from semel.wire.paths import COMMITS, SINKS, TRANSACTIONS
 from semel.wire.schema.commits import (
     Base64Message,
@@ -94,13 +97,18 @@ class KnownStreams:
         self.site = site
         self._calls: dict[str, StreamCalls] = {}
 
-    def calls(self, path: str) -> StreamCalls:
-        """Return the `StreamCalls` for the stream at `path`. Raises ValueError for a bad path."""
-        calls = self._calls.get(path)
+    def calls(self, stream: object) -> StreamCalls:
+        """Return the `StreamCalls` for a stream of the server.
+
+        `stream` is a path or a stream object. Raises ValueError or TypeError if it is neither, or
+        if the stream is not on this server.
+        """
+        calls = self._calls.get(stream) if isinstance(stream, str) else None
         if calls is None:
+            path = path_of(stream, self.site.address)
             if len(self._calls) >= _KNOWN_STREAMS_MAX:
                 self._calls.clear()
-            calls = self._calls[path] = StreamCalls(self.site, path)
+            calls = self._calls.setdefault(path, StreamCalls(self.site, path))
         return calls
 
 
@@ -233,12 +241,14 @@ def _planned(
 def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
     """Return the request to commit `parts`. The caller adds the producer or the sink."""
     appends: list[StreamAppend] = []
-    for path, values in parts.appends.items():
-        if isinstance(values, str | bytes | Mapping):
+    for stream, values in parts.appends.items():
+        calls = streams.calls(stream)
+        path = calls.path
+        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise TypeError(
                 f"pass a list of values for the stream {path}, not a {type(values).__name__}"
             )
-        content_type = yield from streams.calls(path).known_type()
+        content_type = yield from calls.known_type()
         messages = [_message(value, content_type) for value in values]
         appends += [
             StreamAppend(path, Raw(b"[" + b",".join(messages[at : at + BATCH_MESSAGES_MAX]) + b"]"))
@@ -271,10 +281,11 @@ def _message(value: Any, content_type: str) -> bytes:
 
 def _require_json(raw: bytes) -> None:
     """Raise ValueError if `raw` is not JSON, because the server would refuse the whole request."""
-    try:
-        msgspec.json.decode(raw, type=Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"a message was passed as bytes that are not JSON: {error}") from None
+    batch = split_json(b"[" + raw + b"]")
+    if isinstance(batch, Batch) and batch.count == 1:
+        return
+    reason = batch if isinstance(batch, str) else "expected exactly one value"
+    raise ValueError(f"a message was passed as bytes that are not JSON: {reason}")
 
 
 # ---- tasks of a sink -----------------------------------------------------------------------------

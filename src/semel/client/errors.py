@@ -1,46 +1,4 @@
-"""The errors that the client raises.
-
-    SemelError
-    ├── Refused                  the server refused the request; see `applied`
-    │   ├── BadRequest           the request is invalid: correct the call
-    │   │   ├── OffsetBeyondTail
-    │   │   └── TooLarge
-    │   ├── Unauthorized · Forbidden
-    │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed · PolicyNotFound
-    │   ├── StreamRestored       the data was restored from an older copy during the read
-    │   ├── ConfigConflict · ContentTypeConflict · StreamSeqConflict
-    │   ├── PreconditionFailed   the tail is `next_offset`, not the offset in If-Match
-    │   ├── OffsetTrimmed        the messages there were trimmed; start at `head`
-    │   ├── ProducerRefused      the sequence or epoch does not match the producer's state
-    │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
-    │   │   ├── SequenceGap      sequence `expected` must be stored before `received`
-    │   │   ├── SequenceExpired  it is not known whether the sequence was stored before
-    │   │   ├── BatchOverlap     the batch overlaps stored sequences, which end at `last_seq`
-    │   │   ├── ProducerExpired  the producer was idle too long; use an epoch above `current_epoch`
-    │   │   ├── RestartAmbiguous
-    │   │   └── PayloadMismatch
-    │   ├── TransactionRefused   the server refused a request that belongs to a transaction
-    │   │   ├── TransactionAborted       nothing was applied; begin a new transaction; see `reason`
-    │   │   │   └── TransactionTimedOut  the deadline of the transaction passed
-    │   │   ├── TransactionFenced        a newer instance owns the producer (also a ProducerFenced)
-    │   │   ├── TransactionCommitted     the transaction is committed and cannot be aborted
-    │   │   ├── InvalidTransactionState · UnknownTransaction · ConcurrentTransactions
-    │   │   └── PartitionNotInTransaction · TooManyTransactions · BranchIncomplete · BranchMissing
-    │   ├── PositionRefused      the position of `group` in `stream` cannot be moved
-    │   │   ├── PositionConflict the position has moved since it was read; it is now at `offset`
-    │   │   └── UnstableOffsets  a pending transaction can still move the position
-    │   ├── StreamInTransaction · OffsetUnstable   a pending transaction has messages in the stream
-    │   ├── SinkRefused          a sink's commit conflicts with an earlier commit
-    │   │   └── CheckpointDiverged · AppBound · VersionForgotten
-    │   ├── KeyReused            the Idempotency-Key was used before with a different payload
-    │   ├── NotSupported         the server is not semel and does not support this call
-    │   ├── LimitReached         wait `retry_after` seconds if it is set; otherwise delete something
-    │   │   └── DiskFull
-    │   └── CorruptData          the stored data is corrupt
-    ├── Unavailable              nothing was applied: the server is unreachable or overloaded
-    ├── Indeterminate            no response came; the request may have been applied
-    ├── ProtocolError            the response does not follow the protocol
-    └── ClientClosed             the client was used after `close()`
+"""The errors that the client raises. `semel.errors` shows their tree and is the public module.
 
 Every error has these attributes:
 
@@ -485,6 +443,27 @@ class ProtocolError(ClientError):
     code = "protocol_error"
     applied = UNKNOWN
     advice = "check that the address belongs to a Durable Streams server"
+
+
+class DamagedResponse(ProtocolError):
+    """The body of a response is damaged. `__cause__` is the error that the decoder has raised."""
+
+    code = "damaged_response"
+    advice = "repeat the call; if the error stays, check the server and the proxies before it"
+
+
+class UndecodableMessage(ClientError, ValueError):
+    """The bytes of a message do not have the format that the stream's media type promises."""
+
+    code = "undecodable_message"
+    advice = "use message.raw, which contains the bytes"
+
+
+class CallbackFailed(ClientError):
+    """A function that computes a header, a token or a parameter has failed in a producer."""
+
+    code = "callback_failed"
+    advice = "correct the function; `__cause__` is the error that it has raised"
 
 
 class ClientClosed(ClientError):

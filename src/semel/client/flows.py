@@ -109,11 +109,13 @@ class Lost(Struct, frozen=True):
     """The request was sent, but no response came.
 
     `is_stale` is True if a reused connection was closed before the first byte of the response. The
-    server has probably closed an idle connection, so a retry does not need a pause.
+    server has probably closed an idle connection, so a retry does not need a pause. `is_cut` is
+    True if the connection was closed in the middle of the response.
     """
 
     reason: str
     is_stale: bool = False
+    is_cut: bool = False
 
 
 Reply = Response | Opened | NotSent | Lost
@@ -123,11 +125,13 @@ class Exchanged(Struct, frozen=True):
     """The final response to a request.
 
     `was_lost` is True if an earlier attempt got no response. That attempt may have been applied.
+    `stream` is the stream of the request, for error messages.
     """
 
     response: Response
     was_lost: bool = False
     channel: Any = None
+    stream: str | None = None
 
     def expect(self, *statuses: int) -> Response:
         """Return the response if it has one of these statuses.
@@ -145,7 +149,8 @@ class Exchanged(Struct, frozen=True):
 
     def error(self) -> ClientError:
         """Return the error for a response with a status of 400 or more."""
-        return error_of(self.response.status, self.response.headers, self.response.body)
+        response = self.response
+        return error_of(response.status, response.headers, response.body, self.stream)
 
 
 # ---- retries -------------------------------------------------------------------------------------
@@ -159,14 +164,17 @@ def ask(
     silence_seconds: float = inf,
     on_retry: OnRetry | None = None,
     still_safe: Callable[[], Flow[bool]] | None = None,
+    stream: str | None = None,
 ) -> Flow[Exchanged]:
     """Send a request and return its final response. Send it again after a failure if that is safe.
 
     `retries` is the maximum number of retries. None means to retry until the call's timeout.
     `still_safe` is a flow that runs before a repeat of a request that may have been applied. If it
     returns False, the request is not repeated.
+    `stream` is the stream that the request refers to. The error says which stream does not exist.
 
-    Raises Unavailable or Indeterminate if no attempt gets a final response.
+    Raises Unavailable or Indeterminate if no attempt gets a final response. Raises DamagedResponse
+    if the response to a read was always incomplete.
     """
     was_lost = False
     had_stale = False
@@ -174,11 +182,11 @@ def ask(
     while True:
         reply: Reply = yield Send(request, kind, silence_seconds)
         if isinstance(reply, Opened):
-            return Exchanged(reply.response, was_lost, reply.channel)
+            return Exchanged(reply.response, was_lost, reply.channel, stream)
         error = _failure(reply)
         if error is None:
             assert isinstance(reply, Response)
-            return Exchanged(reply, was_lost)
+            return Exchanged(reply, was_lost, stream=stream)
         is_safe = error.applied == errors.NO or kind is not RetrySafety.ONCE
         was_lost = was_lost or error.applied != errors.NO
         if is_safe and isinstance(reply, Lost) and reply.is_stale and not had_stale:
@@ -186,14 +194,14 @@ def ask(
         else:
             is_permanent = isinstance(reply, NotSent) and reply.is_permanent
             if not is_safe or is_permanent or (retries is not None and tries >= retries):
-                raise _final_error(error, kind, was_lost=was_lost)
+                raise _final_error(error, kind, reply, was_lost=was_lost)
             if on_retry is not None:
                 on_retry(error, tries)
             if not (yield pause_after(tries, error.retry_after)):
-                raise _final_error(error, kind, was_lost=was_lost)
+                raise _final_error(error, kind, reply, was_lost=was_lost)
             tries += 1
         if was_lost and still_safe is not None and not (yield from still_safe()):
-            raise _final_error(error, kind, was_lost=was_lost)
+            raise _final_error(error, kind, reply, was_lost=was_lost)
 
 
 def pause_after(tries: int, at_least: float | None = None) -> Pause:
@@ -212,10 +220,14 @@ def _failure(reply: Response | NotSent | Lost) -> Failure | None:
 
     A retry can help if no response came, or if the error is Unavailable or Indeterminate. After a
     refusal, it can help only if the status is 408, or if the status is 429 or 507 and the
-    Retry-After header is a number of seconds.
+    Retry-After header is a number of seconds. It can also help after a 429 from another server than
+    semel, which limits the rate of requests.
     """
     if isinstance(reply, NotSent):
-        return Unavailable(reply.reason)
+        unavailable = Unavailable(reply.reason)
+        if reply.is_permanent:
+            unavailable.advice = ""  # the reason says what to do
+        return unavailable
     if isinstance(reply, Lost):
         return Indeterminate(reply.reason)
     if reply.status < 400:
@@ -223,17 +235,24 @@ def _failure(reply: Response | NotSent | Lost) -> Failure | None:
     error = error_of(reply.status, reply.headers, reply.body)
     if not isinstance(error, Refused) or reply.status == 408:
         return error
-    # 429 or 507 without Retry-After is a limit that does not change with time.
+    # From semel, 429 or 507 without Retry-After is a limit that does not change with time.
+    is_rate = reply.status == 429 and normalise(reply.headers.get("content-type", "")) != PROBLEM
     is_temporary = reply.status in _TEMPORARY and error.retry_after is not None
-    return error if is_temporary else None
+    return error if is_temporary or is_rate else None
 
 
-def _final_error(error: Failure, kind: RetrySafety, *, was_lost: bool) -> Failure:
+def _final_error(
+    error: Failure, kind: RetrySafety, reply: Response | NotSent | Lost, *, was_lost: bool
+) -> Failure | errors.DamagedResponse:
     """Return the error to raise after the last attempt, with the correct value of `applied`.
 
     For a read, `applied` is "no", because a read changes nothing. For any other request, it is
     "unknown" if `was_lost` is True. Otherwise `error` is returned unchanged.
     """
+    if kind is RetrySafety.READ and isinstance(reply, Lost) and reply.is_cut:
+        damaged = errors.DamagedResponse(error.message)
+        damaged.applied = errors.NO
+        return damaged
     if kind is RetrySafety.READ:
         return (
             error if error.applied == errors.NO else Unavailable(error.message, status=error.status)
@@ -274,16 +293,20 @@ _FACTS: Final[Mapping[str, str]] = {
     "producer-expected-seq": "expected_seq",
     "producer-received-seq": "received_seq",
 }
+# The message of these errors must name the stream. The server's message often does not.
+_NAMING: Final = frozenset({errors.StreamNotFound, errors.StreamGone})
 _SHOWN_CHARS_MAX: Final = 200
 _OWN: Final = frozenset({"code", "message", "applied"})
 
 
-def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
+def error_of(
+    status: int, headers: Mapping[str, str], body: bytes, stream: str | None = None
+) -> Failure:
     """Return the error for a response with a status of 300 or more.
 
     A status of 500 or more gives Indeterminate, unless the server says that nothing was applied.
     If the server says so, 503 gives Unavailable. Every other response gives Refused or a subclass
-    of it.
+    of it. If the stream does not exist, the message names `stream`.
     """
     problem = _problem(headers, body)
     message = _message(status, problem, body)
@@ -298,6 +321,8 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
         # A proxy can send this status even though the server has processed the request.
         return Indeterminate(message, status=status, retry_after=retry_after)
     kind = _error_class(status, code, headers)
+    if stream is not None and kind in _NAMING and stream not in message:
+        message = f"{message}: {stream}"
     return kind(
         message,
         status=status,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import quote
 
 import msgspec
@@ -18,11 +18,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from semel.client import errors
+from semel.client.addresses import path_of
 from semel.client.commit_calls import CommitId, KnownStreams, Parts, commit_parts
 from semel.client.flows import Flow, Pause, backoff_seconds
 from semel.client.group_calls import STABLE_SECONDS_MAX, Positions, stable_positions
 from semel.client.positions import KnownPosition
-from semel.client.reading import PageReader
+from semel.client.reading import PageReader, StreamName
 from semel.client.server_calls import register_producer
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.values import START, Message, Registration, ordinal_of
@@ -78,14 +79,15 @@ class ProcessLoop:
         self,
         site: ServerConfig,
         group: str,
-        inputs: str | Iterable[str],
+        inputs: object,
         *,
         producer_id: str | None = None,
         is_live: bool = True,
         max_messages: int = 1000,
         silence_seconds: float = inf,
     ) -> None:
-        paths = [inputs] if isinstance(inputs, str) else list(dict.fromkeys(inputs))
+        streams = inputs if _is_list(inputs) else [inputs]
+        paths = list(dict.fromkeys(path_of(stream, site.address) for stream in streams))
         if not paths:
             raise ValueError("there are no inputs; pass at least one input stream")
         if max_messages < 1:
@@ -126,6 +128,7 @@ class ProcessLoop:
             # With several inputs, waiting for one input would delay the others.
             waits_at_end=len(self._paths) == 1,
         )
+        reader.source = StreamName(path)
         return _Input(path, reader, stored.known(path), self._max_messages)
 
     def next_batch(self) -> Flow[InputBatch | None]:
@@ -157,6 +160,11 @@ class ProcessLoop:
         expected position.
         """
         assert self._commit_id is not None
+        if outputs is not None and not isinstance(outputs, Mapping):
+            raise TypeError(
+                f"the function of process() returned a {type(outputs).__name__}; expected None, or"
+                " a mapping from output streams to lists of values, such as {'out': [1, 2]}"
+            )
         source = next(source for source in self._inputs if source.path == batch.stream)
         to = _end(batch)
         position = source.position
@@ -208,6 +216,10 @@ def group_producer_id(group: str, inputs: Sequence[str]) -> str:
     """
     digest = sha256(msgspec.json.encode([group, sorted(inputs)])).hexdigest()[:16]
     return f"process:{quote(group, safe='')[:_GROUP_CHARS_MAX]}:{digest}"
+
+
+def _is_list(inputs: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(inputs, Iterable) and not isinstance(inputs, str)
 
 
 def _end(batch: InputBatch) -> int:

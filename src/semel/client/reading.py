@@ -4,6 +4,7 @@ This module uses no sockets.
 """
 
 import json
+from collections import deque
 from collections.abc import Mapping
 from math import inf
 from typing import Final, Protocol
@@ -51,6 +52,13 @@ class ReadSource(Protocol):
     incarnation: str | None
 
 
+class StreamName(Struct):
+    """A source that only knows the path and the incarnation of its stream."""
+
+    path: str
+    incarnation: str | None = None
+
+
 class PageReader:
     """Reads a stream page by page, starting at `offset`.
 
@@ -82,6 +90,7 @@ class PageReader:
         self.source: ReadSource | None = None  # every message gets this as its `source`
         self.has_begun = False  # after the first response, a live reader retries without a limit
         self.is_at_end = False  # the last response reached the tail
+        self.is_closed = False  # the last response reached the end of a closed stream
         self.incarnation: str | None = None  # the incarnation of the stream
         self.generation: int | None = None  # the generation of the server's data
         self._isolation = isolation
@@ -163,7 +172,8 @@ class PageReader:
         self.tail = page.end if page.end is not None else self.tail
         if self._end is None:
             self._end = page.end
-        self.is_at_end = page.is_up_to_date or not (page.messages or has_moved)
+        self.is_at_end = page.is_up_to_date or page.is_closed or not (page.messages or has_moved)
+        self.is_closed = page.is_closed
         if self._is_live:
             self._is_over = page.is_closed
         else:
@@ -185,7 +195,65 @@ class PageReader:
             retries=None if self.has_begun and self._is_live else self._calls.site.retries,
             silence_seconds=SILENCE_SECONDS if self._is_live else inf,
             on_retry=self._on_retry,
+            stream=self._calls.path,
         )
+
+
+class FetchedMessages:
+    """The messages that were fetched and not returned yet, and how far the reader is.
+
+    Base class of the iterators that `read` and `tail` return.
+    """
+
+    def __init__(self, reader: PageReader) -> None:
+        self._reader = reader
+        self._ready: deque[Message] = deque()
+        self._returned: Message | None = None  # the last message of the present page
+        self._start = reader.offset  # where the present page begins
+        self._is_cut = False  # the rest of the present page will not be returned
+
+    @property
+    def next_offset(self) -> str:
+        """The offset at which to continue after the messages that were returned so far.
+
+        A server other than semel reports an offset only for each response. In the middle of such a
+        response, this is the offset of its first message, so that no message is skipped.
+        """
+        if not self._ready and not self._is_cut:
+            return self._reader.offset
+        known = None if self._returned is None else self._returned.next_offset
+        return self._start if known is None else str(known)
+
+    @property
+    def up_to_date(self) -> bool:
+        """True if every message up to the tail was returned, when the server last responded."""
+        return self._reader.is_at_end and not self._ready and not self._is_cut
+
+    @property
+    def closed(self) -> bool:
+        """True if the stream is closed and all its messages were returned."""
+        return self._reader.is_closed and not self._ready and not self._is_cut
+
+    def _add(self, page: list[Message], start: str, limit: int | None = None) -> None:
+        self._start, self._returned = start, None
+        self._is_cut = limit is not None and len(page) > limit
+        self._ready.extend(page[:limit] if self._is_cut else page)
+
+    def _drop(self) -> None:
+        """Forget the messages that were not returned. `next_offset` stays before them."""
+        self._is_cut = self._is_cut or bool(self._ready)
+        self._ready.clear()
+
+    def _take(self) -> Message | None:
+        """Return the next message that was fetched, or None if there is none.
+
+        Another thread can take or drop messages at the same time.
+        """
+        try:
+            self._returned = message = self._ready.popleft()
+        except IndexError:
+            return None
+        return message
 
 
 # ---- pages ---------------------------------------------------------------------------------------
@@ -220,7 +288,7 @@ def _from_frames(body: bytes, source: ReadSource | None) -> tuple[list[Message],
     try:
         frames = decode_frames(body)
     except BadFormat as error:
-        raise errors.ProtocolError(f"the response is not valid {FRAMES}: {error}") from None
+        raise errors.DamagedResponse(f"the response is not valid {FRAMES}: {error}") from error
     messages: list[Message] = []
     media_type = frames.content_type
     for piece in frames.slices:
@@ -266,7 +334,7 @@ def plain_messages(
 def split_array(body: bytes) -> list[bytes]:
     """Return the elements of a JSON array as bytes.
 
-    Raises ProtocolError if `body` is not a JSON array.
+    Raises DamagedResponse if `body` is not a JSON array.
     """
     try:
         return [bytes(raw).strip() for raw in _array.decode(body)]
@@ -275,9 +343,9 @@ def split_array(body: bytes) -> list[bytes]:
     try:
         values = json.loads(body)  # accepts more than msgspec does, for example a lone surrogate
     except ValueError as error:
-        raise errors.ProtocolError(f"the response is not JSON: {error}") from None
+        raise errors.DamagedResponse(f"the response is not JSON: {error}") from error
     if not isinstance(values, list):
-        raise errors.ProtocolError("the response is not a JSON array")
+        raise errors.DamagedResponse("the response is not a JSON array")
     return [json.dumps(value).encode("ascii") for value in values]
 
 
@@ -299,7 +367,10 @@ def frames_page(calls: StreamCalls, offset: str) -> Flow[FramesPage]:
     """
     target = calls.target + query(offset=offset, isolation=READ_COMMITTED)
     request = Request("GET", target, (("Accept", FRAMES),))
-    response = (yield from ask(request, RetrySafety.READ, retries=calls.site.retries)).expect(200)
+    exchanged = yield from ask(
+        request, RetrySafety.READ, retries=calls.site.retries, stream=calls.path
+    )
+    response = exchanged.expect(200)
     headers = response.headers
     incarnation = headers.get("stream-incarnation")
     if incarnation is None or normalise(headers.get("content-type", "")) != FRAMES:

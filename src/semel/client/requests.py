@@ -1,104 +1,16 @@
-"""The client's HTTP requests: server address, request target, headers, and encoding to bytes."""
+"""The client's HTTP requests: targets, headers, and encoding to bytes."""
 
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from msgspec import Struct
 
+from semel.client.addresses import Address, stream_reference
 from semel.client.values import milliseconds
 from semel.wire.headers import print_instant
-from semel.wire.paths import stream_path, stream_url
-
-URL_DEFAULT: Final = "http://127.0.0.1:4437"
-_LABEL_BYTES_MAX: Final = 64
-_PORTS: Final = {"http": 80, "https": 443}
-
-
-class Address(Struct, frozen=True):
-    """The address of a server. Every request target begins with `prefix`, such as `/base`."""
-
-    scheme: str
-    host: str
-    port: int
-    prefix: str = ""
-
-    @property
-    def is_tls(self) -> bool:
-        return self.scheme == "https"
-
-    @property
-    def authority(self) -> str:
-        """The value of the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        return f"{self.scheme}://{self.authority}{self.prefix}"
-
-    def target(self, path: str, *names: str) -> str:
-        """Return the request target for a path such as `/v1/streams`.
-
-        Each of `names` is percent-encoded and added to the path as a segment.
-        """
-        return self.prefix + "/".join([path, *[quote(name, safe="") for name in names]])
-
-    def stream_target(self, path: str) -> str:
-        """Return the request target for a stream. Raises ValueError if the path is invalid."""
-        return stream_url(self.prefix, checked_path(path))
-
-
-def parse_address(url: str) -> Address:
-    """Parse an address such as `http://host:port/prefix`. Raises ValueError if it is invalid."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"{url!r} is not the address of a server: {error}") from None
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError(
-            f"{url!r} is not the address of a server; use an address such as http://127.0.0.1:4437"
-        )
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("an address must not contain credentials; pass them as token= or headers=")
-    if parts.query or parts.fragment:
-        raise ValueError(f"the server address {url!r} must not contain a query or a fragment")
-    if not _is_host(parts.hostname):
-        raise ValueError(
-            f"{parts.hostname!r} is not a valid host name; write a non-ASCII name in punycode"
-        )
-    if port == 0:
-        raise ValueError(f"{url!r} has port 0, but no server can listen on port 0")
-    prefix = quote(parts.path.rstrip("/"), safe="/%-._~!$&'()*+,;=:@")
-    return Address(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], prefix)
-
-
-def _is_host(name: str) -> bool:
-    labels = name.removesuffix(".").split(".")
-    return (
-        name.isascii()
-        and name.isprintable()
-        and all(0 < len(label) < _LABEL_BYTES_MAX for label in labels)
-    )
-
-
-def checked_path(path: str) -> str:
-    """Return the stream's path in its normal form. Raises ValueError if the path is invalid."""
-    try:
-        parsed = stream_path(stream_url("", path))
-    except UnicodeEncodeError:
-        raise ValueError("the path of the stream cannot be encoded as UTF-8") from None
-    if isinstance(parsed, str):
-        return parsed
-    raise ValueError(parsed.message)
-
-
-def stream_reference(path: str) -> str:
-    """Return a stream reference for a header: `/v1/stream/` and the percent-encoded path."""
-    return stream_url("", checked_path(path))
 
 
 def query(**values: str | int | None) -> str:
@@ -152,22 +64,31 @@ def render(request: Request, fixed: bytes) -> bytes:
     return b"".join((start, fixed, "".join(lines).encode("latin-1"), b"\r\n", request.body or b""))
 
 
-def own_headers(token: str | None, headers: Mapping[str, str] | None) -> Fields:
+def own_headers(
+    token: str | None, headers: Mapping[str, str] | None, *, has_token: bool = False
+) -> Fields:
     """Return `headers`, and an Authorization header if `token` is not None.
 
-    Raises ValueError if a header cannot be sent.
+    `has_token` is True if a function computes the token. Raises ValueError if a header cannot be
+    sent.
     """
     fields = list((headers or {}).items())
     for name, value in fields:
         if name.lower() in _OURS:
             raise ValueError(f"do not pass the header {name}; the client sets this header itself")
-        _line(name, value)
+        check_header(name, value)
+    is_twice = any(name.lower() == "authorization" for name, _ in fields)
+    if is_twice and (token is not None or has_token):
+        raise ValueError("pass either token= or an Authorization header, not both")
     if token is not None:
-        if any(name.lower() == "authorization" for name, _ in fields):
-            raise ValueError("pass either token= or an Authorization header, not both")
         fields.append(("Authorization", f"Bearer {token}"))
-        _line(*fields[-1])
+        check_header(*fields[-1])
     return tuple(fields)
+
+
+def check_header(name: str, value: str) -> None:
+    """Raise ValueError if a header with this name and this value cannot be sent."""
+    _line(name, value)
 
 
 def _line(name: str, value: str) -> str:
@@ -267,7 +188,7 @@ CLOSING: Final = AppendHeaders(is_closing=True)
 
 
 class CreateHeaders(Struct, frozen=True):
-    """The configuration of a new stream."""
+    """The configuration of a new stream. `forked_from` is a path or a request target."""
 
     content_type: str | None = None
     ttl: int | timedelta | None = None

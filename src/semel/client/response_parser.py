@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 from msgspec import Struct
 
-from semel.client.errors import ProtocolError
+from semel.client.errors import DamagedResponse, ProtocolError
 from semel.model.limits import KIB, MIB
 
 HEAD_BYTES_MAX: Final = 64 * KIB
@@ -53,7 +53,7 @@ class BodyEnd(Struct, frozen=True):
 ParserEvent = Response | BodyPart | BodyEnd
 
 
-class ResponseCut(ProtocolError):
+class ResponseCut(DamagedResponse):
     """Raised if the connection was closed in the middle of a response."""
 
 
@@ -240,7 +240,7 @@ class ResponseParser:
             return False
         match = _CHUNK_SIZE.fullmatch(line)
         if match is None:
-            self._refuse(f"{line[:40]!r} is not the size of a body chunk")
+            self._refuse_body(f"{line[:40]!r} is not the size of a body chunk")
         self._rest = int(match[1], 16)
         self._step = self._take_chunk if self._rest else self._take_trailer
         return True
@@ -252,7 +252,7 @@ class ResponseParser:
         if len(self._buffer) < 2:
             return False
         if self._buffer[:2] != b"\r\n":
-            self._refuse("a body chunk of the response is longer than its declared size")
+            self._refuse_body("a body chunk of the response is longer than its declared size")
         del self._buffer[:2]
         self._step = self._take_chunk_size
         return True
@@ -298,11 +298,12 @@ class ResponseParser:
         try:
             plain = inflater.decompress(body, self._body_bytes_max)
         except zlib.error as error:
-            self._refuse(
-                f"the Content-Encoding is gzip, but the response body is not valid gzip: {error}"
+            self._refuse_body(
+                f"the Content-Encoding is gzip, but the response body is not valid gzip: {error}",
+                error,
             )
         if not inflater.eof or inflater.unused_data or inflater.unconsumed_tail:
-            self._refuse(
+            self._refuse_body(
                 "the gzip response is incomplete, longer than the limit, or followed by other bytes"
             )
         return plain
@@ -310,3 +311,7 @@ class ResponseParser:
     def _refuse(self, message: str) -> NoReturn:
         self.is_closing = True
         raise ProtocolError(message)
+
+    def _refuse_body(self, message: str, cause: Exception | None = None) -> NoReturn:
+        self.is_closing = True
+        raise DamagedResponse(message) from cause

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from semel.client.errors import NotSupported, ProtocolError, Refused
+from semel.client.errors import DamagedResponse, NotSupported, ProtocolError, Refused
 from semel.client.flows import Exchanged, Flow, RetrySafety, T, ask
 from semel.client.requests import Request, query
 from semel.client.response_parser import Response
@@ -114,11 +114,11 @@ def _exchange(
 
 
 def decoded(response: Response, kind: type[T]) -> T:
-    """Decode the body of a response as `kind`. Raises ProtocolError if that is not possible."""
+    """Decode the body of a response as `kind`. Raises DamagedResponse if that is not possible."""
     try:
         return msgspec.json.decode(response.body, type=kind)
     except msgspec.DecodeError as error:
-        raise ProtocolError(f"the client cannot decode the response: {error}") from None
+        raise DamagedResponse(f"the client cannot decode the response: {error}") from error
 
 
 def _require_progress(next_page: Any, after: Any) -> None:
@@ -282,13 +282,13 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
 
     If `producer_id` is given, return only the state of that producer.
     """
-    site = calls.site
+    site, path = calls.site, calls.require_path("producers()")
     states: list[ProducerState] = []
     after = None
     limit = _LISTING_COUNT if producer_id is None else None
     while True:
         target = site.address.target(PRODUCERS) + query(
-            stream=calls.path, id=producer_id, after=after, limit=limit
+            stream=path, id=producer_id, after=after, limit=limit
         )
         page = yield from get(site, target, ProducersPage[ProducerState])
         states += page.producers
@@ -314,7 +314,7 @@ def claim_producer(
 
     A repeat with the same session changes nothing.
     """
-    request = ClaimRequest(calls.path, producer_id, session, mode)
+    request = ClaimRequest(calls.require_path("a claim"), producer_id, session, mode)
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
 
 
@@ -346,14 +346,16 @@ def explain_append(
     mode: str | None = None,
 ) -> Flow[Document]:
     """Return the outcome that an append would have, and the reason. Nothing is appended."""
+    path = calls.require_path("explain()")
     target = calls.site.address.target(EXPLAIN) + query(
-        stream=calls.path, id=producer_id, seq=seq, epoch=epoch, session=session, mode=mode
+        stream=path, id=producer_id, seq=seq, epoch=epoch, session=session, mode=mode
     )
     return get(calls.site, target, Document)
 
 
 def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
     """Remove everything that a stream stores about a producer."""
-    target = calls.site.address.target(PRODUCERS) + query(stream=calls.path, id=producer_id)
+    path = calls.require_path("forget_producer()")
+    target = calls.site.address.target(PRODUCERS) + query(stream=path, id=producer_id)
     request = Request("DELETE", target)
     (yield from _exchange(calls.site, request, RetrySafety.REPEATABLE)).expect(200, 204)

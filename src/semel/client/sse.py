@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from semel.client.errors import ProtocolError
+from semel.client.errors import DamagedResponse, ProtocolError
 from semel.client.flows import CloseChannel, Flow, Receive, RetrySafety, ask, pause_after
 from semel.client.reading import SILENCE_SECONDS, Page, PageReader, plain_messages
 from semel.client.requests import Request, query
@@ -162,7 +162,11 @@ class SseReader(PageReader):
         request = Request("GET", target, (("Accept", EVENTS),), is_streamed=True)
         retries = None if self.has_begun else self._calls.site.retries
         exchanged = yield from ask(
-            request, RetrySafety.READ, retries=retries, silence_seconds=SILENCE_SECONDS
+            request,
+            RetrySafety.READ,
+            retries=retries,
+            silence_seconds=SILENCE_SECONDS,
+            stream=self._calls.path,
         )
         headers = exchanged.expect(200).headers
         if exchanged.channel is None:
@@ -181,7 +185,7 @@ class SseReader(PageReader):
         try:
             control = _control.decode(event.data)
         except msgspec.DecodeError as error:
-            raise ProtocolError(f"the server sent an invalid control event: {error}") from None
+            raise DamagedResponse(f"the server sent an invalid control event: {error}") from error
         media_type = yield from self._calls.known_type()
         messages = _messages(self._held, media_type, self.offset, control.stream_next_offset)
         for message in messages:
@@ -205,7 +209,7 @@ class SseReader(PageReader):
             # The parser has joined the lines of the event with LF. Base64 contains no LF.
             return b64decode(data.replace(b"\n", b""), validate=True)
         except binascii.Error as error:
-            raise ProtocolError(f"the server sent data that is not base64: {error}") from None
+            raise DamagedResponse(f"the server sent data that is not base64: {error}") from error
 
 
 def _messages(held: list[bytes], media_type: str, start: str, next_offset: str) -> list[Message]:

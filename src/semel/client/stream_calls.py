@@ -10,8 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client import errors
+from semel.client.addresses import STREAM_PATH, Address, StreamPlace
 from semel.client.flows import Exchanged, Flow, RetrySafety, ask
-from semel.client.requests import CLOSING, Address, AppendHeaders, CreateHeaders, Request, query
+from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders, Request, query
 from semel.client.response_parser import Response
 from semel.client.values import Extras, Receipt, StreamInfo, encode
 from semel.model.messages import DEFAULT_MEDIA_TYPE, is_json, normalise
@@ -40,12 +41,16 @@ class CreateResult(Struct, frozen=True):
 
 
 class StreamCalls:
-    """The calls on one stream. The stream's media type is cached here."""
+    """The calls on one stream. The stream's media type is cached here.
 
-    def __init__(self, site: ServerConfig, path: str) -> None:
+    `path` is the stream's path, or its URL if the stream has no path.
+    """
+
+    def __init__(self, site: ServerConfig, path: str, place: StreamPlace | None = None) -> None:
         self.site = site
         self.path = path
-        self.target = site.address.stream_target(path)
+        self.place = place or StreamPlace(site.address, site.address.stream_target(path), path)
+        self.target = self.place.target
         self.content_type: str | None = None
         # These two flags are False until a response shows whether the server is semel.
         self.is_semel = False
@@ -56,10 +61,27 @@ class StreamCalls:
 
     def retrying_forever(self) -> "StreamCalls":
         """Return a copy that does not limit the number of retries. The timeout still applies."""
-        calls = StreamCalls(replace(self.site, retries=None), self.path)
+        calls = StreamCalls(replace(self.site, retries=None), self.path, self.place)
         calls.content_type, calls.is_semel = self.content_type, self.is_semel
         calls.is_unguarded, calls.dedup_from = self.is_unguarded, self.dedup_from
         return calls
+
+    @property
+    def reference(self) -> str:
+        """How a request to the same server names this stream, to fork it."""
+        is_usual = self.place.path is not None and self.site.address.stream_path == STREAM_PATH
+        return self.path if is_usual else self.target
+
+    def require_path(self, call: str) -> str:
+        """Return the stream's path. Raises NotSupported if it has none, because `call` needs it."""
+        if self.place.path is None:
+            address = self.site.address
+            raise errors.NotSupported(
+                f"{call} needs the path of a stream, but {self.path} is not below"
+                f" {address.url}{address.stream_path}/",
+                status=404,
+            )
+        return self.place.path
 
     def create(
         self, configuration: CreateHeaders, value: Any = None, *, exist_ok: bool = False
@@ -234,7 +256,7 @@ class StreamCalls:
         return is_on and info.dedup_from == known_from
 
     def _ask(self, request: Request, kind: RetrySafety) -> Flow[Exchanged]:
-        return ask(request, kind, retries=self.site.retries)
+        return ask(request, kind, retries=self.site.retries, stream=self.path)
 
 
 _CAUSED_BY_REPEAT: Final = (
@@ -341,7 +363,11 @@ def _without_type(error: errors.Refused, conditions: AppendHeaders) -> errors.Re
     StreamSeqConflict. Otherwise return `error`.
     """
     if _is_bare(error) and conditions.seq is not None:
-        return errors.StreamSeqConflict(error.message, status=409)
+        return errors.StreamSeqConflict(
+            f"the sequence {conditions.seq} is not greater than the stream's last sequence"
+            f" ({error.message})",
+            status=409,
+        )
     return error
 
 

@@ -12,12 +12,13 @@ import socket
 import ssl
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
+from msgspec.structs import replace
+
 from semel.client.flows import Flow, Lost, Opened, Pause, Receive, Reply, Send, T
-from semel.client.reading import PageReader
+from semel.client.reading import FetchedMessages, PageReader
 from semel.client.requests import render
 from semel.client.response_parser import (
     BodyEnd,
@@ -35,6 +36,8 @@ from semel.client.transport import (
     connect_error,
     jitter,
     reason_of,
+    speaks_tls,
+    uses_tls,
 )
 from semel.client.values import Message
 
@@ -132,6 +135,8 @@ class SyncDriver:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        # Until the first response, the server at an http:// address can be one that uses TLS.
+        self._may_use_tls = not transport.address.is_tls
         self._pool: ConnectionPool[SyncConnection] = ConnectionPool()
 
     def run(
@@ -179,6 +184,8 @@ class SyncDriver:
     # ---- steps -----------------------------------------------------------------------------------
 
     def _send(self, step: Send, deadline: float, stop: Stop, silence_seconds: float) -> Reply:
+        if self._transport.computed is not None:
+            step = replace(step, request=self._transport.computed.add_to(step.request))
         connection = self._pool.take(step.kind)
         if connection is None:
             try:
@@ -209,8 +216,13 @@ class SyncDriver:
         try:
             event = connection.receive(deadline, min(silence_seconds, step.silence_seconds))
         except (OSError, ResponseCut) as error:
+            if self._may_use_tls and connection.was_refused(error):
+                self._may_use_tls = False
+                if speaks_tls(self._transport, deadline):
+                    return uses_tls(self._transport)
             return connection.failure(error, self._transport.address.url, is_sent=is_sent)
         assert isinstance(event, Response)
+        self._may_use_tls = False
         if not is_sent:
             connection.parser.is_closing = True
         return Opened(event, connection) if event.is_streamed else event
@@ -269,10 +281,12 @@ def _shut_down(line: socket.socket) -> None:
 # ---- the iterator that `tail` returns ------------------------------------------------------------
 
 
-class Tail(Iterator[Message]):
+class Tail(FetchedMessages, Iterator[Message]):
     """An iterator over a stream's messages that waits for new messages at the tail.
 
-    The iteration ends after the last message of a closed stream, or when `close` is called.
+    The iteration ends after the last message of a closed stream, or when `close` is called. While a
+    thread waits for a message, another thread can use the attributes `next_offset`, `up_to_date`
+    and `closed`.
     """
 
     def __init__(
@@ -282,12 +296,11 @@ class Tail(Iterator[Message]):
         timeout: float,
         before: Callable[[], object] | None = None,
     ) -> None:
+        super().__init__(reader)
         self._driver = driver
-        self._reader = reader
         self._timeout = timeout
         self._stop = Stop()
         self._lock = threading.Lock()  # held while a page is fetched
-        self._ready: deque[Message] = deque()
         if before is not None:
             before()
         driver.run(reader.begin(), timeout, self._stop)
@@ -296,12 +309,13 @@ class Tail(Iterator[Message]):
         return self
 
     def __next__(self) -> Message:
-        while not self._ready:
+        while (message := self._take()) is None:
             if self._stop.is_set:
                 raise StopIteration
             with self._lock:
-                self._fetch()
-        return self._ready.popleft()
+                if not self._ready and not self._stop.is_set:
+                    self._fetch()
+        return message
 
     def __enter__(self) -> "Tail":
         return self
@@ -313,18 +327,24 @@ class Tail(Iterator[Message]):
     def offset(self) -> str:
         """The offset after all messages that were fetched so far.
 
-        This offset can be ahead of the last message that the iterator returned.
+        This offset can be ahead of `next_offset`.
         """
         return self._reader.offset
 
     def close(self) -> None:
-        """End the iteration. Any thread can call this, even while a different thread waits."""
+        """End the iteration. Any thread can call this, even while a different thread waits.
+
+        Messages that were fetched and not returned are dropped. To read them, begin at
+        `next_offset`.
+        """
         self._stop.set()
+        self._drop()
         if self._lock.acquire(blocking=False):
             self._hang_up()
             self._lock.release()
 
     def _fetch(self) -> None:
+        start = self._reader.offset
         timeout = FOREVER if self._reader.has_begun else self._timeout
         try:
             page = self._driver.run(self._reader.next_page(), timeout, self._stop)
@@ -333,9 +353,11 @@ class Tail(Iterator[Message]):
             if self._stop.is_set:
                 return
             raise
-        self._ready.extend(page or ())
+        self._add(page or [], start)
         if page is None:
             self._stop.set()
+        elif self._stop.is_set:  # `close` was called when the page arrived
+            self._drop()
         if self._stop.is_set:
             self._hang_up()
 

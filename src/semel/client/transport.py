@@ -1,6 +1,7 @@
 """What the sync and async flow drivers share: settings, connection pool, random numbers."""
 
 import os
+import socket
 import ssl
 import threading
 import time
@@ -13,10 +14,12 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
+from semel.client.addresses import STREAM_PATH, Address, parse_address
+from semel.client.computed import AsyncFieldValue, ComputedFields, computed_fields
 from semel.client.errors import ClientClosed
 from semel.client.flows import Lost, NotSent, RetrySafety
-from semel.client.requests import Address, fixed_lines, own_headers, parse_address
-from semel.client.response_parser import ParserEvent, ResponseParser
+from semel.client.requests import fixed_lines
+from semel.client.response_parser import ParserEvent, ResponseCut, ResponseParser
 from semel.model.limits import KIB
 from semel.version import __version__
 
@@ -25,6 +28,12 @@ CONNECT_SECONDS: Final = 5.0
 FOREVER: Final = inf
 RECEIVE_BYTES: Final = 256 * KIB
 IDLE_COUNT_MAX: Final = 64
+TRUST_ADVICE: Final = "set tls= or SSL_CERT_FILE to the name of the issuer's PEM file"
+# What OpenSSL says if the other side sends something that is not TLS.
+_PLAIN_REASONS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
+)
+_PROBE_SECONDS: Final = 0.5
 # A connection that was idle longer than this is not used again. The limits are shorter than those
 # of servers: semel closes a connection after 30 idle seconds, and the Node HTTP server after 5.
 IDLE_SECONDS_MAX: Final[Mapping[RetrySafety, float]] = {
@@ -61,28 +70,32 @@ def seconds_of(timeout: Timeout, default: float) -> float:
 class Transport(Struct, frozen=True):
     """The settings for connections to a server.
 
-    `fixed` contains the header lines that every request has.
+    `fixed` contains the header lines that every request has. `computed` is None if no header and no
+    query parameter must be added to each request.
     """
 
     address: Address
     fixed: bytes
     connect_timeout: float
     tls: ssl.SSLContext | None = None
+    computed: ComputedFields | None = None
 
 
 def transport_to(
     url: str,
     *,
-    token: str | None,
-    headers: Mapping[str, str] | None,
+    token: AsyncFieldValue | None,
+    headers: Mapping[str, AsyncFieldValue] | None,
     timeout: float,
     connect_timeout: float,
     tls: ssl.SSLContext | str | None,
+    params: Mapping[str, AsyncFieldValue] | None = None,
+    stream_path: str = STREAM_PATH,
 ) -> Transport:
     """Return the transport for a client with these options.
 
     `tls` is an SSL context or the name of a PEM file. None means the system's trusted certificates.
-    Raises ValueError if an option is invalid, and OSError if the PEM file cannot be read.
+    Raises ValueError or TypeError if an option is invalid.
     """
     timeouts: tuple[object, ...] = (timeout, connect_timeout)
     for seconds in timeouts:
@@ -90,30 +103,71 @@ def transport_to(
             raise ValueError(
                 f"{seconds!r} is not a valid timeout; expected a number of seconds greater than 0"
             )
-    address = parse_address(url)
-    own = (("User-Agent", f"semel-python/{__version__}"), *own_headers(token, headers))
-    if not address.is_tls:
-        context = None
-    elif isinstance(tls, ssl.SSLContext):
-        context = tls
-    else:
-        context = ssl.create_default_context(cafile=tls)
-    return Transport(address, fixed_lines(address, own), connect_timeout, context)
+    address = parse_address(url, stream_path)
+    constants, computed = computed_fields(token, headers, params)
+    own = (("User-Agent", f"semel-python/{__version__}"), *constants)
+    # A file is checked even if the address needs no TLS, because its name can be wrong.
+    context = _context(tls) if address.is_tls or isinstance(tls, str) else None
+    return Transport(
+        address,
+        fixed_lines(address, own),
+        connect_timeout,
+        context if address.is_tls else None,
+        computed,
+    )
+
+
+def _context(tls: ssl.SSLContext | str | None) -> ssl.SSLContext:
+    """Return the SSL context for `tls`. Raises ValueError if its file cannot be used."""
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    try:
+        return ssl.create_default_context(cafile=tls)
+    except ssl.SSLError as error:
+        raise ValueError(f"the file {tls!r} (tls=) has no valid certificate: {error}") from None
+    except OSError as error:
+        raise ValueError(f"the file {tls!r} (tls=) cannot be read: {reason_of(error)}") from None
 
 
 def connect_error(transport: Transport, error: OSError) -> NotSent:
     """Return the result that a flow receives if connecting to the server failed with `error`.
 
-    If the server's certificate is not trusted, the result tells the flow not to retry.
+    If the server's certificate is not trusted, or if the server does not use TLS, the result tells
+    the flow not to retry.
     """
     url = transport.address.url
     if isinstance(error, ssl.SSLCertVerificationError):
-        reason = (
-            f"the certificate of {url} is not trusted ({error.verify_message}); set tls= or"
-            " SSL_CERT_FILE to the name of the issuer's PEM file"
-        )
+        reason = f"the certificate of {url} is not trusted ({error.verify_message}); {TRUST_ADVICE}"
+        return NotSent(reason, is_permanent=True)
+    if isinstance(error, ssl.SSLError) and error.reason in _PLAIN_REASONS:
+        plain = url.replace("https:", "http:", 1)
+        reason = f"the server at {url} does not use TLS; if this is intended, use {plain}"
         return NotSent(reason, is_permanent=True)
     return NotSent(f"{url} cannot be reached: {reason_of(error)}")
+
+
+def speaks_tls(transport: Transport, deadline: float) -> bool:
+    """Connect to a server that has closed a connection, and return True if it uses TLS.
+
+    Most of the time until `deadline` is left for other attempts.
+    """
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
+    address = transport.address
+    seconds = min((deadline - time.monotonic()) / 4, _PROBE_SECONDS)
+    try:
+        with socket.create_connection((address.host, address.port), seconds) as line:
+            context.wrap_socket(line, server_hostname=address.host).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def uses_tls(transport: Transport) -> NotSent:
+    """Return the result that a flow receives if the server at an http:// address uses TLS."""
+    url = transport.address.url
+    secure = url.replace("http:", "https:", 1)
+    return NotSent(f"the server at {url} uses TLS; use {secure}", is_permanent=True)
 
 
 def reason_of(error: Exception) -> str:
@@ -154,6 +208,11 @@ class PooledConnection(ABC):
         if not data and not self.events:
             raise ConnectionResetError("the server closed the connection")
 
+    def was_refused(self, error: Exception) -> bool:
+        """Return True if the server has closed a new connection without a response."""
+        is_closed = isinstance(error, ConnectionError) and not self.parser.has_begun
+        return is_closed and not self.is_reused
+
     def failure(self, error: Exception, url: str, *, is_sent: bool) -> NotSent | Lost:
         """Return the result that a flow receives if a request got no response because of `error`.
 
@@ -163,7 +222,11 @@ class PooledConnection(ABC):
         if not is_sent:
             return NotSent(f"{reason}; the request was not sent completely")
         is_stale = self.is_reused and not self.parser.has_begun
-        return Lost(reason, is_stale and not isinstance(error, TimeoutError))
+        return Lost(
+            reason,
+            is_stale and not isinstance(error, TimeoutError),
+            isinstance(error, ResponseCut),
+        )
 
 
 C = TypeVar("C", bound=PooledConnection)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from semel.client.errors import UndecodableMessage
 from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED, TXN_INLINE, TXN_STAGED
 from semel.model.messages import Header, encode_extras, find_extras_fault, is_json, is_text
 from semel.model.offsets import parse_offset, print_offset
@@ -72,6 +73,7 @@ __all__ = [
     "extra_of",
     "extras_of",
     "join_messages",
+    "join_text",
     "milliseconds",
     "offset_of",
     "ordinal_of",
@@ -159,7 +161,15 @@ def extras_of(
 
 
 def milliseconds(moment: datetime) -> int:
-    """Return a time as milliseconds since 1970. Raises ValueError if `moment` has no time zone."""
+    """Return a time as milliseconds since 1970.
+
+    Raises TypeError if `moment` is not a datetime, and ValueError if it has no time zone.
+    """
+    if not isinstance(moment, datetime):
+        raise TypeError(
+            f"a time must be a datetime with a time zone, not {type(moment).__name__}; convert"
+            " seconds with datetime.fromtimestamp(seconds, datetime.timezone.utc)"
+        )
     if moment.tzinfo is None:
         raise ValueError("a time needs a time zone, such as datetime.timezone.utc")
     return (moment - EPOCH) // MILLISECOND
@@ -244,10 +254,25 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
 
     @property
     def value(self) -> Any:
-        """The decoded message. It is decoded on the first access."""
+        """The decoded message. It is decoded on the first access.
+
+        Raises UndecodableMessage if the bytes are not UTF-8 in a text stream, or not JSON in a JSON
+        stream. The bytes are in `raw`.
+        """
         if self._decoded is UNSET:
-            self._decoded = decode(self.raw, self.content_type)
+            try:
+                self._decoded = decode(self.raw, self.content_type)
+            except (ValueError, RecursionError) as error:
+                raise self._undecodable(error) from error
         return self._decoded
+
+    def _undecodable(self, error: Exception) -> UndecodableMessage:
+        stream = getattr(self.source, "path", None)
+        where = "" if self.offset is None else f" at offset {self.offset}"
+        where += "" if stream is None else f" of stream {stream}"
+        return UndecodableMessage(
+            f"the message{where} cannot be decoded as {self.content_type}: {error}"
+        )
 
     @property
     def offset(self) -> str | None:
@@ -431,6 +456,16 @@ def join_messages(messages: Sequence[Message]) -> bytes:
             "the messages of a JSON stream cannot be joined; use read() to get their values"
         )
     return b"".join(message.raw for message in messages)
+
+
+def join_text(stream: str, text: bytes) -> str:
+    """Return the text of a stream as a str. Raises UndecodableMessage if it is not UTF-8."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise UndecodableMessage(
+            f"the messages of stream {stream} cannot be decoded as text: {error}"
+        ) from error
 
 
 # ---- transactions, commits and groups ------------------------------------------------------------

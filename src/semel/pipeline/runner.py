@@ -8,9 +8,10 @@ from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
+from semel.client.addresses import URL_DEFAULT
 from semel.client.errors import ClientError, StreamGone, StreamNotFound
 from semel.client.producer.sync_producer import Producer
-from semel.client.requests import URL_DEFAULT, CreateHeaders
+from semel.client.requests import CreateHeaders
 from semel.client.sync.client import Client
 from semel.client.values import Receipt, StreamInfo
 from semel.model.messages import JSON_MEDIA_TYPE, is_json

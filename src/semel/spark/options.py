@@ -12,7 +12,7 @@ from typing import Final, NoReturn, TypeVar
 
 from msgspec import Struct
 
-from semel.client.requests import checked_path, parse_address
+from semel.client.addresses import checked_path, parse_address
 from semel.client.sync.client import Client
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import JSON_MEDIA_TYPE

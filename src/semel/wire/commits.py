@@ -7,6 +7,7 @@ A message for any other stream is a string (stored as UTF-8) or an object `{"bas
 """
 
 import binascii
+import re
 import struct
 from base64 import b64decode
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ from semel.wire.documents import (
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers, require_json
 from semel.wire.json_mode import EMPTY_ARRAY, PARSED_BYTES, TOO_MANY, first_elements, split_steps
-from semel.wire.problems import parser
+from semel.wire.problems import MalformedRequest, parser
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.commits import (
@@ -78,6 +79,15 @@ _MISMATCH: Final = (
     "this producer_seq was already used for a different commit; this request has no effect"
 )
 _messages: Final = msgspec.json.Decoder(list[str | Base64Message])
+# Escapes of private characters. They are few, because a long body is searched for each of them.
+_STAND_INS: Final = tuple(b"\\u%04x" % code for code in range(0xE000, 0xE010))
+# The escapes of a JSON text. Group 1 is a lone surrogate. Every other backslash begins an escape
+# too, and must be matched, so that the second character of an escape is not read as its first.
+_ESCAPES: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
+    re.DOTALL,
+)
 
 # ---- one-shot commits ----------------------------------------------------------------------------
 
@@ -85,13 +95,7 @@ _messages: Final = msgspec.json.Decoder(list[str | Base64Message])
 def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf) -> Steps[Commit]:
     """Parse the request of a one-shot commit, in steps. Raises MalformedRequest."""
     require_json(headers, body)
-    is_long = len(body) > PARSED_BYTES
-    _refuse_long_lists(body)
-    if is_long:
-        yield
-    request = decode_document(body, CommitRequest)
-    if is_long:
-        yield
+    request = yield from _read_request(body)
     if request.producer_id is not None:
         check_producer(request.producer_id)
     listed = [
@@ -122,6 +126,40 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
     )
 
 
+def _read_request(body: bytes) -> Steps[CommitRequest]:
+    """Decode the body of a commit, in steps. Raises MalformedRequest.
+
+    A message for a JSON stream can contain an escaped lone surrogate, as in a plain append. The
+    decoder refuses it, so the body is then decoded with a stand-in for each of them. The request
+    contains the messages as they were sent. Anywhere else, a lone surrogate is refused.
+    """
+    try:
+        return (yield from _decode_request(body))
+    except MalformedRequest:
+        stand_in = _unused_escape(body)
+        if stand_in is None:
+            raise
+        text, surrogates = yield from _replace_lone_surrogates(body, stand_in)
+        if not surrogates:
+            raise
+        request = yield from _decode_request(text)
+        appends = _restored(request.appends, stand_in, surrogates)
+        if appends is None:
+            raise
+        return msgspec.structs.replace(request, appends=appends)
+
+
+def _decode_request(body: bytes) -> Steps[CommitRequest]:
+    is_long = len(body) > PARSED_BYTES
+    _refuse_long_lists(body)
+    if is_long:
+        yield
+    request = decode_document(body, CommitRequest)
+    if is_long:
+        yield
+    return request
+
+
 def _refuse_long_lists(body: bytes) -> None:
     """Raise MalformedRequest if a list of the commit has too many entries. It is not parsed.
 
@@ -135,6 +173,49 @@ def _refuse_long_lists(body: bytes) -> None:
     appends = bytes(lists.appends)
     if appends.startswith(b"[") and first_elements(appends, TXN_LIST_MAX) is None:
         raise too_many_entries()
+
+
+def _unused_escape(body: bytes) -> bytes | None:
+    """Return an escape that does not occur in the body, or None if all of `_STAND_INS` occur."""
+    return next((escape for escape in _STAND_INS if escape not in body), None)
+
+
+def _replace_lone_surrogates(body: bytes, stand_in: bytes) -> Steps[tuple[bytes, list[bytes]]]:
+    """Replace each escaped lone surrogate in a body by `stand_in`, in steps.
+
+    Return the new body, and the replaced escapes in their order.
+    """
+    parts: list[bytes] = []
+    surrogates: list[bytes] = []
+    start = paused_at = 0
+    for found in _ESCAPES.finditer(body):
+        if found[1] is not None:
+            parts += (body[start : found.start()], stand_in)
+            surrogates.append(found[1])
+            start = found.end()
+        if found.end() - paused_at > STEP_BYTES:
+            paused_at = found.end()
+            yield
+    parts.append(body[start:])
+    return b"".join(parts), surrogates
+
+
+def _restored(
+    appends: Sequence[StreamAppend], stand_in: bytes, surrogates: Sequence[bytes]
+) -> list[StreamAppend] | None:
+    """Put the surrogates back into the messages, in their order.
+
+    Return None if a surrogate was not in a message, so that its place is unknown.
+    """
+    pieces = [bytes(append.messages).split(stand_in) for append in appends]
+    if sum(len(each) - 1 for each in pieces) != len(surrogates):
+        return None
+    rest = iter(surrogates)
+    restored = []
+    for append, (first, *others) in zip(appends, pieces, strict=True):
+        text = first + b"".join([next(rest) + each for each in others])
+        restored.append(StreamAppend(append.stream, msgspec.Raw(text)))
+    return restored
 
 
 def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:

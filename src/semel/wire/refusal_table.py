@@ -122,7 +122,7 @@ REFUSALS: Final = (
         "stream_seq_conflict",
         409,
         outcome="StreamSeqConflict",
-        message="Stream-Seq must be greater than {0.last}",
+        message="the sequence in Stream-Seq must be greater than {0.last}",
         names={"last": "last_stream_seq"},
         error="StreamSeqConflict",
         advice="send a greater Stream-Seq, or omit Stream-Seq",

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from semel.client.addresses import parse_address
 from semel.client.errors import SemelError
 from semel.client.flows import CloseChannel, Flow, Pause, Send, Step
-from semel.client.requests import parse_address
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls
 

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.client.requests import Address, checked_path, parse_address, query, stream_reference
+from semel.client.addresses import Address, checked_path, parse_address, stream_reference
+from semel.client.requests import query
 from semel.wire.paths import stream_path
 
 

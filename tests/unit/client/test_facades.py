@@ -80,9 +80,10 @@ def test_both_clients_have_the_same_public_methods_with_the_same_parameters() ->
     assert compared > 50
 
 
-def test_the_two_functions_to_process_differ_in_the_function_only() -> None:
+def test_the_two_functions_to_process_differ_in_the_function_and_the_streams_only() -> None:
     parameters = [
         dict(inspect.signature(each.process).parameters) for each in (AsyncClient, Client)
     ]
-    assert parameters[0].pop("function") != parameters[1].pop("function")
+    for name in ("function", "inputs"):
+        assert parameters[0].pop(name) != parameters[1].pop(name)
     assert parameters[0] == parameters[1]

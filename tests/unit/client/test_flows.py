@@ -11,6 +11,7 @@ from semel.client.flows import (
     NotSent,
     RetrySafety,
     ask,
+    error_of,
 )
 from semel.client.requests import Request
 from semel.client.response_parser import Response
@@ -110,11 +111,43 @@ def test_pauses_grow_up_to_a_limit_and_heed_the_server() -> None:
     assert told.pauses[0].at_least == RETRY_AFTER_SECONDS_MAX
 
 
-def test_a_limit_is_waited_for_only_if_the_server_says_how_long() -> None:
-    assert play(asking(RetrySafety.ONCE), answer(429)).response.status == 429
+def test_a_limit_of_semel_is_waited_for_only_if_it_says_how_long() -> None:
+    limit = problem(429, "limit_reached")
+    assert play(asking(RetrySafety.ONCE), limit).response.status == 429
+    assert play(asking(RetrySafety.ONCE), problem(507, "disk_full")).response.status == 507
     assert play(asking(RetrySafety.ONCE), answer(429, retry_after="1"), OK).response == OK
     full = Played(asking(RetrySafety.ONCE), [answer(429, retry_after="1"), False])
     assert isinstance(full.error, errors.LimitReached)
+
+
+def test_a_rate_limit_of_another_server_is_waited_for() -> None:
+    assert play(asking(RetrySafety.ONCE), answer(429), answer(429), OK).response == OK
+    assert isinstance(
+        Played(asking(RetrySafety.ONCE), [answer(429), False]).error, errors.LimitReached
+    )
+    once = ask(REQUEST, RetrySafety.ONCE, retries=1)
+    assert isinstance(Played(once, [answer(429), answer(429)]).error, errors.LimitReached)
+
+
+def test_a_read_whose_response_is_always_cut_says_so() -> None:
+    cut = Lost("the connection was closed in the middle of a response", is_cut=True)
+    error = Played(asking(RetrySafety.READ), [cut, False]).error
+    assert isinstance(error, errors.DamagedResponse)
+    assert error.applied == "no"
+    assert "in the middle" in str(error)
+    written = Played(asking(RetrySafety.ONCE), [cut]).error
+    assert isinstance(written, errors.Indeterminate)
+
+
+def test_an_error_names_the_stream_that_is_missing() -> None:
+    def error(given: Response, stream: str | None) -> str:
+        return error_of(given.status, given.headers, given.body, stream).message
+
+    assert error(problem(404, "stream_not_found"), "shop/x") == "404 stream_not_found: no: shop/x"
+    assert error(answer(404, b"no stream shop/x"), "shop/x") == "404: no stream shop/x"
+    assert error(answer(410), "shop/x") == "410: shop/x"
+    assert error(problem(409, "stream_closed"), "shop/x") == "409 stream_closed: no"
+    assert error(answer(404), None) == "404"
 
 
 def test_a_success_of_another_kind_is_no_success() -> None:

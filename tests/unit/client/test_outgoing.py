@@ -1,6 +1,7 @@
 import pytest
 
-from semel.client.requests import Request, fixed_lines, own_headers, parse_address, render
+from semel.client.addresses import parse_address
+from semel.client.requests import Request, fixed_lines, own_headers, render
 
 ADDRESS = parse_address("http://127.0.0.1:4437")
 

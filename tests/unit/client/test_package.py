@@ -5,6 +5,7 @@ from typing import Final
 import pytest
 
 import semel
+from semel.client import errors as client_errors
 
 CPU_MS_MAX: Final = 150
 HEAVY: Final = (
@@ -22,14 +23,48 @@ def child(code: str) -> str:
     return run.stdout.strip()
 
 
-@pytest.mark.parametrize("statement", ["import semel", "from semel import Client, errors"])
+@pytest.mark.parametrize(
+    "statement",
+    ["import semel", "from semel import Client, errors", "from semel.errors import ProducerFenced"],
+)
 def test_the_package_loads_nothing_of_the_server(statement: str) -> None:
     code = f"import sys; {statement}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     assert child(code) == ""
 
 
-def test_the_package_alone_loads_no_event_loop_either() -> None:
-    assert child("import sys, semel; print('asyncio' in sys.modules)") == "False"
+@pytest.mark.parametrize("statement", ["import semel", "import semel.errors"])
+def test_the_package_alone_loads_no_event_loop_either(statement: str) -> None:
+    assert child(f"import sys; {statement}; print('asyncio' in sys.modules)") == "False"
+
+
+def test_the_package_alone_loads_no_errors_and_no_client() -> None:
+    code = "import sys, semel; print(*[m for m in sys.modules if m.startswith('semel.')])"
+    assert child(code) == "semel.version"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import semel.errors; found = semel.errors",
+        "from semel import errors as found",
+        "import semel; found = semel.errors",
+        "import semel; semel.Client; found = semel.errors",
+    ],
+)
+def test_the_errors_can_be_imported_in_every_way(statement: str) -> None:
+    code = f"{statement}; print(found.__name__, found.ProducerFenced.__name__)"
+    assert child(code) == "semel.errors ProducerFenced"
+
+
+def test_the_public_errors_are_those_that_the_client_raises() -> None:
+    raised = {
+        name
+        for name, value in vars(client_errors).items()
+        if isinstance(value, type) and issubclass(value, semel.SemelError)
+    }
+    assert set(semel.errors.__all__) == raised
+    for name in semel.errors.__all__:
+        assert getattr(semel.errors, name) is getattr(client_errors, name)
 
 
 def test_loading_the_package_is_quick() -> None:

@@ -3,6 +3,7 @@ import pickle
 import msgspec
 import pytest
 
+import semel
 from semel.client import errors
 from semel.client.errors import ClientError
 from semel.client.flows import error_of
@@ -114,7 +115,7 @@ def test_every_error_of_the_tree_says_what_to_do_and_stands_in_the_picture() -> 
         found = kind.__subclasses__()
         return found + [each for child in found for each in below(child)]
 
-    drawn = errors.__doc__ or ""
+    drawn = semel.errors.__doc__ or ""
     for kind in below(ClientError):
         if kind.__module__ != errors.__name__:
             continue

@@ -173,11 +173,16 @@ def test_a_body_without_a_bottom_is_refused() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
+        (rb'{"producer_id": "\ud800x"}', "an escaped lone surrogate"),
         (
-            rb'{"appends": [{"stream": "j", "messages": ["\ud800"]}]}',
+            rb'{"appends": [{"stream": "\ud800", "messages": ["\ud800"]}]}',
             "an escaped lone surrogate",
         ),
-        (rb'{"producer_id": "\ud800x"}', "an escaped lone surrogate"),
+        (
+            rb'{"appends": [{"stream": "j", "messages": ["\ud800", %s]}]}'
+            % b",".join(b'"\\u%04x"' % code for code in range(0xE000, 0xE010)),
+            "an escaped lone surrogate",
+        ),
         (rb'{"appends": "\ud83d\ude00"}', "Expected `array`"),
         (rb'{"producer_id": "\ud83d\ude00', "truncated"),
         (b'{"producer_id": "x', "truncated"),
@@ -189,6 +194,26 @@ def test_half_a_surrogate_pair_is_told_from_a_body_that_was_cut(body: bytes, wor
     assert isinstance(problem, Problem)
     assert problem.code == "bad_body"
     assert words in problem.message
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        rb'["\ud800"]',
+        rb'["\\ud800\ud800", {"\uDC00": "\ud83d\ude00\udfff"}, "\ue000\ue001"]',
+        b'["%s", "\\ud800", "%s"]' % (b"\\n" * 40_000, b"x" * 1_100_000),  # read in steps
+    ],
+    ids=["one", "several", "long"],
+)
+def test_half_a_surrogate_pair_stays_in_its_message(messages: bytes) -> None:
+    command = raw(
+        b'{"producer_id": "p", "producer_epoch": 0, "producer_seq": 0,'
+        b' "appends": [{"stream": "j", "messages": [7]}, {"stream": "j", "messages": %s}]}'
+        % messages
+    )
+    assert isinstance(command, Commit)
+    payloads = [append.batch.payload for append in command.appends if append.batch is not None]
+    assert payloads == [b"7", messages[1:-1].replace(b", ", b",")]
 
 
 # ---- long bodies ---------------------------------------------------------------------------------

@@ -4,13 +4,16 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from semel.client import commit_calls, server_calls, txn_calls
+from semel.client.addresses import STREAM_PATH, Address, locate_stream, path_of
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
 from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
+from semel.client.computed import AsyncFieldValue
 from semel.client.errors import ClientError
 from semel.client.flows import Flow, T
 from semel.client.positions import KnownPositions
@@ -56,6 +59,14 @@ class AsyncClient:
     A request is sent again only if that is safe, and at most `retries` times. With `retries=None`,
     only the timeout limits the retries.
 
+    `token`, the values of `headers` and the values of `params` (query parameters) are str, or
+    functions that return a str. A function is called for each request, also for each retry and each
+    reconnection of a tail. With `AsyncClient` it can be a coroutine function. If it raises an
+    exception, the call raises it. They are sent only to the server at `url`.
+
+    `stream_path` is the path below which the server has its streams. Semel has them below
+    `/v1/stream`.
+
     `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. With
     `gzip=True`, the client asks for compressed responses. This helps only on slow networks.
 
@@ -67,23 +78,38 @@ class AsyncClient:
         self,
         url: str,
         *,
-        token: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        token: AsyncFieldValue | None = None,
+        headers: Mapping[str, AsyncFieldValue] | None = None,
+        params: Mapping[str, AsyncFieldValue] | None = None,
         timeout: float | None = TIMEOUT_SECONDS,
         connect_timeout: float = CONNECT_SECONDS,
         retries: int | None = None,
         tls: ssl.SSLContext | str | None = None,
         gzip: bool = False,
+        stream_path: str = STREAM_PATH,
     ) -> None:
         self.timeout = seconds_of(timeout, TIMEOUT_SECONDS)
         self.transport = transport_to(
             url,
             token=token,
             headers=headers,
+            params=params,
             timeout=self.timeout,
             connect_timeout=connect_timeout,
             tls=tls,
+            stream_path=stream_path,
         )
+        # Makes a client of another server with the same options.
+        self._client_of = partial(
+            type(self),
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            retries=retries,
+            tls=tls,
+            gzip=gzip,
+        )
+        self._secrets = {"token": token, "headers": headers, "params": params}
+        self._others: dict[Address, AsyncClient] = {}
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = AsyncDriver(self.transport)
         self.known_streams = commit_calls.KnownStreams(self.site)
@@ -126,6 +152,8 @@ class AsyncClient:
         deadline = time.monotonic() + seconds_of(timeout, self.timeout)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.driver.close)
+            for other in self._others.values():
+                stack.push_async_callback(other.close, timeout)
             for producer in self._producers.remove_all():
                 stack.push_async_callback(producer.close_by, deadline)
 
@@ -154,8 +182,29 @@ class AsyncClient:
     # ---- streams, producers ----------------------------------------------------------------------
 
     def stream(self, path: str) -> AsyncStream:
-        """Return the stream at `path`. Nothing is sent. Raises ValueError for an invalid path."""
-        return AsyncStream(self, path)
+        """Return the stream with this path or URL. Nothing is sent.
+
+        A URL can be that of any stream of any Durable Streams server. The client's token, headers
+        and parameters are sent only to the client's own server. If another server needs them,
+        create a client for it. Raises ValueError for an invalid path or URL.
+
+        If the URL is not below the server's `stream_path`, the stream has no path. Calls of semel
+        that refer to a stream by its path then raise NotSupported or ValueError.
+        """
+        place = locate_stream(path, self.site.address)
+        client = self if place.address == self.site.address else self._other(place.address)
+        return AsyncStream(client, path if place.path is None else place.path, place)
+
+    def _other(self, address: Address) -> "AsyncClient":
+        """Return the client of another server. It is closed together with this client."""
+        other = self._others.get(address)
+        if other is None:
+            is_own = address.origin == self.site.address.origin
+            client = self._client_of(
+                address.url, stream_path=address.stream_path, **(self._secrets if is_own else {})
+            )
+            other = self._others.setdefault(address, client)
+        return other
 
     async def streams(
         self, prefix: str = "", *, after: str | None = None, timeout: Timeout = CLIENT_DEFAULT
@@ -238,7 +287,7 @@ class AsyncClient:
         producer_epoch: int | None = None,
         kind: str = KIND_INLINE,
         timeout: float = 60.0,
-        streams: Iterable[str] = (),
+        streams: Iterable[str | AsyncStream] = (),
     ) -> AsyncTransaction:
         """Return a transaction. An `async with` block begins it, and commits or aborts it.
 
@@ -258,7 +307,7 @@ class AsyncClient:
             txn_calls.TransactionCalls(
                 self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
             ),
-            tuple(streams),
+            tuple(path_of(stream, self.site.address) for stream in streams),
             producer_id=producer_id,
             registration=check_owner(producer_id, producer_epoch),
         )
@@ -348,7 +397,7 @@ class AsyncClient:
     async def process(
         self,
         group: str,
-        inputs: str | Iterable[str],
+        inputs: str | AsyncStream | Iterable[str | AsyncStream],
         function: AsyncTransform,
         *,
         live: bool = True,

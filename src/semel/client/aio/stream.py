@@ -1,11 +1,13 @@
 """Streams, and the groups that read streams."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from semel.client import group_calls, server_calls
+from semel.client.addresses import StreamPlace
+from semel.client.aio.reads import AsyncRead
 from semel.client.async_driver import AsyncLock, AsyncTail
 from semel.client.producer.async_producer import AsyncProducer
 from semel.client.producer.opening import ProducerOptions, open_producer
@@ -28,6 +30,7 @@ from semel.client.values import (
     StreamInfo,
     extras_of,
     join_messages,
+    join_text,
 )
 from semel.model.messages import DEFAULT_MEDIA_TYPE
 
@@ -38,10 +41,10 @@ if TYPE_CHECKING:
 class AsyncStream:
     """A stream on a server. The attribute `calls` is internal."""
 
-    def __init__(self, client: "AsyncClient", path: str) -> None:
+    def __init__(self, client: "AsyncClient", path: str, place: StreamPlace | None = None) -> None:
         self.client = client
         self.path = path
-        self.calls = StreamCalls(client.site, path)
+        self.calls = StreamCalls(client.site, path, place)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
@@ -91,12 +94,12 @@ class AsyncStream:
         messages. With `sub_offset`, it also shares the first part of the append at `offset`: that
         many messages in a JSON stream, or that many bytes in any other stream.
         """
-        fork = AsyncStream(self.client, path)
+        fork = self.client.stream(path)
         configuration = CreateHeaders(
             ttl=ttl,
             expires_at=expires_at,
             is_closed=closed,
-            forked_from=self.path,
+            forked_from=self.calls.reference,
             fork_offset=offset,
             fork_sub_offset=sub_offset,
         )
@@ -196,28 +199,23 @@ class AsyncStream:
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    async def read(
+    def read(
         self,
         offset: str = START,
         *,
         limit: int | None = None,
         isolation: str = READ_COMMITTED,
         timeout: Timeout = CLIENT_DEFAULT,
-    ) -> AsyncIterator[Message]:
-        """Yield the messages from `offset` up to the present tail, at most `limit` messages.
+    ) -> AsyncRead:
+        """Return an iterator over the messages from `offset` up to the present tail.
 
-        Uncommitted messages are not read, unless `isolation` is "read_uncommitted".
+        It returns at most `limit` messages, and has the attributes `next_offset`, `up_to_date` and
+        `closed`. Uncommitted messages are not read, unless `isolation` is "read_uncommitted".
         `timeout` applies to each request. One request reads about 1 MiB.
         """
         reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
         reader.source = self.client.positions.read_position(self.path, offset)
-        while (page := await self.client.run(reader.next_page(), timeout)) is not None:
-            if limit is not None:
-                page, limit = page[:limit], limit - len(page)
-            for message in page:
-                yield message
-            if limit is not None and limit <= 0:
-                return
+        return AsyncRead(self.client, reader, limit, timeout)
 
     async def read_bytes(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> bytes:
         """Return all messages from `offset` up to the tail, concatenated.
@@ -227,8 +225,11 @@ class AsyncStream:
         return join_messages([message async for message in self.read(offset, timeout=timeout)])
 
     async def read_text(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
-        """Return all messages of a text stream from `offset` up to the tail, as one str."""
-        return (await self.read_bytes(offset, timeout=timeout)).decode()
+        """Return all messages of a text stream from `offset` up to the tail, as one str.
+
+        Raises UndecodableMessage if they are not UTF-8.
+        """
+        return join_text(self.path, await self.read_bytes(offset, timeout=timeout))
 
     def tail(
         self,
@@ -246,7 +247,8 @@ class AsyncStream:
         the first message is requested. The offset `now` means the tail at that moment.
 
         The first response must come within `timeout`. After that, the iterator waits while the
-        server is unreachable. No message is skipped or repeated.
+        server is unreachable. No message is skipped or repeated. The iterator's attributes
+        `next_offset`, `up_to_date` and `closed` say how far it is, also while it waits.
 
         `live` is `long-poll`, `sse` (only without a `group`) or `auto`. `auto` selects long-poll,
         because its responses contain the offset of each message. Uncommitted messages are read only
@@ -270,7 +272,7 @@ class AsyncStream:
         cursor = group_calls.GroupCursor(
             client.site,
             group,
-            self.path,
+            self.calls.require_path("tail(group=...)"),
             client.positions,
             client.unresolved,
             min(group_calls.STABLE_SECONDS_MAX, seconds / 2),

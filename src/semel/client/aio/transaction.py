@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from semel.client import commit_calls, server_calls
+from semel.client.addresses import path_of
+from semel.client.aio.stream import AsyncStream
 from semel.client.async_driver import AsyncLock
 from semel.client.errors import ClientError, Refused
 from semel.client.flows import Flow, T
@@ -110,16 +112,20 @@ class AsyncTransaction:
         self._in_use = self._registration or await self._client.registered(self._producer_id)
         await self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
-    async def add_streams(self, *streams: str, timeout: Timeout = CLIENT_DEFAULT) -> None:
+    async def add_streams(
+        self, *streams: str | AsyncStream, timeout: Timeout = CLIENT_DEFAULT
+    ) -> None:
         """Allow the transaction to write to more streams.
 
         This is needed only if the transaction began with a list of streams.
         """
-        await self._run(self.calls.add_streams(streams), timeout)
+        address = self._client.site.address
+        paths = [path_of(stream, address) for stream in streams]
+        await self._run(self.calls.add_streams(paths), timeout)
 
     async def append(
         self,
-        stream: str,
+        stream: str | AsyncStream,
         value: Any,
         *,
         key: Key = None,
@@ -127,7 +133,10 @@ class AsyncTransaction:
         timestamp: datetime | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Receipt:
-        """Append one message. It is durable when this returns, and visible after the commit."""
+        """Append one message. It is durable when this returns, and visible after the commit.
+
+        `stream` is the path of a stream, or a stream object of the same server.
+        """
         return await self.append_many(
             stream,
             [value],
@@ -139,7 +148,7 @@ class AsyncTransaction:
 
     async def append_many(
         self,
-        stream: str,
+        stream: str | AsyncStream,
         values: Iterable[Any],
         *,
         keys: Iterable[Key] | None = None,

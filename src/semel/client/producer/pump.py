@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from semel.client.computed import callback_failed
 from semel.client.errors import (
     ClientClosed,
     ClientError,
@@ -157,6 +158,8 @@ class Pump:
         self._response_timeout = response_timeout
         self._connection: ProducerConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._computing: asyncio.Task[None] | None = None
+        self._uncomputed: deque[tuple[ProducerConnection, ProducerBatch, Request]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,7 +180,12 @@ class Pump:
             is_over = self._core.failure is not None
         for batch, request in batches:
             assert self._connection is not None
-            self._connection.send(batch, request)
+            if self._transport.computed is None:
+                self._connection.send(batch, render(request, self._transport.fixed))
+            else:
+                self._uncomputed.append((self._connection, batch, request))
+        if self._uncomputed and self._computing is None:
+            self._computing = loop.create_task(self._send_computed())
         if is_over:
             self.end()
         else:
@@ -192,27 +200,50 @@ class Pump:
         self._is_ended = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._connecting is not None:
-            self._connecting.cancel()
+        for task in (self._connecting, self._computing):
+            if task is not None:
+                task.cancel()
         if self._connection is not None:
             self._connection.hang_up()
             self._connection = None
 
     # ---- sending ---------------------------------------------------------------------------------
 
-    def _choose(self, now: float) -> list[tuple[ProducerBatch, bytes]]:
-        chosen: list[tuple[ProducerBatch, bytes]] = []
+    def _choose(self, now: float) -> list[tuple[ProducerBatch, Request]]:
+        chosen: list[tuple[ProducerBatch, Request]] = []
         if self._connection is not None:
             while (batch := self._core.next_to_send(now)) is not None:
-                chosen.append((batch, self._render(batch)))
+                chosen.append((batch, self._request(batch)))
         return chosen
 
-    def _render(self, batch: ProducerBatch) -> bytes:
+    async def _send_computed(self) -> None:
+        """Send requests in their order, each with headers that are computed for it.
+
+        If a function that computes a header fails, the producer fails. A request whose connection
+        has ended meanwhile is not sent here: the core sends its batch again.
+        """
+        computed = self._transport.computed
+        assert computed is not None
+        while self._uncomputed:
+            connection, batch, request = self._uncomputed.popleft()
+            try:
+                request = await computed.add_to_async(request)
+            except Exception as error:  # noqa: BLE001 - whatever the caller's function raises
+                with self._lock:
+                    self._core.fail(callback_failed(error))
+                self._uncomputed.clear()
+            else:
+                if connection is self._connection:
+                    connection.send(batch, render(request, self._transport.fixed))
+        self._computing = None
+        self.step()
+
+    def _request(self, batch: ProducerBatch) -> Request:
         headers = (
             ("Content-Type", self._encoder.content_type(batch.count, batch.extras)),
             *self._core.headers(batch),
         )
-        return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
+        return Request("POST", self._target, headers, batch.body)
 
     def _set_timer(self, now: float, wake_at: float | None, expires_at: float | None) -> None:
         times = [expires_at]

@@ -1,18 +1,20 @@
 # generated from semel/client/aio/stream.py by `make facades`; do not edit
 """Streams, and the groups that read streams."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from semel.client import group_calls, server_calls
+from semel.client.addresses import StreamPlace
 from semel.client.producer.opening import ProducerOptions, open_producer
 from semel.client.producer.sync_producer import Producer
 from semel.client.reading import PageReader
 from semel.client.requests import AppendHeaders, CreateHeaders
 from semel.client.sse import live_reader
 from semel.client.stream_calls import StreamCalls
+from semel.client.sync.reads import Read
 from semel.client.sync_driver import SyncLock, Tail
 from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
 from semel.client.values import (
@@ -29,6 +31,7 @@ from semel.client.values import (
     StreamInfo,
     extras_of,
     join_messages,
+    join_text,
 )
 from semel.model.messages import DEFAULT_MEDIA_TYPE
 
@@ -39,10 +42,10 @@ if TYPE_CHECKING:
 class Stream:
     """A stream on a server. The attribute `calls` is internal."""
 
-    def __init__(self, client: "Client", path: str) -> None:
+    def __init__(self, client: "Client", path: str, place: StreamPlace | None = None) -> None:
         self.client = client
         self.path = path
-        self.calls = StreamCalls(client.site, path)
+        self.calls = StreamCalls(client.site, path, place)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
@@ -92,12 +95,12 @@ class Stream:
         messages. With `sub_offset`, it also shares the first part of the append at `offset`: that
         many messages in a JSON stream, or that many bytes in any other stream.
         """
-        fork = Stream(self.client, path)
+        fork = self.client.stream(path)
         configuration = CreateHeaders(
             ttl=ttl,
             expires_at=expires_at,
             is_closed=closed,
-            forked_from=self.path,
+            forked_from=self.calls.reference,
             fork_offset=offset,
             fork_sub_offset=sub_offset,
         )
@@ -202,20 +205,16 @@ class Stream:
         limit: int | None = None,
         isolation: str = READ_COMMITTED,
         timeout: Timeout = CLIENT_DEFAULT,
-    ) -> Iterator[Message]:
-        """Yield the messages from `offset` up to the present tail, at most `limit` messages.
+    ) -> Read:
+        """Return an iterator over the messages from `offset` up to the present tail.
 
-        Uncommitted messages are not read, unless `isolation` is "read_uncommitted".
+        It returns at most `limit` messages, and has the attributes `next_offset`, `up_to_date` and
+        `closed`. Uncommitted messages are not read, unless `isolation` is "read_uncommitted".
         `timeout` applies to each request. One request reads about 1 MiB.
         """
         reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
         reader.source = self.client.positions.read_position(self.path, offset)
-        while (page := self.client.run(reader.next_page(), timeout)) is not None:
-            if limit is not None:
-                page, limit = page[:limit], limit - len(page)
-            yield from page
-            if limit is not None and limit <= 0:
-                return
+        return Read(self.client, reader, limit, timeout)
 
     def read_bytes(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> bytes:
         """Return all messages from `offset` up to the tail, concatenated.
@@ -225,8 +224,11 @@ class Stream:
         return join_messages(list(self.read(offset, timeout=timeout)))
 
     def read_text(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
-        """Return all messages of a text stream from `offset` up to the tail, as one str."""
-        return (self.read_bytes(offset, timeout=timeout)).decode()
+        """Return all messages of a text stream from `offset` up to the tail, as one str.
+
+        Raises UndecodableMessage if they are not UTF-8.
+        """
+        return join_text(self.path, self.read_bytes(offset, timeout=timeout))
 
     def tail(
         self,
@@ -244,7 +246,8 @@ class Stream:
         the first message is requested. The offset `now` means the tail at that moment.
 
         The first response must come within `timeout`. After that, the iterator waits while the
-        server is unreachable. No message is skipped or repeated.
+        server is unreachable. No message is skipped or repeated. The iterator's attributes
+        `next_offset`, `up_to_date` and `closed` say how far it is, also while it waits.
 
         `live` is `long-poll`, `sse` (only without a `group`) or `auto`. `auto` selects long-poll,
         because its responses contain the offset of each message. Uncommitted messages are read only
@@ -268,7 +271,7 @@ class Stream:
         cursor = group_calls.GroupCursor(
             client.site,
             group,
-            self.path,
+            self.calls.require_path("tail(group=...)"),
             client.positions,
             client.unresolved,
             min(group_calls.STABLE_SECONDS_MAX, seconds / 2),

@@ -8,8 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from semel.client import commit_calls, server_calls
+from semel.client.addresses import path_of
 from semel.client.errors import ClientError, Refused
 from semel.client.flows import Flow, T
+from semel.client.sync.stream import Stream
 from semel.client.sync_driver import SyncLock
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
@@ -111,16 +113,18 @@ class Transaction:
         self._in_use = self._registration or self._client.registered(self._producer_id)
         self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
-    def add_streams(self, *streams: str, timeout: Timeout = CLIENT_DEFAULT) -> None:
+    def add_streams(self, *streams: str | Stream, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Allow the transaction to write to more streams.
 
         This is needed only if the transaction began with a list of streams.
         """
-        self._run(self.calls.add_streams(streams), timeout)
+        address = self._client.site.address
+        paths = [path_of(stream, address) for stream in streams]
+        self._run(self.calls.add_streams(paths), timeout)
 
     def append(
         self,
-        stream: str,
+        stream: str | Stream,
         value: Any,
         *,
         key: Key = None,
@@ -128,7 +132,10 @@ class Transaction:
         timestamp: datetime | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Receipt:
-        """Append one message. It is durable when this returns, and visible after the commit."""
+        """Append one message. It is durable when this returns, and visible after the commit.
+
+        `stream` is the path of a stream, or a stream object of the same server.
+        """
         return self.append_many(
             stream,
             [value],
@@ -140,7 +147,7 @@ class Transaction:
 
     def append_many(
         self,
-        stream: str,
+        stream: str | Stream,
         values: Iterable[Any],
         *,
         keys: Iterable[Key] | None = None,

@@ -1,6 +1,5 @@
 """The local engine. It calls functions in this process, with messages or with Arrow batches."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
@@ -138,7 +137,6 @@ def deliver(work: Work, calls: Sequence[Call]) -> None:
 
 # Larger outputs are staged first, in chunks, because the size of a request is limited.
 _INLINE_BYTES_MAX: Final = 2 * MIB
-_SINGLE_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _CHUNK_BYTES_MAX: Final = 1_000_000
 _STAGING_SECONDS: Final = 15 * 60.0
 
@@ -161,10 +159,9 @@ class LocalCommitter(Committer):
     ) -> CommitResult:
         """Commit all arguments together. Stage the appends first if necessary.
 
-        Appends are staged if they are too large for one request, or if the JSON body of a commit
-        cannot represent them. The trace record is never staged.
+        Appends are staged if they are too large for one request. The trace record is never staged.
         """
-        if _is_large(appends) or _has_single_surrogate(appends):
+        if _is_large(appends):
             transactions = [self._stage(appends), *transactions]
             appends = {}
         return super().commit(step, appends, moves, transactions=transactions, record=record)
@@ -192,15 +189,6 @@ def _is_large(appends: Appends) -> bool:
     total = sum(len(value) + 1 for values in appends.values() for value in values)
     most = max((len(values) for values in appends.values()), default=0)
     return total > _INLINE_BYTES_MAX or most > BATCH_MESSAGES_MAX
-
-
-def _has_single_surrogate(appends: Appends) -> bool:
-    """Return True if a message contains an escaped surrogate, which may be unpaired.
-
-    The JSON body of a commit cannot represent unpaired surrogates. Paired surrogates cause no
-    problem, but a search that finds only the unpaired ones would be more complex.
-    """
-    return any(_SINGLE_SURROGATE.search(raw) for values in appends.values() for raw in values)
 
 
 def _chunks(values: Sequence[bytes]) -> Iterator[list[bytes]]:

@@ -1,0 +1,120 @@
+"""The errors that semel's client raises.
+
+    SemelError
+    ├── Refused                  the server refused the request; see `applied`
+    │   ├── BadRequest           the request is invalid: correct the call
+    │   │   ├── OffsetBeyondTail
+    │   │   └── TooLarge
+    │   ├── Unauthorized · Forbidden
+    │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed · PolicyNotFound
+    │   ├── StreamRestored       the data was restored from an older copy during the read
+    │   ├── ConfigConflict · ContentTypeConflict · StreamSeqConflict
+    │   ├── PreconditionFailed   the tail is `next_offset`, not the offset in If-Match
+    │   ├── OffsetTrimmed        the messages there were trimmed; start at `head`
+    │   ├── ProducerRefused      the sequence or epoch does not match the producer's state
+    │   │   ├── ProducerFenced   a newer instance owns the id, under `current_epoch`
+    │   │   ├── SequenceGap      sequence `expected` must be stored before `received`
+    │   │   ├── SequenceExpired  it is not known whether the sequence was stored before
+    │   │   ├── BatchOverlap     the batch overlaps stored sequences, which end at `last_seq`
+    │   │   ├── ProducerExpired  the producer was idle too long; use an epoch above `current_epoch`
+    │   │   ├── RestartAmbiguous
+    │   │   └── PayloadMismatch
+    │   ├── TransactionRefused   the server refused a request that belongs to a transaction
+    │   │   ├── TransactionAborted       nothing was applied; begin a new transaction; see `reason`
+    │   │   │   └── TransactionTimedOut  the deadline of the transaction passed
+    │   │   ├── TransactionFenced        a newer instance owns the producer (also a ProducerFenced)
+    │   │   ├── TransactionCommitted     the transaction is committed and cannot be aborted
+    │   │   ├── InvalidTransactionState · UnknownTransaction · ConcurrentTransactions
+    │   │   └── PartitionNotInTransaction · TooManyTransactions · BranchIncomplete · BranchMissing
+    │   ├── PositionRefused      the position of `group` in `stream` cannot be moved
+    │   │   ├── PositionConflict the position has moved since it was read; it is now at `offset`
+    │   │   └── UnstableOffsets  a pending transaction can still move the position
+    │   ├── StreamInTransaction · OffsetUnstable   a pending transaction has messages in the stream
+    │   ├── SinkRefused          a sink's commit conflicts with an earlier commit
+    │   │   └── CheckpointDiverged · AppBound · VersionForgotten
+    │   ├── KeyReused            the Idempotency-Key was used before with a different payload
+    │   ├── NotSupported         the server is not semel and does not support this call
+    │   ├── LimitReached         wait `retry_after` seconds if it is set; otherwise delete something
+    │   │   └── DiskFull
+    │   └── CorruptData          the stored data is corrupt
+    ├── Unavailable              nothing was applied: the server is unreachable or overloaded
+    ├── Indeterminate            no response came; the request may have been applied
+    ├── ProtocolError            the response does not follow the protocol
+    │   └── DamagedResponse      the body is truncated, or is not what its media type says
+    ├── UndecodableMessage       the message is not text or JSON; its bytes are in `raw`
+    ├── CallbackFailed           a function for a header, a token or a parameter failed
+    └── ClientClosed             the client was used after `close()`
+
+Every error has these attributes:
+
+- `code`: a stable identifier of the error, for programs.
+- `message`: a description of the error, for people.
+- `advice`: what to do next.
+- `applied`: "no" if the request had no effect, "unknown" if it may have had an effect.
+"""
+
+# A star, because `__all__` below already has every name.
+from semel.client.errors import *  # noqa: F403
+
+__all__ = [  # noqa: F405
+    "AppBound",
+    "BadRequest",
+    "BatchOverlap",
+    "BranchIncomplete",
+    "BranchMissing",
+    "CallbackFailed",
+    "CheckpointDiverged",
+    "ClientClosed",
+    "ClientError",
+    "ConcurrentTransactions",
+    "ConfigConflict",
+    "ContentTypeConflict",
+    "CorruptData",
+    "DamagedResponse",
+    "DiskFull",
+    "Forbidden",
+    "Indeterminate",
+    "InvalidTransactionState",
+    "KeyReused",
+    "LimitReached",
+    "NotSupported",
+    "OffsetBeyondTail",
+    "OffsetTrimmed",
+    "OffsetUnstable",
+    "PartitionNotInTransaction",
+    "PayloadMismatch",
+    "PolicyNotFound",
+    "PositionConflict",
+    "PositionRefused",
+    "PreconditionFailed",
+    "ProducerExpired",
+    "ProducerFenced",
+    "ProducerRefused",
+    "ProtocolError",
+    "Refused",
+    "RestartAmbiguous",
+    "SemelError",
+    "SequenceExpired",
+    "SequenceGap",
+    "SinkRefused",
+    "StreamClosed",
+    "StreamExists",
+    "StreamGone",
+    "StreamInTransaction",
+    "StreamNotFound",
+    "StreamRestored",
+    "StreamSeqConflict",
+    "TooLarge",
+    "TooManyTransactions",
+    "TransactionAborted",
+    "TransactionCommitted",
+    "TransactionFenced",
+    "TransactionRefused",
+    "TransactionTimedOut",
+    "Unauthorized",
+    "Unavailable",
+    "UndecodableMessage",
+    "UnknownTransaction",
+    "UnstableOffsets",
+    "VersionForgotten",
+]
