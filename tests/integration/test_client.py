@@ -382,13 +382,26 @@ def test_a_request_that_did_not_leave_whole_was_not_applied(kind: str) -> None:
 def test_what_is_safe_to_repeat_is_repeated_until_the_time_is_over(kind: str) -> None:
     with Listener(closing) as other, client_of(kind, other.url, timeout=1.0) as client:
         stream = client.stream("a")
-        stream.calls.content_type, stream.calls.is_semel = "text/plain", True
         with pytest.raises(errors.Indeterminate):
-            stream.append("x", idempotency_key="k")
+            stream.delete()
         assert len(other.requests) > 1
         assert len(set(other.requests)) == 1
         with pytest.raises(errors.Unavailable):
             stream.head()
+
+
+def test_an_append_is_not_repeated_before_the_server_says_that_it_would_be_recognised(
+    kind: str,
+) -> None:
+    with Listener(closing) as other, client_of(kind, other.url, timeout=1.0) as client:
+        stream = client.stream("a")
+        stream.calls.content_type, stream.calls.is_semel = "text/plain", True
+        with pytest.raises(errors.Indeterminate):
+            stream.append("x", idempotency_key="k")
+        first, *later = other.requests
+        assert first.startswith(b"POST ")
+        assert later
+        assert all(request.startswith(b"HEAD ") for request in later)
 
 
 def test_a_call_ends_by_its_own_timeout(kind: str) -> None:

@@ -1,7 +1,7 @@
 """Seeded bugs in policies: settings that are lost, hold elsewhere, or take effect too early."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +12,7 @@ from semel.journal import checkpoint, recovery
 from semel.machine import append, policies
 from semel.machine import apply as machine_apply
 from semel.machine.events import PolicyChanged, StreamConfigured
-from semel.machine.state import NO_EFFECTS, Effects, State, Stream
+from semel.machine.state import NO_EFFECTS, Dirty, Effects, State, Stream
 
 
 def forget_policies_in_a_replay() -> Any:
@@ -27,25 +27,17 @@ def forget_policies_in_a_replay() -> Any:
 
 def checkpoint_without_policies() -> Any:
     """The checkpoint omits the policies."""
-    real = checkpoint._put_rows
-
-    def put(tables: Any, dirty: Any) -> None:
-        dirty.policies.clear()
-        real(tables, dirty)
-
-    return patch.object(checkpoint, "_put_rows", put)
+    return _changed_rows(lambda dirty: dirty.policies.clear())
 
 
 def checkpoint_without_own_settings() -> Any:
     """The checkpoint omits whether a setting is the stream's own."""
-    real = checkpoint._put_rows
 
-    def put(tables: Any, dirty: Any) -> None:
+    def change(dirty: Dirty) -> None:
         for number, row in dirty.tails.items():
             dirty.tails[number] = replace(row, dedup_own=None)
-        real(tables, dirty)
 
-    return patch.object(checkpoint, "_put_rows", put)
+    return _changed_rows(change)
 
 
 def match_prefixes_by_bytes() -> Any:
@@ -102,6 +94,17 @@ def switch_after_the_append() -> Any:
         return effects
 
     return patch.dict(module._APPLIERS, {StreamConfigured: configured})
+
+
+def _changed_rows(change: Callable[[Dirty], None]) -> Any:
+    """Change the rows of each checkpoint before they are stored."""
+    real = checkpoint._put_rows
+
+    def put(tables: Any, dirty: Dirty) -> None:
+        change(dirty)
+        real(tables, dirty)
+
+    return patch.object(checkpoint, "_put_rows", put)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def _prefix_in(query: str) -> str | None:
 
 
 def print_switch(is_on: bool) -> str:
-    """Return `on` or `off`."""
+    """Return `on` for True and `off` for False."""
     return "on" if is_on else "off"
 
 

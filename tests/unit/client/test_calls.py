@@ -228,9 +228,8 @@ PRODUCED = AppendHeaders(tag=ProducerHeaders("p", 2, epoch=1))
 
 
 def described(**more: str) -> Response:
-    return answer(
-        200, content_type="text/plain", stream_next_offset="9", stream_incarnation="i", **more
-    )
+    fields = {name.replace("_", "-"): value for name, value in more.items()}
+    return Response(200, {**HEAD.headers, "stream-next-offset": "9", **fields}, b"")
 
 
 @pytest.mark.parametrize("conditions", [KEYED, PRODUCED])
@@ -266,7 +265,8 @@ def test_an_append_is_sent_again_if_the_stream_is_as_it_was(conditions: AppendHe
 def test_a_response_tells_that_repeats_are_not_recognised(told: dict[str, str]) -> None:
     stream = calls()
     conditions = PRODUCED if "producer_dedup" in told else KEYED
-    stored = answer(200 if conditions.tag else 204, stream_next_offset="1", **told)
+    fields = {name.replace("_", "-"): value for name, value in told.items()}
+    stored = Response(200 if conditions.tag else 204, {**STORED.headers, **fields}, b"")
     play(stream.post("text/plain", b"x", conditions), stored)
     played = Played(stream.post("text/plain", b"x", conditions), [LOST])
     assert isinstance(played.error, errors.Indeterminate)
