@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ JSON: Final = "application/json"
 ROUND_TRIP_SECONDS: Final = 0.08
 BATCHES: Final = 25
 FASTER_MIN: Final = 3.5  # 4.9 on an idle machine
-APPENDS: Final = 400
+SETTLE_SECONDS: Final = 0.1  # in which a sixth batch would be sent
+APPENDS: Final = 200
 ROUNDS: Final = 5
 DEDUP_COST_MAX: Final = 1.4  # 1.05 on an idle machine
 
@@ -27,6 +29,16 @@ def own(tmp_path: Path) -> Iterator[Server]:
     """A server for one test."""
     with sound_server(tmp_path / "data") as it:
         yield it
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """Stop the process of a server for a while, so that nothing is answered."""
+    server.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.signal(signal.SIGCONT)
 
 
 def eventually(is_so: Any) -> bool:
@@ -51,12 +63,11 @@ def test_every_batch_and_error_is_called_back_and_what_is_pending_is_counted(own
         producer.append(0)
         producer.flush()
         assert (producer.pending_count, producer.in_flight_count) == (0, 0)
-        own.signal(signal.SIGSTOP)  # the batches are sent, and nothing is answered
-        for number in range(1, 7):
-            producer.append(number)
-        assert eventually(lambda: producer.in_flight_count >= 3)
-        assert producer.pending_count == 6
-        own.signal(signal.SIGCONT)
+        with stopped(own):
+            for number in range(1, 7):
+                producer.append(number)
+            assert eventually(lambda: producer.in_flight_count >= 3)
+            assert producer.pending_count == 6
         producer.flush()
         assert (producer.pending_count, producer.in_flight_count) == (0, 0)
         assert sum(ack.count for ack in acks) == 7
@@ -69,6 +80,43 @@ def test_every_batch_and_error_is_called_back_and_what_is_pending_is_counted(own
         ((error, batch),) = failures
         assert isinstance(error, errors.StreamClosed)
         assert (batch.count, batch.values) == (1, [b'"late"'])
+        producer.close()
+
+
+# rows: D21, D26
+def test_by_default_five_batches_of_a_megabyte_are_in_flight_and_nothing_lingers(
+    own: Server,
+) -> None:
+    half = "x" * 600_000  # two of them do not fit into a batch
+    acks: list[BatchAck] = []
+    with Client(own.url) as client:
+        stream = client.stream("s").create(JSON)
+        with stream.producer("p", on_batch_ack=acks.append) as producer:
+            producer.append("first")
+            assert eventually(lambda: len(acks) == 1), "it was sent at once, without a flush"
+            with stopped(own):
+                for _ in range(8):
+                    producer.append(half)
+                assert eventually(lambda: producer.in_flight_count == 5)
+                time.sleep(SETTLE_SECONDS)
+                assert (producer.in_flight_count, producer.pending_count) == (5, 8)
+        assert [ack.count for ack in acks] == [1] * 9
+        assert len(list(stream.read())) == 9
+
+
+# rows: D25
+def test_a_gap_that_cannot_be_closed_is_reported_as_a_gap(own: Server) -> None:
+    with Client(own.url) as client:
+        stream = client.stream("s").create(JSON)
+        producer = stream.producer("p", epoch=0)
+        producer.append(1)
+        producer.flush()
+        stream.delete()  # and with it what the server knows about the producer
+        stream.create(JSON)
+        producer.append(2)
+        with pytest.raises(errors.SequenceGap) as gap:
+            producer.flush()
+        assert gap.value.expected == 0
         producer.close()
 
 

@@ -46,13 +46,14 @@ def test_of_two_finished_attempts_only_the_listed_one_is_seen_and_the_other_is_d
     query: Query, client: Client
 ) -> None:
     path = query.options["stream"]
-    query.plan(0, 1)
-    query.write(0, batches(["1"]))  # prepared, but its message is lost with the executor
-    second = query.write(0, batches(["1"]))
+    query.run(0, ["0"], end=1)
+    query.plan(1, 2)
+    query.write(1, batches(["1"]))  # prepared, but its message is lost with the executor
+    second = query.write(1, batches(["1"]))
     assert client.sink(query.query_id).info().open_transactions == 2
-    assert values(client, path) == []
-    query.commit(0, second)
-    assert values(client, path) == [1]
+    assert values(client, path) == [0]
+    query.commit(1, second)
+    assert values(client, path) == [0, 1]
     assert client.sink(query.query_id).info().open_transactions == 0
 
 
@@ -62,12 +63,13 @@ def test_what_is_too_large_fails_its_task_and_nothing_of_it_is_seen(
 ) -> None:
     path = query.options["stream"]
     rows = [f'"{number:0100d}"' for number in range(1_000)]
-    query.plan(0, 1)
+    query.run(0, ['"first"'], end=1)
+    query.plan(1, 2)
     with pytest.raises(RowError, match=r"partition 0, row 1000: .* is too large for the server"):
-        query.write(0, batches([*rows, f'"{"x" * BODY_BYTES_MAX}"', "2"]))
-    assert values(client, path) == []
+        query.write(1, batches([*rows, f'"{"x" * BODY_BYTES_MAX}"', "2"]))
+    assert values(client, path) == ["first"]
     assert client.sink(query.query_id).info().open_transactions == 0
     refused = small.stream(path).post(b"[" + b"1," * BODY_BYTES_MAX + b"1]")
     assert (refused.status, refused.json["applied"]) == (413, "no")
-    query.run(0, rows)  # rows that fit one by one are split to the limits of the server
-    assert values(client, path) == [row.strip('"') for row in rows]
+    query.run(1, rows, end=2)  # rows that fit one by one are split to the limits of the server
+    assert values(client, path) == ["first", *[row.strip('"') for row in rows]]

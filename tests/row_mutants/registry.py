@@ -11,7 +11,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 MUTANTS: Final[dict[str, tuple[Mutant, ...]]] = {
     "D03": (server.sequences_count_messages,),
-    "D23": (clients.every_second_callback_is_left_out, clients.nothing_counts_as_in_flight),
+    "D23": (clients.every_second_callback_is_left_out, clients.what_is_sent_is_not_pending),
     "D31": (server.if_match_may_be_older,),
     "D35": (clients.one_batch_is_in_flight,),
     "U12": (server.older_epochs_are_kept,),
