@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parents[1]
 INSIDE: Final = ("tests/unit/", "tests/sim/", "tests/docs/")
 
-# What starts a process, by module and name. A name of a module means all of the module.
+# What starts a process, by module and name.
 STARTERS: Final = frozenset(
     {
         ("subprocess", "Popen"),
@@ -35,12 +35,10 @@ Reference = tuple[str, str]  # a module and a name in it; a name is empty for th
 
 
 class Module(NamedTuple):
-    """The top-level definitions of a file, and what its names stand for."""
+    """The top-level definitions of a file with what they use, and what imported names stand for."""
 
-    folder: Path
     uses: dict[str, set[Reference]]
     imports: dict[str, Reference]
-    automatic: list[str]
 
 
 def is_outside(test: str) -> bool:
@@ -89,7 +87,7 @@ def _module(name: str) -> Module | None:
     for test, references in uses.items():
         if test.startswith("test_"):
             references.update((name, each) for each in automatic)
-    return Module(file.parent, uses, imports, automatic)
+    return Module(uses, imports)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, Reference]]:

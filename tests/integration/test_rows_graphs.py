@@ -205,7 +205,7 @@ def join(x, y):
     return [x and x["n"], y and y["n"]]
 """
     it = Program(server, tmp_path, text)
-    good, bad = ([dict(type=kind, n=n) for n in range(4)] for kind in ("good", "bad"))
+    good, bad = ([{"type": kind, "n": n} for n in range(4)] for kind in ("good", "bad"))
     it.fill("x", good[0], good[1], bad[2], bad[3])
     it.fill("y", good[0], bad[1], good[2], bad[3])
     assert it.run() == 0

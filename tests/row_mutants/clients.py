@@ -129,9 +129,7 @@ def a_step_without_output_moves_nothing(patch: pytest.MonkeyPatch) -> None:
     """Commit a step without output without moving the positions of its inputs."""
     commit = LocalCommitter.commit
 
-    def staying(
-        self: LocalCommitter, step: Any, appends: Any, moves: Any, **more: Any
-    ) -> Any:
+    def staying(self: LocalCommitter, step: Any, appends: Any, moves: Any, **more: Any) -> Any:
         return commit(self, step, appends, moves if appends else {}, **more)
 
     patch.setattr(LocalCommitter, "commit", staying)

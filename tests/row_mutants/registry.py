@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from semel.journal.writer import JournalWriter
 from tests.row_mutants import clients, server
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -35,11 +36,23 @@ MUTANTS: Final[dict[str, tuple[Mutant, ...]]] = {
 }
 
 
+def no_bug(patch: pytest.MonkeyPatch) -> None:
+    """Change nothing: no test may find it."""
+
+
+def a_server_that_does_not_start(patch: pytest.MonkeyPatch) -> None:
+    """Break the server so much that no test can say what is wrong: this does not count as found."""
+    patch.delattr(JournalWriter, "prepare")
+
+
+CONTROLS: Final = (no_bug, a_server_that_does_not_start)
+
+
 def name_of(mutant: Mutant) -> str:
     return mutant.__name__
 
 
 def apply_mutant(name: str) -> None:
     """Apply the bug with this name to this process. Raises KeyError if there is none."""
-    by_name = {name_of(mutant): mutant for each in MUTANTS.values() for mutant in each}
-    by_name[name](pytest.MonkeyPatch())
+    mutants = [*CONTROLS, *(mutant for each in MUTANTS.values() for mutant in each)]
+    {name_of(mutant): mutant for mutant in mutants}[name](pytest.MonkeyPatch())

@@ -1,8 +1,6 @@
 """Bugs of the server. The name of the row that a bug breaks is in `registry.py`."""
 
 import importlib
-import time
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -12,8 +10,7 @@ from semel.journal import frame, recovery
 from semel.journal.disk import Disk
 from semel.journal.segments import Segments
 from semel.journal.writer import JournalWriter
-from semel.machine import append, apply, commits, producers
-from semel.machine.decide import decide
+from semel.machine import append, commits, producers
 from semel.machine.events import ProducerStamp, StreamAppended
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, Txn
@@ -204,9 +201,7 @@ def a_torn_tail_stays_in_the_file(patch: pytest.MonkeyPatch) -> None:
     """Do not cut what follows the last intact frame."""
     make_durable = recovery._make_durable
 
-    def whole(
-        disk: Disk, segments: Segments, tail: list[int], data: bytes, room: Any
-    ) -> None:
+    def whole(disk: Disk, segments: Segments, tail: list[int], data: bytes, room: Any) -> None:
         file = segments.file(tail[-1])
         make_durable(disk, segments, tail, file.read(0, file.size()), room)
 

@@ -65,9 +65,9 @@ def test_of_two_epochs_only_the_higher_is_kept(stream: Stream) -> None:
     for seq in range(4):
         assert dense(stream, b"%d" % seq, 0, seq).status == 200
     assert dense(stream, b"a", 1, 0).status == 200
-    (shown,) = call(
-        stream.server, "GET", f"/v1/producers?stream={stream.path}&id=p"
-    ).json["producers"]
+    (shown,) = call(stream.server, "GET", f"/v1/producers?stream={stream.path}&id=p").json[
+        "producers"
+    ]
     assert (shown["epoch"], shown["last_seq"], len(shown["receipts"])) == (1, 0, 1)
     stale = dense(stream, b"1", 0, 1)
     assert (stale.status, stale.headers["producer-epoch"]) == (403, "1")
