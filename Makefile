@@ -3,6 +3,7 @@ SEEDS  ?= 1000
 KILLS  ?= 6
 HOURS  ?= 1
 SEED   ?=
+ROWS   ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin

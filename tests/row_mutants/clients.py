@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from semel.client.producer.core import ProducerBatch, ProducerCore
+from semel.client.producer.core import ProducerCore
 from semel.client.producer.sync_producer import Producer
 from semel.pipeline import evaluate as evaluation_module
-from semel.pipeline.evaluate import Call, Evaluation, Output
+from semel.pipeline.evaluate import Call, Evaluation, Output, evaluate
 from semel.pipeline.graph.graph import Graph
 from semel.pipeline.local import engine
 from semel.pipeline.local.engine import LocalCommitter
@@ -47,7 +47,7 @@ def one_batch_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     """Send a batch only when the one before has its response, whatever `max_in_flight` says."""
     next_to_send = ProducerCore.next_to_send
 
-    def waiting(self: ProducerCore, now: float) -> ProducerBatch | None:
+    def waiting(self: ProducerCore, now: float) -> Any:
         return None if self.in_flight_count else next_to_send(self, now)
 
     patch.setattr(ProducerCore, "next_to_send", waiting)
@@ -58,7 +58,6 @@ def one_batch_is_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 def _with_function(patch: pytest.MonkeyPatch, change: Callable[[Function], Function]) -> None:
     """Replace the function of every evaluated processor."""
-    evaluate = engine.evaluate
 
     def changed(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
         return evaluate(replace(evaluation, function=change(evaluation.function)), calls)
@@ -68,7 +67,6 @@ def _with_function(patch: pytest.MonkeyPatch, change: Callable[[Function], Funct
 
 def messages_are_taken_in_reverse(patch: pytest.MonkeyPatch) -> None:
     """Call the function with the messages of a step from the last to the first."""
-    evaluate = engine.evaluate
 
     def reverse(evaluation: Evaluation, calls: Sequence[Call]) -> Iterator[Output]:
         return evaluate(evaluation, calls[::-1])
@@ -93,7 +91,6 @@ def fatal_errors_are_errors_of_a_message(patch: pytest.MonkeyPatch) -> None:
 
 def each_leg_is_delivered_for_itself(patch: pytest.MonkeyPatch) -> None:
     """Write the legs of a fork that can be written, and an error message for the others."""
-    evaluate = engine.evaluate
 
     def leg_of(function: Function, binding: str) -> Function:
         def call(*given: Any, **named: Any) -> Any:

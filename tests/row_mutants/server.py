@@ -11,7 +11,8 @@ from semel.journal.disk import Disk
 from semel.journal.segments import Segments
 from semel.journal.writer import JournalWriter
 from semel.machine import append, commits, producers
-from semel.machine.events import ProducerStamp, StreamAppended
+from semel.machine.checks import check_content
+from semel.machine.events import Decision, ProducerStamp, StreamAppended
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.txn import begin
@@ -81,7 +82,7 @@ def equal_appends_are_stored_once(patch: pytest.MonkeyPatch) -> None:
         if command.producer is None and batch is not None:
             if last.get(stream.row.number) == batch.payload:
                 outcome = append._appended(command, tail - batch.count, tail, is_closed=False)
-                return append.Decision(outcome)
+                return Decision(outcome)
             last[stream.row.number] = batch.payload
         return decide_plain(state, stream, command)
 
@@ -105,7 +106,6 @@ def a_commit_stores_what_it_can(patch: pytest.MonkeyPatch) -> None:
 
 def if_match_may_be_older(patch: pytest.MonkeyPatch) -> None:
     """Accept an append whose `If-Match` names an offset before the end of the stream."""
-    check_content = append.check_content
 
     def lenient(stream: Stream, command: Append) -> Outcome | None:
         expected = command.if_match
