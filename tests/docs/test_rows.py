@@ -21,8 +21,9 @@ def test_every_row_is_shown_from_outside_or_replaced_or_planned(
     code = rows.main([])
     printed = capsys.readouterr()
     assert (code, printed.err) == (0, "")
-    found = printed.out.count("NO TEST")
-    assert found == len(rows.AWAITED)
+    page = rows.rows_of(rows.PAGE.read_text(encoding="utf-8"))
+    awaited = [row for row in page if row.id in rows.AWAITED and not row.note]
+    assert printed.out.count("NO TEST") == len(awaited)
 
 
 def test_the_page_has_every_row_once_and_in_order() -> None:

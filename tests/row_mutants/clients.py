@@ -1,6 +1,7 @@
 """Bugs of the client, of pipelines and of Spark's sink. Their rows are in `registry.py`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from semel.client.producer.core import ProducerCore
 from semel.client.producer.sync_producer import Producer
+from semel.client.sync.stream import Stream
 from semel.pipeline import evaluate as evaluation_module
 from semel.pipeline.evaluate import Call, Evaluation, Output, evaluate
 from semel.pipeline.graph.graph import Graph
@@ -51,6 +53,16 @@ def one_batch_is_in_flight(patch: pytest.MonkeyPatch) -> None:
         return None if self.in_flight_count else next_to_send(self, now)
 
     patch.setattr(ProducerCore, "next_to_send", waiting)
+
+
+def unnamed_producers_share_a_name(patch: pytest.MonkeyPatch) -> None:
+    """Give every producer without an id the same one, whatever `PRODUCER_ID` says."""
+    producer = Stream.producer
+
+    def named(self: Stream, id: str | None = None, **options: Any) -> Producer:
+        return producer(self, id or "producer", **options)
+
+    patch.setattr(Stream, "producer", named)
 
 
 # ---- graphs --------------------------------------------------------------------------------------
@@ -135,6 +147,36 @@ def a_step_without_output_moves_nothing(patch: pytest.MonkeyPatch) -> None:
 def graphs_are_not_checked(patch: pytest.MonkeyPatch) -> None:
     """Accept every graph."""
     patch.setattr(Graph, "check", lambda self: None)
+
+
+def default_options_are_not_merged(patch: pytest.MonkeyPatch) -> None:
+    """Create a stream of a graph only with its own options, without the default ones."""
+
+    def own(self: Any, path: str) -> dict[str, Any]:
+        return {k: v for k, v in self.streams.get(path, {}).items() if v is not None}
+
+    patch.setattr(Graph, "options_of", own, raising=False)
+
+
+def opts_are_passed_as_text(patch: pytest.MonkeyPatch) -> None:
+    """Pass the values in the `opts` of a processor to its function as strings."""
+
+    def as_text(function: Function) -> Function:
+        if not isinstance(function, partial):
+            return function
+        opts = {name: str(value) for name, value in function.keywords["opts"].items()}
+        return partial(function.func, opts=opts)
+
+    _with_function(patch, as_text)
+
+
+def the_topology_has_no_edges(patch: pytest.MonkeyPatch) -> None:
+    """Report that no processor reads what another one writes."""
+
+    def edgeless(self: Graph) -> dict[str, set[str]]:
+        return {processor.id: set() for processor in self.processors}
+
+    patch.setattr(Graph, "topology", edgeless, raising=False)
 
 
 # ---- Spark ---------------------------------------------------------------------------------------

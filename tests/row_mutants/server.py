@@ -1,23 +1,24 @@
 """Bugs of the server. The name of the row that a bug breaks is in `registry.py`."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
 
+from semel.broker import broker
 from semel.journal import frame, recovery
 from semel.journal.disk import Disk
 from semel.journal.segments import Segments
 from semel.journal.writer import JournalWriter
-from semel.machine import append, commits, producers
-from semel.machine.checks import check_content
-from semel.machine.events import Decision, ProducerStamp, StreamAppended
-from semel.machine.rows import ProducerRow
-from semel.machine.state import State, Stream, Txn
+from semel.machine import commits
+from semel.machine.append import decide_append
+from semel.machine.events import Decision, StreamAppended
+from semel.machine.state import State, Txn
 from semel.machine.txn import begin
 from semel.model.commands import DENSE, Append, Commit, SinkTag
-from semel.model.outcomes import Duplicate, Outcome
+from semel.model.outcomes import Appended, Duplicate, Outcome
 from semel.model.outcomes_txn import CheckpointDiverged
 
 _MONTH_MS: Final = 30 * 24 * 60 * 60 * 1000
@@ -28,65 +29,91 @@ _apply: Final[Any] = importlib.import_module("semel.machine.apply")
 _decide: Final[Any] = importlib.import_module("semel.machine.decide")
 
 
+DecideAppend = Callable[[State, Append], Decision]
+
+
+def _change_appends(patch: pytest.MonkeyPatch, decide: DecideAppend) -> None:
+    """Replace the function that decides appends, wherever it is called."""
+    patch.setitem(_decide._DECIDERS, Append, decide)
+    patch.setattr(broker, "decide_append", decide, raising=False)
+
+
 # ---- sequences -----------------------------------------------------------------------------------
 
 
 def sequences_count_messages(patch: pytest.MonkeyPatch) -> None:
     """Advance the sequence of a producer by the number of messages of its batch."""
-    accept = append._accept
 
-    def counting(stream: Stream, command: Append, event: StreamAppended) -> Any:
-        stamp, batch = event.stamp, command.batch
-        if stamp is not None and stamp.mode == DENSE and batch is not None:
-            stamp = replace(stamp, last_seq=stamp.first_seq + batch.count - 1)
-            event = replace(event, stamp=stamp)
-        return accept(stream, command, event)
+    def counting(state: State, command: Append) -> Decision:
+        decision, batch = decide_append(state, command), command.batch
+        event = decision.event
+        if isinstance(event, StreamAppended) and event.stamp is not None and batch is not None:
+            first, mode = event.stamp.first_seq, event.stamp.mode
+            if mode == DENSE:
+                stamp = replace(event.stamp, last_seq=first + batch.count - 1)
+                return replace(decision, event=replace(event, stamp=stamp))
+        return decision
 
-    patch.setattr(append, "_accept", counting)
+    _change_appends(patch, counting)
 
 
 def a_retry_gets_the_last_offset(patch: pytest.MonkeyPatch) -> None:
     """Answer a duplicate with the end of the stream instead of its own offset."""
-    repeat_of = producers.repeat_of
 
-    def guessing(stream: Stream, *given: Any, **more: Any) -> Outcome:
-        outcome = repeat_of(stream, *given, **more)
-        if isinstance(outcome, Duplicate):
-            return replace(outcome, next_offset=stream.tail.tail)
-        return outcome
+    def guessing(state: State, command: Append) -> Decision:
+        decision = decide_append(state, command)
+        if not isinstance(decision.outcome, Duplicate):
+            return decision
+        tail = state.by_path[command.path].tail.tail
+        return replace(decision, outcome=replace(decision.outcome, next_offset=tail))
 
-    patch.setattr(producers, "repeat_of", guessing)
+    _change_appends(patch, guessing)
 
 
 def older_epochs_are_kept(patch: pytest.MonkeyPatch) -> None:
     """Keep the last sequence and the receipts of the older epoch when an epoch is raised."""
-    go_on = _apply._continue_producer
+    real = _apply._APPLIERS[StreamAppended]
 
-    def keeping(old: ProducerRow, stamp: ProducerStamp, receipt: bytes, *more: Any) -> ProducerRow:
-        row: ProducerRow = go_on(old, stamp, receipt, *more)
-        if stamp.epoch > old.epoch:
-            last = max(old.last_seq, row.last_seq)
-            return replace(row, last_seq=last, receipts=old.receipts + receipt)
-        return row
+    def keeping(state: State, event: StreamAppended, sections: Any, time_ms: int) -> Any:
+        stream, stamp = state.by_number[event.stream], event.stamp
+        old = None if stamp is None else (stream.producers or {}).get(stamp.id)
+        effects = real(state, event, sections, time_ms)
+        if stamp is not None and old is not None and stamp.epoch > old.epoch:
+            assert stream.producers is not None
+            row = stream.producers[stamp.id]
+            last, receipts = max(old.last_seq, row.last_seq), old.receipts + row.receipts
+            stream.producers[stamp.id] = replace(row, last_seq=last, receipts=receipts)
+        return effects
 
-    patch.setattr(_apply, "_continue_producer", keeping)
+    patch.setitem(_apply._APPLIERS, StreamAppended, keeping)
 
 
 def equal_appends_are_stored_once(patch: pytest.MonkeyPatch) -> None:
     """Take a plain append with the payload of the one before for a repeat."""
-    decide_plain = append._decide_plain
-    last: dict[int, bytes] = {}
+    last: dict[str, bytes] = {}
 
-    def comparing(state: State, stream: Stream, command: Append) -> Any:
-        batch, tail = command.batch, stream.tail.tail
-        if command.producer is None and batch is not None:
-            if last.get(stream.row.number) == batch.payload:
-                outcome = append._appended(command, tail - batch.count, tail, is_closed=False)
-                return Decision(outcome)
-            last[stream.row.number] = batch.payload
-        return decide_plain(state, stream, command)
+    def comparing(state: State, command: Append) -> Decision:
+        batch = command.batch
+        if command.producer is None and batch is not None and command.path in state.by_path:
+            if last.get(command.path) == batch.payload:
+                tail = state.by_path[command.path].tail.tail
+                return Decision(Appended(tail - batch.count, tail, False))
+            last[command.path] = batch.payload
+        return decide_append(state, command)
 
-    patch.setattr(append, "_decide_plain", comparing)
+    _change_appends(patch, comparing)
+
+
+def if_match_may_be_older(patch: pytest.MonkeyPatch) -> None:
+    """Accept an append whose `If-Match` names an offset before the end of the stream."""
+
+    def lenient(state: State, command: Append) -> Decision:
+        stream, expected = state.by_path.get(command.path), command.if_match
+        if stream is not None and expected is not None and expected < stream.tail.tail:
+            command = replace(command, if_match=None)
+        return decide_append(state, command)
+
+    _change_appends(patch, lenient)
 
 
 def a_commit_stores_what_it_can(patch: pytest.MonkeyPatch) -> None:
@@ -102,18 +129,6 @@ def a_commit_stores_what_it_can(patch: pytest.MonkeyPatch) -> None:
         return commits.decide_commit(state, replace(command, appends=tuple(good)))
 
     patch.setitem(_decide._DECIDERS, Commit, partial)
-
-
-def if_match_may_be_older(patch: pytest.MonkeyPatch) -> None:
-    """Accept an append whose `If-Match` names an offset before the end of the stream."""
-
-    def lenient(stream: Stream, command: Append) -> Outcome | None:
-        expected = command.if_match
-        if expected is not None and expected < stream.tail.tail:
-            command = replace(command, if_match=None)
-        return check_content(stream, command)
-
-    patch.setattr(append, "check_content", lenient)
 
 
 # ---- transactions and sinks ----------------------------------------------------------------------
