@@ -137,16 +137,21 @@ def _complaints_of(row: Row, named: set[Named]) -> Iterator[str]:
             yield f"{row.id} names {test}, which does not exist or does not name {row.id}"
         elif not is_outside(test):
             yield f"{row.id} names {test}, which uses no real process"
-    if row.id in MUTANTS and not row.tests and row.id not in AWAITED:
-        yield f"{row.id} has a seeded bug and no test that could find it"
     if row.id in AWAITED:
         if row.tests:
             yield f"{row.id} is awaited and has a test: remove it from AWAITED"
-    elif not row.note:
+    else:
+        yield from _complaints_of_note(row, is_named=row.id in {one.row for one in named})
+
+
+def _complaints_of_note(row: Row, *, is_named: bool) -> Iterator[str]:
+    if row.id in MUTANTS and not row.tests:
+        yield f"{row.id} has a seeded bug and no test that could find it"
+    if not row.note:
         if not row.tests:
             yield f"{row.id} names neither a test from outside nor a replacement"
     elif row.note.startswith(LATER):
-        if row.tests or any(one.row == row.id for one in named):
+        if is_named:
             yield f"{row.id} is planned and has a test: drop the note"
     elif not row.note.startswith(REPLACED):
         yield f"{row.id} has a note that is neither {REPLACED!r} nor {LATER!r}"
