@@ -3,6 +3,7 @@ SEEDS  ?= 1000
 KILLS  ?= 6
 HOURS  ?= 1
 SEED   ?=
+ROWS   ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -24,7 +25,7 @@ NODE := build/conformance/.installed build/interop/.installed
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install postgres chromium xfs demo test cover spark spark-torture check format facades rows sim soak bench clean
+.PHONY: help install postgres chromium xfs demo test cover spark spark-torture check format facades rows row-mutants sim soak bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +86,7 @@ test: $(STAMP) $(NODE) chromium ## the coverage gate, every test, Spark, the bad
 	@rm -f build/parts.txt
 	@$(PART) cover $(MAKE) cover
 	@$(PART) tests $(BIN)/python -m pytest -n 2 --durations=15 --ignore=tests/unit --ignore=tests/spark tests
+	@$(PART) row-mutants $(MAKE) row-mutants
 	@$(PART) spark $(MAKE) spark
 	@$(PART) faults $(BIN)/python -m tests.faults
 	@$(PART) transactions $(BIN)/python -m tests.transactions
@@ -116,6 +118,9 @@ facades: $(STAMP) ## generate the sync client from the async one
 
 rows: $(STAMP) ## the promises of the source documents and the tests that show each
 	@$(BIN)/python -m tests.rows
+
+row-mutants: $(STAMP) ## bugs that break these promises: some of them with make row-mutants ROWS='D03 R24'
+	@$(BIN)/python -m tests.rows --mutants $(ROWS)
 
 sim: $(STAMP) ## simulate the engine: make sim SEEDS=1000
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)

@@ -1,12 +1,15 @@
-"""Lists which tests show which promise of the seeds: `python -m tests.rows`.
+"""Checks that every promise of the seeds is shown from outside: `python -m tests.rows`.
 
-The rows are in docs/reference/seeds.md. A comment above a test names the rows that the test shows:
+The rows are in docs/reference/seeds.md. Each names the test that shows it with a real process, and
+a comment above the test names the row:
 
     # rows: D08, U07
     def test_a_gap_is_refused_and_names_what_is_missing() -> None:
 
-The table of rows and tests is printed. The exit code is 1 if a row has no test, no replacement and
-no plan, or if a test names an unknown row.
+The table of rows, tests and seeded bugs is printed. The exit code is 1 if a row that is kept names
+no test from outside, if a test and a row do not name each other, or if a row has a note of another
+kind. With `--mutants`, the seeded bugs are injected, and the tests must find them: see
+`tests/row_mutants`.
 """
 
 import ast
@@ -19,12 +22,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.outside import is_outside
+from tests.row_mutants.registry import MUTANTS, name_of
+from tests.row_mutants.runner import run_mutants
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs/reference/seeds.md"
 
-# Seeds that are not implemented yet, with their number of rows. A seed is removed when its table is
-# added to the page.
-PLANNED: Final[dict[str, int]] = {}
+# Rows whose test from outside is still missing. A row leaves the list with its test.
+AWAITED: Final = frozenset({"D27", "D45", "D46", "P17", "C19", "C20", "C32"})
 
 MARK: Final = "# rows:"
 REPLACED: Final = "replaced: "
@@ -35,8 +41,9 @@ class Row(NamedTuple):
     """A row of the page; `note` says how the promise is replaced or planned, or is empty."""
 
     id: str
-    promise: str
-    note: str
+    words: str
+    note: str = ""
+    tests: tuple[str, ...] = ()
 
 
 class Named(NamedTuple):
@@ -53,6 +60,9 @@ class Found(NamedTuple):
     strays: list[str]
 
 
+# ---- the page and the tests ----------------------------------------------------------------------
+
+
 def rows_of(page: str) -> list[Row]:
     """Return the rows of all tables of the page."""
     cells = [
@@ -60,7 +70,10 @@ def rows_of(page: str) -> list[Row]:
         for line in page.splitlines()
         if re.match(r"\| [A-Z]\d\d \|", line)
     ]
-    return [Row(*row) for row in cells]
+    return [
+        Row(id, words, note, tuple(re.findall(r"`([^`]+)`", tests)))
+        for id, words, note, tests in cells
+    ]
 
 
 def named_in(source: str, name: str) -> Found:
@@ -102,70 +115,93 @@ def named_below(folder: Path) -> Found:
     return Found(named, strays)
 
 
-def planned_ids() -> list[str]:
-    return [f"{seed}{n:02d}" for seed, count in PLANNED.items() for n in range(1, count + 1)]
+# ---- complaints ----------------------------------------------------------------------------------
 
 
 def complaints(rows: list[Row], found: Found) -> Iterator[str]:
-    """Yield a message for each row that is missing, unknown or contradictory."""
+    """Yield a message for each row that is missing, unknown, contradictory or not shown."""
     yield from found.strays
-    known = Counter([*[row.id for row in rows], *planned_ids()])
+    known = Counter(row.id for row in rows)
     yield from (f"{row} stands twice" for row, count in known.items() if count > 1)
     for one in found.named:
         if one.row not in known:
             yield f"{one.test} names the unknown row {one.row!r}"
-    named = {one.row for one in found.named}
+    named = set(found.named)
     for row in rows:
-        complaint = complaint_of(row, row.id in named)
-        if complaint is not None:
-            yield complaint
+        yield from _complaints_of(row, named)
 
 
-def complaint_of(row: Row, is_named: bool) -> str | None:
+def _complaints_of(row: Row, named: set[Named]) -> Iterator[str]:
+    for test in row.tests:
+        if Named(row.id, test) not in named:
+            yield f"{row.id} names {test}, which does not exist or does not name {row.id}"
+        elif not is_outside(test):
+            yield f"{row.id} names {test}, which uses no real process"
+    if row.id in AWAITED:
+        if row.tests:
+            yield f"{row.id} is awaited and has a test: remove it from AWAITED"
+    else:
+        yield from _complaints_of_note(row, is_named=row.id in {one.row for one in named})
+
+
+def _complaints_of_note(row: Row, *, is_named: bool) -> Iterator[str]:
+    if row.id in MUTANTS and not row.tests:
+        yield f"{row.id} has a seeded bug and no test that could find it"
     if not row.note:
-        return None if is_named else f"{row.id} has neither a test nor a replacement"
-    if row.note.startswith(REPLACED):
-        return None  # a test may show the behaviour that replaces the promise
-    if not row.note.startswith(LATER):
-        return f"{row.id} has a note that is neither {REPLACED!r} nor {LATER!r}"
-    return f"{row.id} is planned and has a test: drop the note" if is_named else None
+        if not row.tests:
+            yield f"{row.id} names neither a test from outside nor a replacement"
+    elif row.note.startswith(LATER):
+        if is_named:
+            yield f"{row.id} is planned and has a test: drop the note"
+    elif not row.note.startswith(REPLACED):
+        yield f"{row.id} has a note that is neither {REPLACED!r} nor {LATER!r}"
+
+
+# ---- printing ------------------------------------------------------------------------------------
 
 
 def table(rows: list[Row], found: Found) -> Iterator[str]:
-    """Yield lines: every row with its tests, replacement or plan."""
+    """Yield lines: every row with its words, note, tests and seeded bugs."""
     tests: dict[str, list[str]] = {}
     for one in found.named:
         tests.setdefault(one.row, []).append(one.test)
     for row in rows:
-        yield f"{row.id}  {row.promise}"
-        shown = [*([row.note] if row.note else []), *tests.get(row.id, [])]
-        yield from (f"     {line}" for line in shown or ["NO TEST"])
-    for seed, count in PLANNED.items():
-        done = sum(row.startswith(seed) for row in tests)
-        yield f"{seed}01-{seed}{count}  planned, not counted; {done} of them named by a test"
+        yield f"{row.id}  {row.words}"
+        if row.note:
+            yield f"     {row.note}"
+        if not (row.note or row.tests):
+            yield "     NO TEST"
+        yield from (f"     outside: {test}" for test in row.tests)
+        yield from (f"     also: {test}" for test in tests.get(row.id, []) if test not in row.tests)
+        yield from (f"     mutant: {name_of(mutant)}" for mutant in MUTANTS.get(row.id, ()))
 
 
 def summary(rows: list[Row], found: Found) -> str:
-    """Return a line with the number of rows and tests."""
-    named = {one.row for one in found.named}
-    tested = sum(row.id in named for row in rows)
+    """Return a line with the number of rows, tests and seeded bugs."""
     replaced = sum(row.note.startswith(REPLACED) for row in rows)
     later = sum(row.note.startswith(LATER) for row in rows)
-    tests = len({one.test for one in found.named})
+    outside = len({test for row in rows for test in row.tests})
+    awaited = sum(row.id in AWAITED for row in rows)
     return (
-        f"{len(rows)} rows: {tested} shown by {tests} tests, {replaced} replaced,"
-        f" {later} planned; {len(planned_ids())} more of seeds not built yet"
+        f"{len(rows)} rows: {len(rows) - replaced - later} kept, {replaced} replaced, {later}"
+        f" planned; shown by {outside} tests from outside ({awaited} rows await theirs) and"
+        f" {len({one.test for one in found.named}) - outside} others; {len(MUTANTS)} rows have"
+        f" {sum(map(len, MUTANTS.values()))} seeded bugs"
     )
 
 
-def main() -> int:
-    """Print the table; return 1 if there are complaints."""
+def main(arguments: list[str]) -> int:
+    """Print the table, or run the seeded bugs; return 1 if there are complaints."""
     rows, found = rows_of(PAGE.read_text(encoding="utf-8")), named_below(ROOT / "tests")
-    print(*table(rows, found), summary(rows, found), sep="\n")
-    wrong = list(complaints(rows, found))
+    if arguments[:1] == ["--mutants"]:
+        wanted = arguments[1:] or [row for row in MUTANTS if row not in AWAITED]
+        wrong = run_mutants({row.id: row.tests for row in rows if row.id in wanted})
+    else:
+        print(*table(rows, found), summary(rows, found), sep="\n")
+        wrong = list(complaints(rows, found))
     print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -84,7 +84,6 @@ def test_every_benchmark_measures_something(folder: Path) -> None:
     assert report["quick"] is True
 
 
-# rows: D35
 def test_five_in_flight_are_faster_than_one_and_what_deduplication_costs_is_shown(
     folder: Path,
 ) -> None:

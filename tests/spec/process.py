@@ -16,9 +16,16 @@ from uuid import uuid4
 import msgspec
 
 SEMEL: Final = Path(sys.executable).with_name("semel")
+MUTANT: Final = "ROW_MUTANT"  # the environment variable that names a bug of tests/row_mutants
 LONG_POLL_SECONDS: Final = 0.5
 PATIENCE_SECONDS: Final = 60.0  # for a busy machine; normally much shorter
 ZERO: Final = f"{0:016d}_{0:016d}"
+
+
+def program() -> list[str]:
+    """Return the command `semel`, or that of a semel with the bug that the environment names."""
+    is_mutant = MUTANT in os.environ
+    return [sys.executable, "-m", "tests.row_mutants"] if is_mutant else [str(SEMEL)]
 
 
 def offset_of(ordinal: int) -> str:
@@ -73,7 +80,7 @@ class Server:
     def __init__(self, data: Path, *options: str, port: int = 0) -> None:
         self.data = data
         self._errors = data.with_name(f"{data.name}.{uuid4().hex}.stderr")
-        command = [str(SEMEL), "serve", "--data", str(data), "--port", str(port)]
+        command = [*program(), "serve", "--data", str(data), "--port", str(port)]
         command += ["--reserve-bytes", "0", "--long-poll-timeout", str(LONG_POLL_SECONDS)]
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(

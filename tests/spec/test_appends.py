@@ -106,7 +106,7 @@ def test_a_refused_append_advances_nothing(stream: Stream) -> None:
 # ---- If-Match, Stream-Seq ------------------------------------------------------------------------
 
 
-# rows: D30, D31
+# rows: D30
 def test_if_match_compares_with_the_end_of_the_stream(stream: Stream) -> None:
     stream.create(b"a")
     for value in ("1", f'"{offset_of(2)}"', offset_of(3), '"4"'):
@@ -117,7 +117,7 @@ def test_if_match_compares_with_the_end_of_the_stream(stream: Stream) -> None:
     assert stream.text == "abbbb"
 
 
-# rows: D32
+# rows: D30, D32
 def test_a_retry_that_carries_if_match_and_stream_seq_is_204(stream: Stream) -> None:
     stream.create()
     headers: dict[str, Any] = {"producer_id": "p", "producer_epoch": 0, "producer_seq": 0}
@@ -162,7 +162,7 @@ def test_an_append_to_a_closed_stream_is_409_with_its_final_offset(stream: Strea
     assert stream.text == "ab"
 
 
-# rows: D41
+# rows: D41, U14
 @pytest.mark.spec("protocol 1.15")
 def test_a_retry_after_the_close_is_204_with_its_own_offset(stream: Stream) -> None:
     stream.create()

@@ -50,7 +50,7 @@ def producers(stream: Stream, **query: Any) -> list[dict[str, Any]]:
 # ---- identities ----------------------------------------------------------------------------------
 
 
-# rows: D18, P06
+# rows: D18, P06, R01
 @pytest.mark.spec("design 7.2")
 def test_the_server_gives_out_ids_and_each_is_another(server: Server) -> None:
     answers = [register(server), register(server, b"{}")]

@@ -265,6 +265,7 @@ def test_without_digests_only_the_last_version_is_answered_again(sink: Sink) -> 
     assert refusal(sink.commit(0)) == (409, "checkpoint_diverged")
 
 
+# rows: K09
 @pytest.mark.spec("design 7.3")
 def test_another_query_needs_the_app_rebound(sink: Sink, stream: Stream) -> None:
     stream.create()
@@ -303,6 +304,7 @@ def test_a_query_that_takes_over_has_a_history_of_its_own(sink: Sink, stream: St
 # ---- incomplete branches -------------------------------------------------------------------------
 
 
+# rows: K13
 @pytest.mark.spec("design 7.3")
 def test_a_branch_that_is_not_whole_is_not_sealed(sink: Sink, stream: Stream) -> None:
     stream.create()
@@ -321,6 +323,7 @@ def test_a_branch_that_is_not_whole_is_not_sealed(sink: Sink, stream: Stream) ->
     unsealed = sink.commit(1, branch)
     assert refusal(unsealed) == (409, "branch_incomplete")
     assert unsealed.json["transaction_id"] == branch.id
+    assert stream.text == ""
     assert branch.prepare().status == 200
     assert sink.commit(1, branch).status == 200
 

@@ -508,7 +508,7 @@ def offsets_of(stream: Stream, query: str) -> list[int]:
     return [piece.offset for piece in decode_frames(body).slices]
 
 
-# rows: R31, R32, R33
+# rows: C34, R31, R32, R33
 @pytest.mark.spec("semantics 1.4")
 def test_the_example_log_reads_as_the_seed_says(server: Server) -> None:
     stream = example(server)

@@ -8,8 +8,10 @@ import pytest
 
 from tests.spec.clock_rig import BUSY_MS, MINUTE_MS, TEN_YEARS_MS, Machine, eventually
 from tests.spec.process import ZERO, Server
-from tests.spec.txn_calls import Txn, begun, call, committed, fresh
+from tests.spec.test_sinks import Sink
+from tests.spec.txn_calls import Txn, begun, call, committed, fresh, refusal
 
+SIX_MONTHS_MS: Final = TEN_YEARS_MS // 20
 TIMEOUT_MS: Final = 2_000
 ROUNDING_MS: Final = 5  # clocks are compared in whole milliseconds
 
@@ -241,3 +243,22 @@ def test_a_clock_that_jumps_ends_nothing_early(machine: Machine, offset_ms: int)
     assert sliding.head().status == 200
     assert machine.metric("oldest_transaction_seconds") < BUSY_MS / 1000
     assert txn.commit().status == 200
+
+
+# rows: K18
+@pytest.mark.crash
+def test_a_sink_that_was_idle_for_months_knows_its_last_version(machine: Machine) -> None:
+    sink, stream = Sink(machine.server, "app"), machine.stream("out")
+    stream.create()
+    first = sink.commit(1, sink.filled(1, stream, b"a"), batch=1)
+    for _ in range(2):
+        machine.let_pass(SIX_MONTHS_MS)
+        assert machine.stream().post(b"other,").status == 204
+        shown = sink.look()
+        assert (shown.status, shown.json.get("last_version")) == (200, 1)
+        assert sink.commit(1, batch=1).json == {**first.json, "duplicate": True}
+        machine.restart()
+        sink.server = machine.server
+    assert refusal(sink.commit(2, batch=2, previous="other")) == (409, "checkpoint_diverged")
+    assert call(sink.server, "DELETE", "/v1/sinks/app").status == 204
+    assert refusal(sink.look()) == (404, "unknown_sink")

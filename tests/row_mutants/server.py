@@ -1,0 +1,223 @@
+"""Bugs of the server. The name of the row that a bug breaks is in `registry.py`."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from msgspec.structs import replace
+
+from semel.broker import broker
+from semel.journal import frame, recovery
+from semel.journal.disk import Disk
+from semel.journal.segments import Segments
+from semel.journal.writer import JournalWriter
+from semel.machine import commits
+from semel.machine.append import decide_append
+from semel.machine.events import Decision, StreamAppended
+from semel.machine.state import State, Txn
+from semel.machine.txn import begin
+from semel.model.commands import DENSE, Append, Commit, SinkTag
+from semel.model.outcomes import Appended, Duplicate, Outcome
+from semel.model.outcomes_txn import CheckpointDiverged
+
+_MONTH_MS: Final = 30 * 24 * 60 * 60 * 1000
+_LONG_TIMEOUT_MS: Final = 10 * 60 * 1000
+
+# The functions of these names are attributes of the package and hide its modules.
+_apply: Final[Any] = importlib.import_module("semel.machine.apply")
+_decide: Final[Any] = importlib.import_module("semel.machine.decide")
+
+
+DecideAppend = Callable[[State, Append], Decision]
+
+
+def _change_appends(patch: pytest.MonkeyPatch, decide: DecideAppend) -> None:
+    """Replace the function that decides appends, wherever it is called."""
+    patch.setitem(_decide._DECIDERS, Append, decide)
+    patch.setattr(broker, "decide_append", decide, raising=False)
+
+
+# ---- sequences -----------------------------------------------------------------------------------
+
+
+def sequences_count_messages(patch: pytest.MonkeyPatch) -> None:
+    """Advance the sequence of a producer by the number of messages of its batch."""
+
+    def counting(state: State, command: Append) -> Decision:
+        decision, batch = decide_append(state, command), command.batch
+        event = decision.event
+        if isinstance(event, StreamAppended) and event.stamp is not None and batch is not None:
+            first, mode = event.stamp.first_seq, event.stamp.mode
+            if mode == DENSE:
+                stamp = replace(event.stamp, last_seq=first + batch.count - 1)
+                return replace(decision, event=replace(event, stamp=stamp))
+        return decision
+
+    _change_appends(patch, counting)
+
+
+def a_retry_gets_the_last_offset(patch: pytest.MonkeyPatch) -> None:
+    """Answer a duplicate with the end of the stream instead of its own offset."""
+
+    def guessing(state: State, command: Append) -> Decision:
+        decision = decide_append(state, command)
+        if not isinstance(decision.outcome, Duplicate):
+            return decision
+        tail = state.by_path[command.path].tail.tail
+        return replace(decision, outcome=replace(decision.outcome, next_offset=tail))
+
+    _change_appends(patch, guessing)
+
+
+def older_epochs_are_kept(patch: pytest.MonkeyPatch) -> None:
+    """Keep the last sequence and the receipts of the older epoch when an epoch is raised."""
+    real = _apply._APPLIERS[StreamAppended]
+
+    def keeping(state: State, event: StreamAppended, sections: Any, time_ms: int) -> Any:
+        stream, stamp = state.by_number[event.stream], event.stamp
+        old = None if stamp is None else (stream.producers or {}).get(stamp.id)
+        effects = real(state, event, sections, time_ms)
+        if stamp is not None and old is not None and stamp.epoch > old.epoch:
+            assert stream.producers is not None
+            row = stream.producers[stamp.id]
+            last, receipts = max(old.last_seq, row.last_seq), old.receipts + row.receipts
+            stream.producers[stamp.id] = replace(row, last_seq=last, receipts=receipts)
+        return effects
+
+    patch.setitem(_apply._APPLIERS, StreamAppended, keeping)
+
+
+def equal_appends_are_stored_once(patch: pytest.MonkeyPatch) -> None:
+    """Take a plain append with the payload of the one before for a repeat."""
+    last: dict[str, bytes] = {}
+
+    def comparing(state: State, command: Append) -> Decision:
+        batch = command.batch
+        if command.producer is None and batch is not None and command.path in state.by_path:
+            if last.get(command.path) == batch.payload:
+                tail = state.by_path[command.path].tail.tail
+                return Decision(Appended(tail - batch.count, tail, False))
+            last[command.path] = batch.payload
+        return decide_append(state, command)
+
+    _change_appends(patch, comparing)
+
+
+def if_match_may_be_older(patch: pytest.MonkeyPatch) -> None:
+    """Accept an append whose `If-Match` names an offset before the end of the stream."""
+
+    def lenient(state: State, command: Append) -> Decision:
+        stream, expected = state.by_path.get(command.path), command.if_match
+        if stream is not None and expected is not None and expected < stream.tail.tail:
+            command = replace(command, if_match=None)
+        return decide_append(state, command)
+
+    _change_appends(patch, lenient)
+
+
+def a_commit_stores_what_it_can(patch: pytest.MonkeyPatch) -> None:
+    """Leave out the refused appends of a one-shot commit, and commit the others."""
+
+    def partial(state: State, command: Commit) -> Any:
+        good = [
+            one
+            for one in command.appends
+            if one.path not in state.by_path
+            or commits._refuse_append(state.by_path[one.path], one) is None
+        ]
+        return commits.decide_commit(state, replace(command, appends=tuple(good)))
+
+    patch.setitem(_decide._DECIDERS, Commit, partial)
+
+
+# ---- transactions and sinks ----------------------------------------------------------------------
+
+
+def transactions_have_ten_minutes(patch: pytest.MonkeyPatch) -> None:
+    """Give a transaction that names no timeout ten minutes."""
+    patch.setattr(begin, "TXN_TIMEOUT_MS_DEFAULT", _LONG_TIMEOUT_MS)
+
+
+def a_sink_belongs_to_everyone(patch: pytest.MonkeyPatch) -> None:
+    """Do not compare the query of a commit with the query that the sink is bound to."""
+    check_version = commits.check_version
+
+    def unbound(state: State, tag: SinkTag) -> Outcome | None:
+        sink = state.sinks.get(tag.app)
+        return check_version(state, tag if sink is None else replace(tag, query_id=sink.query_id))
+
+    patch.setattr(commits, "check_version", unbound)
+
+
+def what_is_not_prepared_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """Let a sink commit transactions that are not prepared."""
+    find_staged = commits._find_staged
+
+    def unsealed(state: State, txn: Any, *more: Any) -> Any:
+        if isinstance(txn, Txn):
+            txn = Txn(replace(txn.row, is_prepared=True), txn.streams, txn.chunk_blocks)
+        return find_staged(state, txn, *more)
+
+    patch.setattr(commits, "_find_staged", unsealed)
+
+
+def versions_have_no_gaps(patch: pytest.MonkeyPatch) -> None:
+    """Refuse a version of a sink that is not the next one."""
+    check_version = commits.check_version
+
+    def dense(state: State, tag: SinkTag) -> Outcome | None:
+        sink = state.sinks.get(tag.app)
+        last = -1 if sink is None else sink.last_version
+        return CheckpointDiverged(last) if tag.version > last + 1 else check_version(state, tag)
+
+    patch.setattr(commits, "check_version", dense)
+
+
+def idle_sinks_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Drop sinks without a commit in the last month, at the next append."""
+    real = _apply._APPLIERS[StreamAppended]
+    seen: dict[tuple[str, int], int] = {}
+
+    def forgetting(state: State, event: Any, sections: Any, time_ms: int) -> Any:
+        for app, row in list(state.sinks.items()):
+            if time_ms - seen.setdefault((app, row.last_version), time_ms) > _MONTH_MS:
+                del state.sinks[app]
+        return real(state, event, sections, time_ms)
+
+    patch.setitem(_apply._APPLIERS, StreamAppended, forgetting)
+
+
+# ---- the journal ---------------------------------------------------------------------------------
+
+
+def answers_come_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    """Respond when the frame is written, without a sync."""
+
+    def counting(self: JournalWriter) -> None:
+        self.sync_count += 1
+
+    patch.setattr(JournalWriter, "_sync", counting)
+
+
+def checksums_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """Read frames whatever their checksum is."""
+
+    class Any32(int):
+        def __ne__(self, other: object) -> bool:
+            return False
+
+        __hash__ = int.__hash__
+
+    patch.setattr(frame, "crc32c", lambda *_: Any32())
+
+
+def a_torn_tail_stays_in_the_file(patch: pytest.MonkeyPatch) -> None:
+    """Do not cut what follows the last intact frame."""
+    make_durable = recovery._make_durable
+
+    def whole(disk: Disk, segments: Segments, tail: list[int], data: bytes, room: Any) -> None:
+        file = segments.file(tail[-1])
+        make_durable(disk, segments, tail, file.read(0, file.size()), room)
+
+    patch.setattr(recovery, "_make_durable", whole)
