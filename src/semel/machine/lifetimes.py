@@ -288,11 +288,12 @@ def _unregister(state: State, producer_id: str) -> None:
 
 def decide_drop_tombstones(state: State, command: DropTombstones) -> Decision:
     """Return the decision on a command that drops those tombstones which are due."""
-    due = tuple(
+    found = (
         (tombstone.stream, tombstone.id)
         for tombstone in command.tombstones
         if is_due(state, tombstone, command.hours)
     )
+    due = tuple(dict.fromkeys(found))
     return Decision(DropDone(len(due)), TombstonesDropped(due) if due else None)
 
 
