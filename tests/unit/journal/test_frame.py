@@ -7,9 +7,9 @@ the file is right. Only frames that version 1 did not have may be added, at the 
 
     python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
 
-`tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin` and
-`frame_v1_positions.bin` do the same for later additions: sections with extras, claims,
-transactions, and positions named by transactions.
+`tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin`,
+`frame_v1_positions.bin` and `frame_v1_metadata.bin` do the same for later additions: sections with
+extras, claims, transactions, positions named by transactions, and metadata of positions.
 """
 
 import struct
@@ -52,6 +52,7 @@ GOLDEN_CLAIMS = DATA / "frame_v1_claims.bin"
 GOLDEN_TXN = DATA / "frame_v1_transactions.bin"
 GOLDEN_POSITIONS = DATA / "frame_v1_positions.bin"
 GOLDEN_HOURS = DATA / "frame_v1_hours.bin"
+GOLDEN_METADATA = DATA / "frame_v1_metadata.bin"
 SEED = codec.checksum_seed(b"sixteen bytes id")
 
 
@@ -196,6 +197,22 @@ POSITIONS_CASES = (Case(events.PositionsNamed(1, (NAMED, NamedPosition("g", NUMB
 
 HOURS_CASES = (Case(events.HourPassed()),)
 
+METADATA = (("é", "ü"), ("offset", -(2**63)), ("n", 2**63 - 1))
+METADATA_CASES = (
+    Case(events.PositionsMovedWithMetadata((("g", 1, 5), ("h", 1, 0)), (METADATA, ()))),
+    Case(events.PositionsNamedWithMetadata(1, (NAMED,), (METADATA,))),
+    Case(
+        events.DecidedWithMetadata(
+            ENDED,
+            pack_extent(512, 1, 7, 2),
+            (("g", 1, 5),),
+            events.CommitStamp("p", 7, 3, 9),
+            metadata=(METADATA,),
+        ),
+        (JOINED, CONTROLLED),
+    ),
+)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
     [
@@ -205,8 +222,9 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_TXN, TXN_CASES),
         (GOLDEN_POSITIONS, POSITIONS_CASES),
         (GOLDEN_HOURS, HOURS_CASES),
+        (GOLDEN_METADATA, METADATA_CASES),
     ],
-    ids=["first", "extras", "claims", "transactions", "positions", "hours"],
+    ids=["first", "extras", "claims", "transactions", "positions", "hours", "metadata"],
 )
 
 
@@ -246,10 +264,8 @@ def test_a_journal_of_version_1_reads_as_it_was_written(
 
 
 def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
-    assert {
-        type(case.record)
-        for case in (*CASES, *CLAIMS_CASES, *TXN_CASES, *POSITIONS_CASES, *HOURS_CASES)
-    } == set(KINDS)
+    later = (*CLAIMS_CASES, *TXN_CASES, *POSITIONS_CASES, *HOURS_CASES, *METADATA_CASES)
+    assert {type(case.record) for case in (*CASES, *later)} == set(KINDS)
     assert set(get_args(events.Event)) < set(KINDS)
 
 
