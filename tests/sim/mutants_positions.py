@@ -9,7 +9,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from semel.broker import broker as broker_module
-from semel.journal import checkpoint
+from semel.journal import checkpoint, frame
 from semel.machine import commits, positions
 from semel.machine.events import (
     DecidedWithMetadata,
@@ -244,7 +244,7 @@ def keep_metadata_over_a_move() -> Any:
 
 def move_without_metadata_in_the_frame() -> Any:
     """The frame of a move does not contain the metadata."""
-    real = broker_module.encode_meta
+    real = frame.encode_meta
 
     def encode(event: Any) -> bytes:
         if isinstance(event, PositionsMovedWithMetadata | DecidedWithMetadata):
