@@ -76,8 +76,7 @@ async def measure_append(harness: Harness) -> list[Figure]:
 
 
 async def _append_sides(harness: Harness, folder: str, stack: ExitStack) -> dict[str, Side[Round]]:
-    options = harness.options
-    side = partial(timed_side, options)
+    side = partial(timed_side, harness.options)
     shares = _shares(256)
     plain = [plain_appends(share, SMALL_BODY) for share in shares]
     produced = [
@@ -93,7 +92,7 @@ async def _append_sides(harness: Harness, folder: str, stack: ExitStack) -> dict
         _BARE: side(bare, plain),
     }
     with harness.optional():
-        node = stack.enter_context(node_server(f"{folder}/node", options.node_modules))
+        node = stack.enter_context(node_server(f"{folder}/node", harness.options.node_modules))
         await create_streams(node, _NAMES, BYTES)
         sides[_NODE] = side(node, plain)
     with harness.optional():

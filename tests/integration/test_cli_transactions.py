@@ -123,6 +123,23 @@ def test_a_group_is_shown_and_moved(served: Served, name: str) -> None:
     assert f"{print_offset(0)}  {name}\n" in words
 
 
+# rows: P17
+def test_metadata_is_set_and_shown_with_a_position(served: Served, name: str) -> None:
+    assert served.semel("create", name, "--content-type", "text/plain").exit_code == 0
+    given = ("--metadata", '{"worker": "a b", "batch": 7}')
+    assert served.semel("groups", "set", name, name, "0", *given).exit_code == 0
+    (found,) = served.json("groups", "show", name)
+    assert found["metadata"] == {name: {"worker": "a b", "batch": 7}}
+    words = served.semel("groups", "show", name).stdout
+    assert f'{print_offset(0)}  {name}  {{"worker":"a b","batch":7}}\n' in words
+    assert "JSON object" in served.refused(
+        64, "groups", "set", name, name, "0", "--metadata", "[1]"
+    )
+    assert served.semel("groups", "set", name, name, "0").exit_code == 0
+    (found,) = served.json("groups", "show", name)
+    assert "metadata" not in found
+
+
 def test_a_group_shows_who_is_about_to_move_it(served: Served, name: str) -> None:
     begin(served, name)
     who = {"transaction_epoch": 1, "producer_id": name, "producer_epoch": 0}

@@ -1,5 +1,6 @@
 """Seeded bugs in positions: most let two workers of one group commit the same messages."""
 
+import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -7,12 +8,18 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from semel.journal import checkpoint
+from semel.broker import broker as broker_module
+from semel.journal import checkpoint, frame
 from semel.machine import commits, positions
+from semel.machine.events import (
+    DecidedWithMetadata,
+    PositionsMovedWithMetadata,
+    PositionsNamedWithMetadata,
+)
 from semel.machine.positions import print_mover, stored_position
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow
-from semel.machine.state import State, Stream, Txn
-from semel.machine.txn import decide_end, lookup
+from semel.machine.state import State, Stream, Txn, add_position
+from semel.machine.txn import apply_end, decide_end, lookup
 from semel.model.commands import COMMITTED, CommitTxn, PositionMove, TxnOutcome
 from semel.model.outcomes import Outcome, Refusal
 from semel.model.outcomes_txn import BY_MOVE, PositionConflict
@@ -88,10 +95,12 @@ def leave_guards_alone_in_a_rewind() -> Any:
     """A plain set does not increase the version."""
     real = positions.move_positions
 
-    def move(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
+    def move(
+        state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None, metadata: Any = ()
+    ) -> None:
         moves = list(moves)
         before = [stored_position(state.by_number[n], group).version for group, n, _ in moves]
-        real(state, moves, time_ms, mover)
+        real(state, moves, time_ms, mover, metadata)
         for (group, number, _), version in zip(moves, before, strict=True):
             stream = state.by_number[number]
             assert stream.positions is not None
@@ -110,9 +119,11 @@ def clear_the_mover_by_a_plain_set() -> Any:
     """A plain set clears the mover, so that anybody may move the position without `from`."""
     real = positions.move_positions
 
-    def move(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
+    def move(
+        state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None, metadata: Any = ()
+    ) -> None:
         moves = list(moves)
-        real(state, moves, time_ms, mover)
+        real(state, moves, time_ms, mover, metadata)
         for group, number, _ in moves:
             stream = state.by_number[number]
             assert stream.positions is not None
@@ -137,8 +148,8 @@ def take_a_new_guard_when_renaming() -> Any:
     """Naming a position again replaces its guard."""
     real = positions._name
 
-    def name(state: State, stream: Stream, position: PositionMove, *rest: Any) -> Any:
-        named = real(state, stream, position, *rest)
+    def name(state: State, stream: Stream, position: PositionMove, *rest: Any, **more: Any) -> Any:
+        named = real(state, stream, position, *rest, **more)
         if rest[0] is None or not isinstance(named, NamedPosition) or named is rest[0]:
             return named
         return replace(named, guard=stored_position(stream, position.group).version)
@@ -170,17 +181,77 @@ def _without(txn: Txn, keys: Collection[tuple[str, int]]) -> Txn:
 
 def lose_versions_at_a_checkpoint() -> Any:
     """A checkpoint stores the offsets of positions, but not their versions and movers."""
+    return _patched_rows("positions", version=0, mover=None)
+
+
+def lose_metadata_at_a_checkpoint() -> Any:
+    """A checkpoint stores the positions, but not their metadata."""
+    return _patched_rows("positions", metadata=())
+
+
+def lose_named_metadata_at_a_checkpoint() -> Any:
+    """A checkpoint stores what a transaction has named, but not the metadata."""
+    return _patched_rows("transactions", metadata=())
+
+
+def _patched_rows(name: str, **changes: Any) -> Any:
+    """Change the rows of a table that a checkpoint stores."""
     real = checkpoint._put_table
 
     def put(tables: Any, table: str, rows: Mapping[Any, Any], key_of: Any) -> None:
-        if table == "positions":
+        if table == name:
             rows = {
-                name: None if row is None else PositionRow(row.offset, row.time_ms)
-                for name, row in rows.items()
+                key: None if row is None else replace(row, **changes) for key, row in rows.items()
             }
         real(tables, table, rows, key_of)
 
     return patch.object(checkpoint, "_put_table", put)
+
+
+def set_metadata_when_naming() -> Any:
+    """The metadata of a transaction's move is stored at once, and so an abort keeps it."""
+    module = importlib.import_module("semel.machine.apply")
+    real = module._APPLIERS[PositionsNamedWithMetadata]
+
+    def named(state: State, event: PositionsNamedWithMetadata, *rest: Any) -> None:
+        real(state, event, *rest)
+        for position, metadata in zip(event.positions, event.metadata, strict=True):
+            stream = state.by_number[position.stream]
+            if stream.positions and position.group in stream.positions:
+                row = replace(stream.positions[position.group], metadata=metadata)
+                add_position(state, stream, position.group, row)
+                state.dirty.positions[position.stream, position.group] = row
+
+    return patch.dict(module._APPLIERS, {PositionsNamedWithMetadata: named})
+
+
+def keep_metadata_over_a_move() -> Any:
+    """A move without metadata keeps the metadata of the move before it."""
+    real = positions.move_positions
+
+    def move(state: State, moves: Any, time_ms: int, mover: Any = None, metadata: Any = ()) -> None:
+        moves = list(moves)
+        noted = list(metadata) or [()] * len(moves)
+        kept = [stored_position(state.by_number[n], group).metadata for group, n, _ in moves]
+        noted = [new or old for new, old in zip(noted, kept, strict=True)]
+        real(state, moves, time_ms, mover, noted)
+
+    return _all(
+        patch.object(positions, "move_positions", move),
+        patch.object(apply_end, "move_positions", move),
+    )
+
+
+def move_without_metadata_in_the_frame() -> Any:
+    """The frame of a move does not contain the metadata."""
+    real = frame.encode_meta
+
+    def encode(event: Any) -> bytes:
+        if isinstance(event, PositionsMovedWithMetadata | DecidedWithMetadata):
+            event = replace(event, metadata=())
+        return real(event)
+
+    return patch.object(broker_module, "encode_meta", encode)
 
 
 def _patched_guards(refuse: Refuse) -> Any:
@@ -212,4 +283,9 @@ POSITION_MUTANTS: tuple[Callable[[], Any], ...] = (
     hold_against_what_the_commit_ends,
     move_one_position_twice,
     lose_versions_at_a_checkpoint,
+    lose_metadata_at_a_checkpoint,
+    lose_named_metadata_at_a_checkpoint,
+    set_metadata_when_naming,
+    keep_metadata_over_a_move,
+    move_without_metadata_in_the_frame,
 )

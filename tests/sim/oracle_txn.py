@@ -18,7 +18,7 @@ def txn_state_view(state: State) -> dict[str, object]:
         "next": state.next_txn,
         "open": {name: _txn_view(txn) for name, txn in sorted(state.transactions.items())},
         "positions": {
-            (group, number): (row.offset, row.version, row.mover)
+            (group, number): (row.offset, row.version, row.mover, row.metadata)
             for number, stream in state.by_number.items()
             for group, row in (stream.positions or {}).items()
         },
@@ -62,6 +62,7 @@ def _txn_view(txn: Txn) -> dict[str, object]:
         "positions": [
             (n.group, n.stream, n.to, n.guard, n.expected, n.version) for n in row.positions
         ],
+        "metadata": {(group, number): metadata for group, number, metadata in row.metadata},
         "lost": list(row.lost),
         "deleted": row.deleted,
         "sent": [chunk_at(txn.chunk_blocks, seq) for seq in range(row.next_seq)],

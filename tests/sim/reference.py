@@ -610,6 +610,7 @@ class Model:
         return plain | {
             "streams": {number: self._share(txn, number) for number in txn.streams},
             "positions": [(*key, n.to, n.guard, n.expected, n.version) for key, n in alive],
+            "metadata": {key: n.metadata for key, n in alive if n.metadata},
             "lost": self.txns.positions.lost(txn.positions),
             "deleted": tuple(sorted(set(txn.deleted))),
             "sent": [(number, digest >> 32) for number, digest in txn.sent],

@@ -298,7 +298,9 @@ class Commits:
     def _move(self, moves: tuple[ask.PositionMove, ...], mover: Mover | None) -> tuple[int, ...]:
         """Move positions, and return the new versions."""
         positions = self.txns.positions
-        return tuple(positions.move(positions.key(m.group, m.path), m.to, mover) for m in moves)
+        return tuple(
+            positions.move(positions.key(m.group, m.path), m.to, mover, m.metadata) for m in moves
+        )
 
     def pin(self, c: ask.PinSnapshot) -> Outcome:
         pinned = self.snapshots.get(c.group)

@@ -25,6 +25,7 @@ class Stored(NamedTuple):
     offset: int = 0
     version: int = 0  # how often it was moved
     mover: Mover | None = None  # of the last move that was not a plain set
+    metadata: ask.Metadata = ()  # of the last move
 
 
 class Named(NamedTuple):
@@ -35,6 +36,7 @@ class Named(NamedTuple):
     guard: int  # the stored version when the transaction first named the position
     expected: int | None  # `from` of the last call; below, its `version`
     version: int | None
+    metadata: ask.Metadata = ()
 
 
 Names = Mapping[Key, Named]  # of one transaction, in the order they were first named
@@ -121,14 +123,16 @@ class Positions:
             if (old := names.get(key)) is None:
                 refusal = self._judge_new(txn, move) or self.no_place(move, {}, fresh)
                 guard = stored.version  # A9
-            elif (old.expected, old.to, old.version) == (move.expected, move.to, move.version):
+            elif old[1:2] + old[3:] == (move.to, move.expected, move.version, move.metadata):
                 continue  # A3
             else:
                 refusal = self._judge_renamed(old, move) or self.past_the_tail(move, {})
                 guard = old.guard  # A5
             if refusal is not None:
                 return refusal
-            names[key] = Named(move.path, move.to, guard, move.expected, move.version)
+            names[key] = Named(
+                move.path, move.to, guard, move.expected, move.version, move.metadata
+            )
         return names
 
     def _judge_renamed(self, old: Named, move: ask.PositionMove) -> Outcome | None:
@@ -275,10 +279,10 @@ class Positions:
 
     # ---- moving ----------------------------------------------------------------------------------
 
-    def move(self, key: Key, to: int, mover: Mover | None) -> int:
-        """Move a position, and return its new version."""
+    def move(self, key: Key, to: int, mover: Mover | None, metadata: ask.Metadata) -> int:
+        """Move a position, replace its metadata (A21), and return its new version."""
         old = self.stored.get(key, Stored())
-        self.stored[key] = Stored(to, old.version + 1, mover or old.mover)
+        self.stored[key] = Stored(to, old.version + 1, mover or old.mover, metadata)
         return old.version + 1
 
     def drop(self, number: int) -> None:

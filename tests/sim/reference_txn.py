@@ -539,7 +539,8 @@ class Transactions:
     def _move(self, txn: Txn) -> tuple[PositionResult, ...]:
         moved = []
         for (group, number), named in self.positions.alive(txn.positions):
-            self.positions.move((group, number), named.to, mover_of(txn.owner))
+            mover = mover_of(txn.owner)
+            self.positions.move((group, number), named.to, mover, named.metadata)
             moved.append(PositionResult(group, named.path, named.to))
         return tuple(sorted(moved, key=lambda position: (position.group, position.path)))
 

@@ -83,7 +83,7 @@ def seen(script: Script) -> list[list[bytes]]:
 def demand_all(script: Script) -> None:
     """Check that messages, position and outcome of the transaction are there."""
     assert seen(script) == [[b"a"], [b"b"], [b"c"]]
-    assert script.model.txns.positions.stored == {("g", 1): (0, 1, (True, "p"))}
+    assert script.model.txns.positions.stored == {("g", 1): (0, 1, (True, "p"), ())}
     answer = script.do(commit(script))
     assert isinstance(answer, txn_out.CommitDone)
     assert answer.is_duplicate

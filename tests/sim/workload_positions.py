@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeVar
 
-from semel.model.commands import Create, Delete, EngineCommand, PositionMove
+from semel.model.commands import Create, Delete, EngineCommand, Metadata, PositionMove
 from tests.sim.reference import Model
 from tests.sim.reference_positions import Named
 from tests.sim.reference_txn import Txn
@@ -25,6 +25,7 @@ class PositionWorkload:
     def __init__(self, rng: Random, path: Callable[[Model], str]) -> None:
         self._rng, self._path = rng, path
         self._count = 0
+        self._notes = Random(0)  # draws metadata, without a change of what the seed draws
 
     # ---- requests --------------------------------------------------------------------------------
 
@@ -33,14 +34,20 @@ class PositionWorkload:
         rng = self._rng
         if txn is not None and txn.positions and rng.random() < 0.15:
             key, named = rng.choice(list(txn.positions.items()))
-            call = PositionMove(key[0], named.path, named.to, named.expected, None, named.version)
+            metadata = named.metadata if self._notes.random() < 0.7 else self._metadata()
+            call = PositionMove(
+                key[0], named.path, named.to, named.expected, None, named.version, metadata
+            )
             return (call,)
         near = [] if txn is None else [txn]
         moves = [self._one(model, near, txn) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
         if rng.random() < 0.08:
             first = moves[0]
             expected = rng.choice([first.to, first.to, first.expected, None])
-            moves.append(PositionMove(first.group, first.path, self._to(model, first), expected))
+            to = self._to(model, first)
+            moves.append(
+                PositionMove(first.group, first.path, to, expected, metadata=self._metadata())
+            )
         return tuple(moves)
 
     def own(self, model: Model, near: Sequence[Txn]) -> tuple[PositionMove, ...]:
@@ -112,7 +119,15 @@ class PositionWorkload:
         if rng.random() < 0.3:
             incarnation = self._often(stream.incarnation, ELSEWHERE, rate=0.88)
         to = self._to(model, PositionMove(group, path, 0))
-        return PositionMove(group, path, to, expected, incarnation, version)
+        return PositionMove(group, path, to, expected, incarnation, version, self._metadata())
+
+    def _metadata(self) -> Metadata:
+        """Draw the metadata of a move: mostly none, otherwise one or two values."""
+        notes = self._notes
+        if notes.random() < 0.6:
+            return ()
+        number = ("number", notes.getrandbits(64) - 2**63)
+        return (number,) if notes.random() < 0.7 else (number, ("worker", notes.choice(GROUPS)))
 
     def _to(self, model: Model, move: PositionMove) -> int:
         """Choose an offset: mostly not before the stored one, and rarely past the tail."""

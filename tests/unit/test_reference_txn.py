@@ -359,14 +359,14 @@ def test_positions_move_with_the_commit_only() -> None:
     assert model.txns.positions.stored == {}
     moved = TxnResult((), (PositionResult("g", "s", 2),))
     assert model.execute(commit()) == txn_out.CommitDone("t", 1, moved)
-    assert model.txns.positions.stored == {("g", 1): (2, 1, (True, "p"))}
+    assert model.txns.positions.stored == {("g", 1): (2, 1, (True, "p"), ())}
     run(model, begin(), ask.AddPositions(0, "t", 2, positions=(PositionMove("g", "s", 0),)))
     other = ask.AddPositions(0, "t", 2, positions=(PositionMove("g", "s", 0, None, "other"),))
     seen = model.streams["s"].incarnation
     told = txn_out.PositionConflict("g", "s", 2, seen, 1, None, txn_out.BY_INCARNATION)
     assert unchanged(model, other) == told
     run(model, abort(epoch=2))
-    assert model.txns.positions.stored == {("g", 1): (2, 1, (True, "p"))}
+    assert model.txns.positions.stored == {("g", 1): (2, 1, (True, "p"), ())}
 
 
 def test_additions_have_limits() -> None:
@@ -751,7 +751,7 @@ def test_positions_compare_and_set() -> None:
     back = ask.SetPositions(0, (PositionMove("g", "s", 0, 1), PositionMove("h", "s", 2)))
     assert model.execute(back) == txn_out.PositionsSet((2, 1))
     found = model.txns.positions.stored
-    assert found == {("g", 1): (0, 2, (True, "p")), ("h", 1): (2, 1, None)}
+    assert found == {("g", 1): (0, 2, (True, "p"), ()), ("h", 1): (2, 1, None, ())}
     lost = ask.SetPositions(0, (PositionMove("g", "z", 0),))
     assert unchanged(model, lost) == txn_out.StreamRefused("z", out.NotFound())
 

@@ -108,7 +108,7 @@ class DecisionTurns:
             return kept[2]
         decision = decide(self._state, command)
         event = decision.event
-        is_long = type(event) is Decided and len(event.extents) > EXTENTS_PER_TURN_BYTES
+        is_long = isinstance(event, Decided) and len(event.extents) > EXTENTS_PER_TURN_BYTES
         if is_long and not is_second_try:
             self._kept = (asked, end, decision)
             return None

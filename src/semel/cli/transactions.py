@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+import msgspec
 
 from semel.cli.options import Offset, Path, path_argument, remote
 from semel.cli.output import json_line, print_facts, print_list, report, write_lines, write_stdout
@@ -159,7 +160,10 @@ def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
         return
     step = document["snapshot"]
     print_facts({"group": group, "pinned_step": None if step is None else step["number"]})
-    lines = [f"{offset}  {path}" for path, offset in document["offsets"].items()]
+    metadata = document.get("metadata", {})
+    notes = {path: f"  {msgspec.json.encode(each).decode()}" for path, each in metadata.items()}
+    offsets = document["offsets"]
+    lines = [f"{offset}  {path}{notes.get(path, '')}" for path, offset in offsets.items()]
     lines += [_pending_line(path, move) for path, move in document["pending"].items()]
     write_lines(lines)
 
@@ -170,18 +174,44 @@ def _pending_line(path: str, move: Mapping[str, Any]) -> str:
     return f"{move['to']}  {path}  if transaction {token} commits ({move['state']}{until})"
 
 
+def _read_metadata(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> dict[str, str | int] | None:
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, str | int])
+    except (msgspec.DecodeError, UnicodeError):
+        raise click.BadParameter(
+            """must be a JSON object with texts and integers, such as '{"batch": 7}'"""
+        ) from None
+
+
 @groups_command.command("set")
 @click.argument("group")
 @path_argument
 @click.argument("offset", type=Offset())
 @click.option("--expect", type=Offset(), help="Set the position only if it now equals this offset.")
+@click.option(
+    "--metadata",
+    callback=_read_metadata,
+    help="JSON object to store with the position. Without it, stored metadata is removed.",
+)
 @remote
 def set_command(
-    client: Client, *, group: str, path: str, offset: str, expect: str | None, is_json: bool
+    client: Client,
+    *,
+    group: str,
+    path: str,
+    offset: str,
+    expect: str | None,
+    metadata: dict[str, str | int] | None,
+    is_json: bool,
 ) -> None:
     """Set the position of a group in a stream."""
     move: Move = offset if expect is None else (expect, offset)
-    positions = client.run(set_positions(client.site, group, {path: move}))
+    flow = set_positions(client.site, group, {path: move}, {path: metadata})
+    positions = client.run(flow)
     facts = {
         "group": group,
         "offsets": {path: positions.offsets[path]},

@@ -24,6 +24,7 @@ from semel.client.values import (
     PREENCODED,
     CommitResult,
     Extras,
+    Metadata,
     Moves,
     Offset,
     Receipt,
@@ -127,12 +128,14 @@ class Parts(Struct, frozen=True):
     - `offsets`: the new positions of each group.
     - `expects`: the tail that each stream must have, or the commit is refused.
     - `transactions`: the tokens of staged transactions to commit.
+    - `metadata`: what is stored with the positions, for each group and stream.
     """
 
     appends: Mapping[str, Iterable[Any]] = {}
     offsets: Mapping[str, Moves] = {}
     expects: Mapping[str, Offset] = {}
     transactions: Sequence[str] = ()
+    metadata: Mapping[str, Mapping[str, Metadata]] = {}
 
 
 def commit_parts(
@@ -256,7 +259,10 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
         ]
     return CommitRequest(
         appends=appends,
-        offsets={group: targets_of(moves) for group, moves in parts.offsets.items()},
+        offsets={
+            group: targets_of(parts.offsets.get(group, {}), parts.metadata.get(group))
+            for group in (*parts.offsets, *(parts.metadata.keys() - parts.offsets))
+        },
         expects={path: offset_of(tail) for path, tail in parts.expects.items()},
         transactions=[ListedTransaction(*parse_token(token)) for token in parts.transactions],
     )

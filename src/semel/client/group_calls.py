@@ -1,7 +1,7 @@
 """Calls that get and set a group's positions and pinned step, as generators without sockets."""
 
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -16,6 +16,7 @@ from semel.client.server_calls import decoded, get, pinned_step, post, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.values import (
     Message,
+    Metadata,
     Move,
     Moves,
     OnCommit,
@@ -54,6 +55,11 @@ class Positions(schema.Positions, frozen=True):
 def positions(site: ServerConfig, group: str) -> Flow[dict[str, str]]:
     """Return the group's positions as a mapping from each stream's path to an offset."""
     return (yield from group_page(site, group)).offsets
+
+
+def group_metadata(site: ServerConfig, group: str) -> Flow[dict[str, dict[str, str | int]]]:
+    """Return the metadata of the group's positions, for each stream where it is stored."""
+    return (yield from group_page(site, group)).metadata or {}
 
 
 def group_page(site: ServerConfig, group: str, transaction: str | None = None) -> Flow[Positions]:
@@ -102,8 +108,15 @@ def _token(move: schema.PendingMove) -> str:
     return token_of(move.transaction_id, move.transaction_epoch)
 
 
-def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Positions]:
+def set_positions(
+    site: ServerConfig,
+    group: str,
+    moves: Moves,
+    metadata: Mapping[str, Metadata | None] | None = None,
+) -> Flow[Positions]:
     """Set the group's position in all of these streams or in none. Return its positions.
+
+    `metadata` maps streams to what is stored with the position.
 
     If a move has no condition, the flow reads the group's position, and adds the condition that the
     group was not moved since then. If it was moved, the flow tries again a few times. Without this
@@ -121,7 +134,7 @@ def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Position
         if is_plain:
             page = yield from group_page(site, group)
             guarded = {path: _guarded(move, path, page) for path, move in moves.items()}
-        request = schema.SetPositionsRequest(targets_of(guarded))
+        request = schema.SetPositionsRequest(targets_of(guarded, metadata))
         exchange = yield from send(site, _target(site, group), request)
         if exchange.response.status < 400:
             return decoded(exchange.response, Positions)
@@ -141,13 +154,17 @@ def set_positions(site: ServerConfig, group: str, moves: Moves) -> Flow[Position
 
 
 def set_known(
-    site: ServerConfig, group: str, moves: Moves, positions: KnownPositions
+    site: ServerConfig,
+    group: str,
+    moves: Moves,
+    positions: KnownPositions,
+    metadata: Mapping[str, Metadata] | None = None,
 ) -> Flow[dict[str, str]]:
     """Move the group, and record its new positions in `positions`.
 
     Return the new positions as a mapping from each stream's path to an offset.
     """
-    page = yield from set_positions(site, group, moves)
+    page = yield from set_positions(site, group, moves, metadata)
     offsets = {path: page.offsets[path] for path in moves}
     for path, offset in offsets.items():
         positions.note_moved((group, path), ordinal_of(offset), page.versions.get(path))
@@ -216,19 +233,19 @@ class GroupCursor(Struct):
     seconds_max: float = STABLE_SECONDS_MAX
     position: KnownPosition = field(default_factory=KnownPosition)
 
-    def move(self, message: Message) -> Flow[None]:
-        """Move the group to the offset after `message`.
+    def move(self, message: Message, metadata: Metadata | None = None) -> Flow[None]:
+        """Move the group to the offset after `message`, and store `metadata` with its position.
 
-        Do nothing if the group is already at this offset or a later one. Raises PositionConflict if
-        the group is not at the expected position.
+        Do nothing if the group is already at a later offset, or at this one and there is no
+        metadata. Raises PositionConflict if the group is not at the expected position.
         """
         ordinal, position = end_offset_of(message), self.position
-        if ordinal <= position.offset:
+        if ordinal < position.offset or (ordinal == position.offset and not metadata):
             return
         earlier = set(position.possible_offsets)
         position.possible_offsets.add(ordinal)  # possible until a response comes
         try:
-            yield from self._set(ordinal)
+            yield from self._set(ordinal, metadata)
         except PositionConflict as error:
             stored = parse_offset(error.offset or "")
             if stored not in earlier or error.incarnation is not None:
@@ -238,14 +255,16 @@ class GroupCursor(Struct):
             position.moved(stored, error.version)  # an earlier move was applied
             if ordinal > stored:
                 position.possible_offsets.add(ordinal)
-                yield from self._set(ordinal)
+                yield from self._set(ordinal, metadata)
         except Refused:
             position.possible_offsets = earlier  # the move was not applied
             raise
 
-    def _set(self, ordinal: int) -> Flow[None]:
-        move = self.position.move_to(ordinal)
-        page = yield from set_positions(self.site, self.group, {self.path: move})
+    def _set(self, ordinal: int, metadata: Metadata | None) -> Flow[None]:
+        position = self.position
+        move = (position.offset, ordinal, position.incarnation, position.version)
+        noted = {self.path: metadata}
+        page = yield from set_positions(self.site, self.group, {self.path: move}, noted)
         version = page.versions.get(self.path)
         self.position.moved(ordinal, version)
         self.positions.note_moved((self.group, self.path), ordinal, version)

@@ -3,7 +3,7 @@
 A flow builds requests and interprets responses. It does not use sockets.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -22,6 +22,7 @@ from semel.client.values import (
     CommitResult,
     Extras,
     Message,
+    Metadata,
     Moves,
     Receipt,
     Registration,
@@ -183,24 +184,28 @@ class TransactionCalls:
         self._next[name] = seq + 1
         return receipt
 
-    def add_offsets(self, group: str, moves: Moves) -> Flow[None]:
+    def add_offsets(
+        self, group: str, moves: Moves, metadata: Mapping[str, Metadata] | None = None
+    ) -> Flow[None]:
         """Move positions of a group when the transaction commits.
 
         `moves` maps each stream's path to a move. A move that is only a target offset starts at the
         position that this client expects the group to have.
         """
-        yield from self._add(group, self._moving.plan(group, moves))
+        yield from self._add(group, self._moving.plan(group, moves), metadata)
 
-    def add_message(self, message: Message) -> Flow[None]:
+    def add_message(self, message: Message, metadata: Metadata | None = None) -> Flow[None]:
         """Move the group's position past the message when the transaction commits."""
         cursor = cursor_of(message)
         planned = self._moving.plan_from(
             (cursor.group, cursor.path), cursor.position, end_offset_of(message)
         )
-        yield from self._add(cursor.group, planned)
+        yield from self._add(cursor.group, planned, {cursor.path: metadata})
 
-    def _add(self, group: str, planned: Planned) -> Flow[None]:
-        targets = targets_of(moves_of(planned))
+    def _add(
+        self, group: str, planned: Planned, metadata: Mapping[str, Metadata | None] | None
+    ) -> Flow[None]:
+        targets = targets_of(moves_of(planned), metadata)
         # The transaction must not be committed without these moves. Therefore the positions stay
         # in `_refused` until the server has accepted the moves, even if the caller abandons this
         # flow.

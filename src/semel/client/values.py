@@ -49,6 +49,7 @@ __all__ = [
     "Headers",
     "Key",
     "Message",
+    "Metadata",
     "Move",
     "Moves",
     "Offset",
@@ -205,7 +206,7 @@ NOW: Final = "now"
 PREENCODED: Final = (bytes, bytearray, memoryview)
 # A function that moves a group's position to the offset after a message. With AsyncClient, the
 # function returns an awaitable.
-OnCommit = Callable[["Message"], Any]
+OnCommit = Callable[["Message", "Metadata | None"], Any]
 _decode_json: Final = msgspec.json.Decoder().decode
 
 
@@ -300,15 +301,16 @@ class Message(Struct, gc=False):  # noqa: PLW1641 - a message is mutable, so it 
         time_ms = self.written_ms if self.time_ms is None else self.time_ms
         return None if time_ms is None else to_datetime(time_ms)
 
-    def commit(self) -> Any:
+    def commit(self, *, metadata: "Metadata | None" = None) -> Any:
         """Move the position of the message's group to the offset after the message.
 
+        `metadata` is stored with the position, and replaces what was stored before.
         With AsyncClient, await the result. Raises PositionConflict if a different client has moved
         the position. Raises ValueError if the message was not read for a group.
         """
         if self.on_commit is None:
             raise ValueError("only a message that tail(group=...) returned can be committed")
-        return self.on_commit(self)
+        return self.on_commit(self, metadata)
 
     def __eq__(self, other: object) -> bool:
         """Return True if both messages have the same content. Their readers are not compared."""
@@ -488,6 +490,9 @@ Move = (
     | tuple[Offset, Offset, str | None, int | None]
 )
 Moves = Mapping[str, Move]
+# What to store with a position: a mapping from names to texts or 64-bit integers. The next move of
+# the position replaces it.
+Metadata = Mapping[str, str | int]
 
 
 def ordinal_of(offset: Offset | None) -> int:
@@ -503,20 +508,33 @@ def offset_of(offset: Offset | None) -> str:
     return print_offset(ordinal_of(offset))
 
 
-def targets_of(moves: Moves) -> dict[str, Target]:
-    """Convert each move to the value that a request contains. Both mappings are keyed by path."""
-    return {path: _target_of(move) for path, move in moves.items()}
+def targets_of(
+    moves: Moves, metadata: Mapping[str, Metadata | None] | None = None
+) -> dict[str, Target]:
+    """Convert each move to the value that a request contains. All mappings are keyed by path.
+
+    Raises ValueError if there is metadata for a stream without a move.
+    """
+    noted = {path: value for path, value in (metadata or {}).items() if value}
+    if not noted.keys() <= moves.keys():
+        raise ValueError(
+            f"there is metadata, but no offset, for {', '.join(sorted(noted.keys() - moves))}"
+        )
+    return {path: _target_of(move, noted.get(path)) for path, move in moves.items()}
 
 
-def _target_of(move: Move) -> Target:
+def _target_of(move: Move, metadata: Metadata | None) -> Target:
+    noted = UNSET if metadata is None else dict(metadata)
     if not isinstance(move, tuple):
-        return offset_of(move)
+        to = offset_of(move)
+        return to if metadata is None else MoveRequest(to=to, metadata=noted)
     start, to, incarnation, version = (*move, None, None)[:4]
     return MoveRequest(
         start=offset_of(start),
         to=offset_of(to),
         incarnation=UNSET if incarnation is None else incarnation,
         version=UNSET if version is None else version,
+        metadata=noted,
     )
 
 

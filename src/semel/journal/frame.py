@@ -106,6 +106,9 @@ KINDS: Final[dict[type, int]] = {
     events.SnapshotPinned: 65,
     events.SinkRebound: 66,
     events.SinkForgotten: 67,
+    events.PositionsMovedWithMetadata: 68,
+    events.PositionsNamedWithMetadata: 69,
+    events.DecidedWithMetadata: 70,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(type_) for type_, kind in KINDS.items()

@@ -10,12 +10,13 @@ from semel.machine.checks import check_body
 from semel.machine.events import (
     CommitStamp,
     Decided,
+    DecidedWithMetadata,
     Decision,
     SinkForgotten,
     SinkRebound,
     SinkStamp,
 )
-from semel.machine.positions import refuse_commit_moves, refuse_guards
+from semel.machine.positions import metadata_of, refuse_commit_moves, refuse_guards
 from semel.machine.rows import OwnerKey, RegistryRow, SinkRow, VersionRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import find_by_path
@@ -306,7 +307,9 @@ def _accept(
         (position.group, streams[position.path].row.number, position.to)
         for position in command.positions
     )
-    event = Decided(tuple(draft.ended), draft.extents, moves, producer, sink)
+    fields = (tuple(draft.ended), draft.extents, moves, producer, sink)
+    metadata = metadata_of(command.positions)
+    event = DecidedWithMetadata(*fields, metadata=metadata) if metadata else Decided(*fields)
     sections = tuple(draft.sections)
     outcome = CommitDone(None, None, result_of_commit(state, event, sections, draft.spans))
     return Decision(outcome, event, sections, grows=bool(command.appends or moves))

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from semel.machine.rows import NamedPosition, PolicyRow, SnapshotRow, StreamRow
-from semel.model.commands import Owner
+from semel.model.commands import Metadata, Owner
 from semel.model.outcomes import Outcome
 
 # ---- transactions, groups and sinks --------------------------------------------------------------
@@ -67,6 +67,15 @@ class PositionsNamed(Struct, frozen=True, gc=False, array_like=True):
     positions: tuple[NamedPosition, ...]
 
 
+class PositionsNamedWithMetadata(PositionsNamed, frozen=True, gc=False, array_like=True):
+    """A transaction names positions, and the metadata that their moves will set.
+
+    `metadata` has one element for each position. It is empty if a move sets no metadata.
+    """
+
+    metadata: tuple[Metadata, ...] = ()
+
+
 class ChunkStaged(Struct, frozen=True, gc=False, array_like=True):
     """A chunk is staged. Its messages are in the frame's section and have no offsets yet."""
 
@@ -117,10 +126,22 @@ class Decided(Struct, frozen=True, gc=False, array_like=True):
     by_operator: bool = False
 
 
+class DecidedWithMetadata(Decided, frozen=True, gc=False, array_like=True):
+    """A one-shot commit whose moves set metadata: one element for each item of `positions`."""
+
+    metadata: tuple[Metadata, ...] = ()
+
+
 class PositionsMoved(Struct, frozen=True, gc=False, array_like=True):
     """Positions are moved outside a transaction. Each move is stored as (group, stream, offset)."""
 
     positions: tuple[tuple[str, int, int], ...]
+
+
+class PositionsMovedWithMetadata(PositionsMoved, frozen=True, gc=False, array_like=True):
+    """Positions are moved, and get metadata: one element for each item of `positions`."""
+
+    metadata: tuple[Metadata, ...] = ()
 
 
 class SnapshotPinned(Struct, frozen=True, gc=False, array_like=True):
@@ -148,10 +169,13 @@ TxnEvent = (
     TxnBegun
     | TxnExtended
     | PositionsNamed
+    | PositionsNamedWithMetadata
     | ChunkStaged
     | TxnPrepared
     | Decided
+    | DecidedWithMetadata
     | PositionsMoved
+    | PositionsMovedWithMetadata
     | SnapshotPinned
     | SinkRebound
     | SinkForgotten

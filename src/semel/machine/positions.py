@@ -5,20 +5,22 @@ A name such as A2 in a comment is the name of a row in the tables in
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain, repeat
 from typing import Final
 
 from semel.machine.events import (
     Decision,
     PositionsMoved,
+    PositionsMovedWithMetadata,
     Sections,
     SinkForgotten,
     SinkRebound,
     SnapshotPinned,
 )
-from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow
+from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow, TxnRow
 from semel.machine.state import State, Stream, Txn, add_position, owner_key
 from semel.machine.streams import find_by_path
-from semel.model.commands import PinSnapshot, PositionMove, SetPositions
+from semel.model.commands import Metadata, PinSnapshot, PositionMove, SetPositions
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
 from semel.model.outcomes import LimitReached, OffsetBeyondTail, Refusal
 from semel.model.outcomes_txn import (
@@ -61,8 +63,8 @@ def print_mover(mover: OwnerKey) -> str:
 
 def name_positions(
     state: State, txn: Txn, moves: tuple[PositionMove, ...]
-) -> tuple[NamedPosition, ...] | Refusal:
-    """Return the positions that `moves` add or change in an open transaction.
+) -> dict[NamedPosition, Metadata] | Refusal:
+    """Return the positions that `moves` add or change in an open transaction, with their metadata.
 
     Return a refusal if one of the moves is not allowed.
     """
@@ -71,27 +73,49 @@ def name_positions(
         return streams  # A1
     old = {(named.group, named.stream): named for named in txn.row.positions}
     new = dict(old)
+    old_metadata = named_metadata(txn.row)
+    metadata = dict(old_metadata)
     room = _Room()
     mover = owner_key(txn.row.owner)
     for move in moves:
         stream = streams[move.path]
         key = move.group, stream.row.number
-        named = _name(state, stream, move, new.get(key), mover)
+        is_repeat = metadata.get(key, ()) == move.metadata
+        named = _name(state, stream, move, new.get(key), mover, is_repeat=is_repeat)
         if isinstance(named, Refusal):
             return named
         if named is not new.get(key):
             refusal = room.refuse(stream, move, stream.tail.tail, is_named=key in new)  # A9b
             if refusal is not None:
                 return refusal
-        new[key] = named
+        new[key], metadata[key] = named, move.metadata
     if len(new) + len(txn.row.lost) > TXN_POSITIONS_MAX:
         return LimitReached("transaction_positions", TXN_POSITIONS_MAX)  # A9c
-    return tuple(named for key, named in new.items() if named != old.get(key))
+    return {
+        named: metadata.get(key, ())
+        for key, named in new.items()
+        if named != old.get(key) or metadata.get(key, ()) != old_metadata.get(key, ())
+    }
+
+
+def named_metadata(row: TxnRow) -> dict[tuple[str, int], Metadata]:
+    """Return the metadata that a transaction's moves will set, for each group and stream."""
+    return {(group, number): metadata for group, number, metadata in row.metadata}
 
 
 def _name(
-    state: State, stream: Stream, position: PositionMove, old: NamedPosition | None, mover: OwnerKey
+    state: State,
+    stream: Stream,
+    position: PositionMove,
+    old: NamedPosition | None,
+    mover: OwnerKey,
+    *,
+    is_repeat: bool,
 ) -> NamedPosition | Refusal:
+    """Return the named position, which is `old` if nothing changes, or a refusal.
+
+    `is_repeat` is True if the metadata is the same as that of the last call.
+    """
     group, to, expected, version = position.group, position.to, position.expected, position.version
     stored = stored_position(stream, group)
     refusal = _refuse_incarnation(stream, position, stored)  # A2
@@ -99,7 +123,7 @@ def _name(
         return refusal
     guard = stored.version
     if old is not None:
-        if (old.expected, old.to, old.version) == (expected, to, version):
+        if is_repeat and (old.expected, old.to, old.version) == (expected, to, version):
             return old  # A3
         if expected not in (None, old.to):
             return PositionConflict(
@@ -291,7 +315,17 @@ def decide_set_positions(state: State, command: SetPositions) -> Decision:
             return Decision(refusal)  # A19
         moves.append((position.group, stream.row.number, position.to))
         versions.append(stored.version + 1)
-    return Decision(PositionsSet(tuple(versions)), PositionsMoved(tuple(moves)), grows=True)
+    metadata = metadata_of(command.positions)
+    event = PositionsMoved(tuple(moves))
+    if metadata:
+        event = PositionsMovedWithMetadata(event.positions, metadata)
+    return Decision(PositionsSet(tuple(versions)), event, grows=True)
+
+
+def metadata_of(moves: Iterable[PositionMove]) -> tuple[Metadata, ...]:
+    """Return the metadata of each move, or an empty tuple if no move sets metadata."""
+    metadata = tuple(move.metadata for move in moves)
+    return metadata if any(metadata) else ()
 
 
 def decide_pin(state: State, command: PinSnapshot) -> Decision:
@@ -356,23 +390,26 @@ def move_positions(
     moves: Iterable[tuple[str, int, int]],
     time_ms: int,
     mover: OwnerKey | None = None,
+    metadata: Iterable[Metadata] = (),
 ) -> None:
     """Move positions. Each move is a tuple of a group, a stream number and an offset.
 
+    `metadata` has one element for each move, or is empty. It replaces the stored metadata.
     `mover` is stored with the position. Other owners can then move the position only with an
     expected offset. If `mover` is None (outside transactions), the stored mover is kept.
     """
-    for group, number, offset in moves:
+    for (group, number, offset), noted in zip(moves, chain(metadata, repeat(())), strict=False):
         stream = state.by_number[number]
         old = stored_position(stream, group)
-        row = PositionRow(offset, time_ms, old.version + 1, mover or old.mover)
+        row = PositionRow(offset, time_ms, old.version + 1, mover or old.mover, noted)
         add_position(state, stream, group, row)
         state.dirty.positions[number, group] = row
 
 
 def apply_moved(state: State, event: PositionsMoved, _sections: Sections, time_ms: int) -> None:
     """Move positions outside a transaction."""
-    move_positions(state, event.positions, time_ms)
+    metadata = event.metadata if isinstance(event, PositionsMovedWithMetadata) else ()
+    move_positions(state, event.positions, time_ms, metadata=metadata)
 
 
 def apply_pinned(state: State, event: SnapshotPinned, _sections: Sections, _time_ms: int) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
-from semel.model.commands import Owner, SnapshotRange, TxnOutcome
+from semel.model.commands import Metadata, Owner, SnapshotRange, TxnOutcome
 
 
 class Row(Struct, frozen=True, gc=False, array_like=True):
@@ -185,6 +185,8 @@ class TxnRow(Row, frozen=True, gc=False, array_like=True):
     positions: tuple[NamedPosition, ...] = ()
     deleted: tuple[str, ...] = ()  # the paths of its streams that were deleted or have expired
     lost: tuple[tuple[str, str], ...] = ()  # (group, path) of each position named in such a stream
+    # (group, stream, metadata) of each named position whose move sets metadata
+    metadata: tuple[tuple[str, int, Metadata], ...] = ()
 
 
 class TxnStreamRow(Row, frozen=True, gc=False, array_like=True):
@@ -208,12 +210,14 @@ class PositionRow(Row, frozen=True, gc=False, array_like=True):
     """The position of a group in a stream. `version` counts all moves of the position.
 
     `mover` is the owner of the last transaction or commit that moved the position, or None.
+    `metadata` is that of the last move.
     """
 
     offset: int
     time_ms: int
     version: int = 0
     mover: OwnerKey | None = None
+    metadata: Metadata = ()
 
 
 class SnapshotRow(Row, frozen=True, gc=False, array_like=True):

@@ -288,6 +288,7 @@ class SinkOwner(Struct, frozen=True, gc=False, tag="sink", array_like=True):
 
 
 Owner = ProducerOwner | SinkOwner
+Metadata = tuple[tuple[str, str | int], ...]  # of a position: pairs of a name and a value
 
 
 class Begin(Struct, frozen=True, gc=False):
@@ -329,7 +330,7 @@ class AddStreams(TxnCall, frozen=True, gc=False, kw_only=True):
 
 
 class PositionMove(Struct, frozen=True, gc=False):
-    """Move the position of a group in a stream to the offset `to`.
+    """Move the position of a group in a stream to the offset `to`, and replace its metadata.
 
     Three fields are optional conditions: `expected` (`from` in HTTP) must equal the stored offset,
     `incarnation` the stream's incarnation, and `version` the version of the stored position.
@@ -341,6 +342,7 @@ class PositionMove(Struct, frozen=True, gc=False):
     expected: int | None = None
     incarnation: str | None = None
     version: int | None = None
+    metadata: Metadata = ()
 
 
 class AddPositions(TxnCall, frozen=True, gc=False, kw_only=True):
@@ -407,8 +409,7 @@ class ListedTxn(Struct, frozen=True, gc=False):
 class SinkTag(Struct, frozen=True, gc=False):
     """The sink of a one-shot commit, and the number (`version`) of the commit in that sink.
 
-    `input` is the digest of this commit's input. `previous` is the digest of the input of the
-    sink's previous commit. None means that a digest is unknown.
+    `input` is the digest of this commit's input, `previous` that of the sink's previous commit.
     """
 
     app: str

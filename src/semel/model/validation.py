@@ -7,6 +7,8 @@ back. An invalid command could stop the engine. The HTTP layer refuses malformed
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from semel.model.commands import (
     DENSE,
     SPARSE,
@@ -32,6 +34,7 @@ from semel.model.commands import (
     ForgetProducer,
     ForgetSink,
     ForkRequest,
+    Metadata,
     Owner,
     PinSnapshot,
     PositionMove,
@@ -62,6 +65,7 @@ from semel.model.limits import (
     NUMBER_MAX,
     PATH_BYTES_MAX,
     POLICY_PREFIX_BYTES_MAX,
+    POSITION_METADATA_BYTES_MAX,
     PRODUCER_ID_BYTES_MAX,
     RETIRE_LIST_MAX,
     SESSION_BYTES_MAX,
@@ -195,7 +199,24 @@ def _in_position(position: PositionMove) -> str | None:
         ("path", is_name(position.path, PATH_BYTES_MAX)),
         ("positions", all(map(is_number, numbers))),
         ("incarnation", is_name(position.incarnation or "-", INCARNATION_BYTES_MAX)),
+        ("metadata", not position.metadata or is_metadata(position.metadata)),
     )
+
+
+def is_metadata(metadata: Metadata) -> bool:
+    """Return True if the metadata of a position is valid.
+
+    Names must be different, integers must have at most 64 bits, and the JSON object with these
+    names and values must have at most POSITION_METADATA_BYTES_MAX bytes.
+    """
+    document = dict(metadata)
+    integers = [value for value in document.values() if isinstance(value, int)]
+    if len(document) < len(metadata) or not all(-(2**63) <= n < 2**63 for n in integers):
+        return False
+    try:
+        return len(msgspec.json.encode(document)) <= POSITION_METADATA_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
 
 
 def _in_commit(command: Commit) -> str | None:

@@ -224,7 +224,11 @@ def _digest_of(request: CommitRequest, moves: list[PositionMove]) -> int:
     Preconditions are left out: a repeat has the same digest even if its preconditions differ.
     """
     parts: list[object] = [(append.stream, bytes(append.messages)) for append in request.appends]
-    parts += sorted((move.group, move.path, move.to) for move in moves)
+    # Without metadata, the digest is the same as that of earlier versions.
+    parts += sorted(
+        (move.group, move.path, move.to, *((move.metadata,) if move.metadata else ()))
+        for move in moves
+    )
     return digest_of(msgspec.msgpack.encode(parts))
 
 

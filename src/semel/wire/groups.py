@@ -1,20 +1,22 @@
 """Requests and responses of `/v1/groups`: a group's positions and its pinned step."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from semel.machine.txn.views import GroupView, PendingView, SnapshotView
-from semel.model.commands import PinSnapshot, PositionMove, SetPositions, SnapshotRange
+from semel.model.commands import Metadata, PinSnapshot, PositionMove, SetPositions, SnapshotRange
+from semel.model.limits import POSITION_METADATA_BYTES_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import Pinned, PositionsSet, UnstableOffsets
 from semel.model.steps import STEP_ROWS, Steps, sort_steps
+from semel.model.validation import is_metadata
 from semel.wire.documents import read_document, read_offset
 from semel.wire.headers import Headers, print_instant
 from semel.wire.paths import parse_query, read_choice
-from semel.wire.problems import Problem, parser
+from semel.wire.problems import Problem, bad_request, parser
 from semel.wire.rendering import Response
 from semel.wire.responses import json_response, problem_response, responds_to
 from semel.wire.schema.transactions import (
@@ -68,7 +70,20 @@ def read_move(group: str, path: str, target: Target) -> PositionMove:
         None if target.start is UNSET else read_offset(target.start, "from"),
         None if target.incarnation is UNSET else target.incarnation,
         None if target.version is UNSET else target.version,
+        () if target.metadata is UNSET else _read_metadata(target.metadata),
     )
+
+
+def _read_metadata(document: dict[str, str | int]) -> Metadata:
+    metadata = tuple(document.items())
+    if not is_metadata(metadata):
+        raise bad_request(
+            "invalid_request",
+            f"the metadata of a position can have at most {POSITION_METADATA_BYTES_MAX} bytes as"
+            " JSON, and its integers at most 64 bits",
+            field="metadata",
+        )
+    return metadata
 
 
 @parser
@@ -127,7 +142,13 @@ def positions_steps(view: GroupView, query: GroupQuery, now_ms: int) -> Steps[Re
     paths = sorted(rows)
     offsets = {path: print_offset(rows[path].offset) for path in paths}
     versions = {path: rows[path].version for path in paths}
-    return json_response(200, Positions(view.group, offsets, versions, pending))
+    metadata = _metadata_of(view, paths) or UNSET
+    return json_response(200, Positions(view.group, offsets, versions, pending, metadata))
+
+
+def _metadata_of(view: GroupView, paths: Iterable[str]) -> dict[str, dict[str, str | int]]:
+    rows = view.positions
+    return {path: dict(rows[path].metadata) for path in paths if rows[path].metadata}
 
 
 def _long_response(view: GroupView, pending: dict[str, PendingMove]) -> Steps[Response]:
@@ -136,15 +157,22 @@ def _long_response(view: GroupView, pending: dict[str, PendingMove]) -> Steps[Re
     paths = yield from sort_steps(rows)
     offsets: list[bytes] = []
     versions: list[bytes] = []
+    metadata: list[bytes] = []
     for start in range(0, len(paths), STEP_ROWS):
         part = paths[start : start + STEP_ROWS]
         comma = b"," if start else b""
         offsets.append(comma + _members({path: print_offset(rows[path].offset) for path in part}))
         versions.append(comma + _members({path: rows[path].version for path in part}))
+        noted = _metadata_of(view, part)
+        if noted:
+            metadata.append((b"," if metadata else b"") + _members(noted))
         yield
     # The parts are joined only once, because there can be 100 MiB of them.
     body = (b'{"group":', msgspec.json.encode(view.group), b',"offsets":{', *offsets)
-    body += (b'},"versions":{', *versions, b'},"pending":', msgspec.json.encode(pending), b"}")
+    body += (b'},"versions":{', *versions, b'},"pending":', msgspec.json.encode(pending))
+    if metadata:
+        body += (b',"metadata":{', *metadata, b"}")
+    body += (b"}",)
     return replace(json_response(200, None), body=b"".join(body))
 
 

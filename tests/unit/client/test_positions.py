@@ -19,7 +19,7 @@ from semel.client.positions import (
     moves_of,
 )
 from semel.client.txn_calls import TransactionCalls, end_transaction_call, note_listed
-from semel.client.values import Message, ReadOffset, Registration, encode_json
+from semel.client.values import Message, Metadata, ReadOffset, Registration, encode_json
 from semel.model.offsets import print_offset
 from tests.unit.client.hand import SITE, Played, answer, body_of, calls, document, play, problem
 
@@ -262,7 +262,7 @@ class _OnCommit:
     def __init__(self, cursor: GroupCursor) -> None:
         self.cursor = cursor
 
-    def __call__(self, message: Message) -> None: ...
+    def __call__(self, message: Message, metadata: Metadata | None) -> None: ...
 
 
 def test_a_message_names_the_position_its_own_tail_was_told() -> None:

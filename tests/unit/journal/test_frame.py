@@ -8,8 +8,9 @@ the file is right. Only frames that version 1 did not have may be added, at the 
     python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
 
 `tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin`,
-`frame_v1_positions.bin` and `frame_v1_policies.bin` do the same for later additions: sections with
-extras, claims, transactions, positions named by transactions, and policies.
+`frame_v1_positions.bin`, `frame_v1_policies.bin`, `frame_v1_lives.bin` and `frame_v1_metadata.bin`
+do the same for later additions: sections with extras, claims, transactions, positions named by
+transactions, policies, ends of producers, and metadata of positions.
 """
 
 import struct
@@ -54,6 +55,7 @@ GOLDEN_POSITIONS = DATA / "frame_v1_positions.bin"
 GOLDEN_HOURS = DATA / "frame_v1_hours.bin"
 GOLDEN_POLICIES = DATA / "frame_v1_policies.bin"
 GOLDEN_LIVES = DATA / "frame_v1_lives.bin"
+GOLDEN_METADATA = DATA / "frame_v1_metadata.bin"
 SEED = codec.checksum_seed(b"sixteen bytes id")
 
 
@@ -248,6 +250,22 @@ LIVES_CASES = (
     ),
 )
 
+METADATA = (("é", "ü"), ("offset", -(2**63)), ("n", 2**63 - 1))
+METADATA_CASES = (
+    Case(events.PositionsMovedWithMetadata((("g", 1, 5), ("h", 1, 0)), (METADATA, ()))),
+    Case(events.PositionsNamedWithMetadata(1, (NAMED,), (METADATA,))),
+    Case(
+        events.DecidedWithMetadata(
+            ENDED,
+            pack_extent(512, 1, 7, 2),
+            (("g", 1, 5),),
+            events.CommitStamp("p", 7, 3, 9),
+            metadata=(METADATA,),
+        ),
+        (JOINED, CONTROLLED),
+    ),
+)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
     [
@@ -259,8 +277,10 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_HOURS, HOURS_CASES),
         (GOLDEN_POLICIES, POLICIES_CASES),
         (GOLDEN_LIVES, LIVES_CASES),
+        (GOLDEN_METADATA, METADATA_CASES),
     ],
-    ids=["first", "extras", "claims", "transactions", "positions", "hours", "policies", "lives"],
+    ids=["first", "extras", "claims", "transactions", "positions", "hours", "policies", "lives"]
+    + ["metadata"],
 )
 
 
@@ -310,6 +330,7 @@ def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
             HOURS_CASES,
             POLICIES_CASES,
             LIVES_CASES,
+            METADATA_CASES,
         )
         for case in cases
     } == set(KINDS)

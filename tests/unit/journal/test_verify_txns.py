@@ -86,6 +86,20 @@ CASES: list[tuple[str, Plant]] = [
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(77, 0))),
     ),
     (
+        "the metadata of a position is invalid or too long",
+        lambda tables: tables.put(
+            "positions", NUMBER_KEY.encode(1) + b"g", encode((1, 2, 1, None, [("n", "x" * 4096)]))
+        ),
+    ),
+    (
+        "the transaction has metadata of a position it lacks",
+        lambda tables: tables.put(
+            "transactions",
+            NUMBER_KEY.encode(9),
+            encode(replace(naming(1, 0), metadata=(("h", 1, (("n", 1),)),))),
+        ),
+    ),
+    (
         "requires version 1 of a group's position, but the stored version is 0",
         lambda tables: tables.put("transactions", NUMBER_KEY.encode(9), encode(naming(1, 1))),
     ),

@@ -39,6 +39,7 @@ from semel.client.transport import (
 from semel.client.values import (
     KIND_INLINE,
     CommitResult,
+    Metadata,
     Moves,
     Offset,
     Policy,
@@ -351,6 +352,7 @@ class AsyncClient:
         offsets: Mapping[str, Moves] | None = None,
         if_: Mapping[str, Offset] | None = None,
         transactions: Sequence[str] = (),
+        metadata: Mapping[str, Mapping[str, Metadata]] | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
         """Append to streams and set the positions of groups, in one commit: all or nothing.
@@ -363,6 +365,7 @@ class AsyncClient:
         A move is a pair (from, to) or a message's `next_offset`. For a pair, PositionConflict is
         raised if the group is not at `from`. For a `next_offset`, PositionConflict is raised if
         another client or reader has changed the position since the message's reader was opened.
+        `metadata` has the form {group: {stream: {name: value}}}. It is stored with the positions.
 
         `if_` maps streams to expected tails. Raises PreconditionFailed if a tail is different.
         `transactions` lists tokens of this producer's staged transactions, to commit them as well.
@@ -370,7 +373,9 @@ class AsyncClient:
         flow = commit_calls.commit_known_parts(
             self.known_streams,
             commit_calls.CommitId(producer_id, epoch, seq),
-            commit_calls.Parts(appends or {}, offsets or {}, if_ or {}, transactions),
+            commit_calls.Parts(
+                appends or {}, offsets or {}, if_ or {}, transactions, metadata or {}
+            ),
             self.positions,
         )
         result = await self.run(flow, timeout)

@@ -1,7 +1,7 @@
 # generated from semel/client/aio/stream.py by `make facades`; do not edit
 """Streams, and the groups that read streams."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -23,6 +23,7 @@ from semel.client.values import (
     Headers,
     Key,
     Message,
+    Metadata,
     Moves,
     PinnedStep,
     ProducerState,
@@ -380,7 +381,20 @@ class Group:
         """
         return self._client.run(group_calls.positions(self._client.site, self.name), timeout)
 
-    def set(self, moves: Moves, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, str]:
+    def metadata(self, *, timeout: Timeout = CLIENT_DEFAULT) -> dict[str, dict[str, str | int]]:
+        """Return what the last moves stored with the group's positions, for each stream.
+
+        Streams whose position has no metadata are left out.
+        """
+        return self._client.run(group_calls.group_metadata(self._client.site, self.name), timeout)
+
+    def set(
+        self,
+        moves: Moves,
+        *,
+        metadata: Mapping[str, Metadata] | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> dict[str, str]:
         """Set the group's positions in all of these streams or in none. Return the new positions.
 
         `moves` maps each stream to the new offset, or to a tuple with a condition: (from, to),
@@ -388,11 +402,13 @@ class Group:
         group is not at `from`, or if the stream's incarnation or the position's version differs.
 
         After a move without a condition, messages read before the move can no longer be committed.
+
+        `metadata` maps streams to what is stored with the position: names with texts or 64-bit
+        integers, at most 4 KiB as JSON. A position that is moved without metadata has none.
         """
-        return self._client.run(
-            group_calls.set_known(self._client.site, self.name, moves, self._client.positions),
-            timeout,
-        )
+        client = self._client
+        flow = group_calls.set_known(client.site, self.name, moves, client.positions, metadata)
+        return client.run(flow, timeout)
 
     def pin(self, step: PinnedStep, *, timeout: Timeout = CLIENT_DEFAULT) -> PinnedStep:
         """Pin the group's next step: store which messages it will read. Return the pinned step.
@@ -417,6 +433,6 @@ class MessageCommitter:
         self.cursor = cursor
         self._lock = SyncLock()
 
-    def __call__(self, message: Message) -> None:
+    def __call__(self, message: Message, metadata: Metadata | None = None) -> None:
         with self._lock:
-            self._client.run(self.cursor.move(message))
+            self._client.run(self.cursor.move(message, metadata))

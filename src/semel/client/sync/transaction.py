@@ -20,6 +20,7 @@ from semel.client.values import (
     Headers,
     Key,
     Message,
+    Metadata,
     Moves,
     Receipt,
     Registration,
@@ -161,7 +162,12 @@ class Transaction:
         return self._run(self.calls.append(calls, list(values), extras), timeout)
 
     def commit_offsets(
-        self, group: str, offsets: Moves, *, timeout: Timeout = CLIENT_DEFAULT
+        self,
+        group: str,
+        offsets: Moves,
+        *,
+        metadata: Mapping[str, Metadata] | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
     ) -> None:
         """Let the commit set a group's positions. `offsets` maps each stream to the new position.
 
@@ -176,16 +182,25 @@ class Transaction:
         - several tails: raises ValueError;
         - no tail: the group must be at the last position that this client has set (0 if it has set
           none), otherwise raises PositionConflict. To expect another position, pass (from, to).
-        """
-        self._run(self.calls.add_offsets(group, offsets), timeout)
 
-    def commit_message(self, message: Message, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
+        `metadata` maps streams to what the commit stores with the position.
+        """
+        self._run(self.calls.add_offsets(group, offsets, metadata), timeout)
+
+    def commit_message(
+        self,
+        message: Message,
+        *,
+        metadata: Metadata | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> None:
         """Let the commit move the message's group to the offset after the message.
 
+        The commit stores `metadata` with the position.
         The message must come from `tail(group=...)`. Raises PositionConflict, here or in the
         commit, if another client or reader has changed the position since that tail began.
         """
-        self._run(self.calls.add_message(message), timeout)
+        self._run(self.calls.add_message(message, metadata), timeout)
 
     def prepare(self, *, timeout: Timeout = CLIENT_DEFAULT) -> str:
         """Prepare the transaction and return its token. Any client can end it with this token.
@@ -264,6 +279,7 @@ class Sink:
         previous: str | None = None,
         appends: Mapping[str, Iterable[Any]] | None = None,
         offsets: Mapping[str, Moves] | None = None,
+        metadata: Mapping[str, Mapping[str, Metadata]] | None = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> CommitResult:
         """Commit a version of the output once. The messages of its prepared tasks become visible.
@@ -277,14 +293,16 @@ class Sink:
         of this version's input. `previous` is a digest of the previous version's input. Raises
         CheckpointDiverged if the sink has stored a different digest for one of these versions.
 
-        `appends` and `offsets` have the same form as in the client's `commit`. They are applied
-        together with the version. The messages of `appends` come before the tasks' messages.
+        `appends`, `offsets` and `metadata` have the same form as in the client's `commit`. They are
+        applied together with the version. The messages of `appends` come before those of the tasks.
         """
         client = self._client
         flow = commit_calls.commit_version_known(
             client.known_streams,
             commit_calls.Version(self.app, query_id or self.app, version, input, previous),
-            commit_calls.Parts(appends or {}, offsets or {}, transactions=tokens),
+            commit_calls.Parts(
+                appends or {}, offsets or {}, transactions=tokens, metadata=metadata or {}
+            ),
             client.positions,
         )
         return client.run(flow, timeout)

@@ -47,7 +47,8 @@ from semel.machine.rows import (
 from semel.machine.state import STATE_TABLES, State, Stream, add_fork
 from semel.machine.streams import retained_range
 from semel.machine.txn.draft import CHUNK_BYTES, lsns_of
-from semel.model.commands import TXN_STAGED
+from semel.model.commands import TXN_STAGED, Metadata
+from semel.model.validation import is_metadata
 
 _PROGRESS_ROWS: Final = 4_096
 # The state tables for which it is not enough that their rows can be decoded. The rows of most of
@@ -386,6 +387,7 @@ class RowCheck:
         for key, row in self._decoded("positions", PositionRow):
             self._check_stream("positions", key, OWNED_KEY.decode(key)[0])
             versions[key] = row.version
+            self._check_metadata("positions", key, row.metadata)
         for txn in self._txns.values():
             key = NUMBER_KEY.encode(txn.number)
             for named in txn.positions:
@@ -398,6 +400,17 @@ class RowCheck:
                         f"the transaction requires version {named.guard} of a group's position,"
                         f" but the stored version is {stored}",
                     )
+            named_keys = {(named.group, named.stream) for named in txn.positions}
+            for group, number, metadata in txn.metadata:
+                self._check_metadata("transactions", key, metadata)
+                if (group, number) not in named_keys:
+                    self._corrupt(
+                        "transactions", key, "the transaction has metadata of a position it lacks"
+                    )
+
+    def _check_metadata(self, table: str, key: bytes, metadata: Metadata) -> None:
+        if not is_metadata(metadata):
+            self._corrupt(table, key, "the metadata of a position is invalid or too long")
 
     def _check_parts(self) -> None:
         """Check the chunk blocks. A chunk block is a stored list of chunks of one transaction.

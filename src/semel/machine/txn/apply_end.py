@@ -12,12 +12,13 @@ from semel.machine.events import (
     SECTION_DATA,
     CommitStamp,
     Decided,
+    DecidedWithMetadata,
     Ended,
     Section,
     Sections,
     SinkStamp,
 )
-from semel.machine.positions import move_positions, set_sink
+from semel.machine.positions import move_positions, named_metadata, set_sink
 from semel.machine.rows import (
     AbortedRow,
     OutcomeRow,
@@ -100,8 +101,10 @@ def _end(
     for named in txn.row.positions:
         remove_named_position(state, end.txn, named)
     if end.is_committed:
-        moves = ((named.group, named.stream, named.to) for named in txn.row.positions)
-        move_positions(state, moves, time_ms, owner_key(txn.row.owner))
+        metadata = named_metadata(txn.row)
+        moves = [(named.group, named.stream, named.to) for named in txn.row.positions]
+        noted = [metadata.get((group, number), ()) for group, number, _ in moves]
+        move_positions(state, moves, time_ms, owner_key(txn.row.owner), noted)
     elif txn.row.kind == TXN_INLINE:
         aborted += _abort_extents(state, txn, dict(end.markers))
     remove_transaction(state, txn)
@@ -172,7 +175,8 @@ def apply_decided(state: State, event: Decided, sections: Sections, time_ms: int
         _stamp_producer(state, event.producer, packed)
     controls = (section for section in sections if section.kind == SECTION_CONTROL)
     ended = end_transactions(state, event.ended, controls, chunks, time_ms)
-    move_positions(state, event.positions, time_ms, _mover_of(event))
+    metadata = event.metadata if isinstance(event, DecidedWithMetadata) else ()
+    move_positions(state, event.positions, time_ms, _mover_of(event), metadata)
     if event.sink is not None:
         _stamp_sink(state, event.sink, packed, outcomes_from)
     return Effects([*streams, *ended.streams], ended.outcomes, ended.aborted, event.extents)

@@ -1,6 +1,7 @@
 """The `apply` functions for events of transactions that have not ended yet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 
 from msgspec.structs import replace
 
@@ -10,6 +11,7 @@ from semel.machine.events import (
     SECTION_STAGED,
     ChunkStaged,
     PositionsNamed,
+    PositionsNamedWithMetadata,
     ProducerStamp,
     Sections,
     TxnBegun,
@@ -17,7 +19,7 @@ from semel.machine.events import (
     TxnPrepared,
     TxnPublished,
 )
-from semel.machine.positions import stored_position
+from semel.machine.positions import named_metadata, stored_position
 from semel.machine.producers import pack_receipt, push_after_first, retained_sessions
 from semel.machine.rows import ChunkBlockRow, NamedPosition, TxnRow, TxnStreamRow
 from semel.machine.state import (
@@ -37,7 +39,7 @@ from semel.machine.state import (
 )
 from semel.machine.txn.apply_end import end_transactions, store_registration
 from semel.machine.txn.draft import push_chunk, push_extent
-from semel.model.commands import DENSE, ProducerOwner
+from semel.model.commands import DENSE, Metadata, ProducerOwner
 from semel.model.errors import invariant
 
 
@@ -107,15 +109,31 @@ def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_m
 
 def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> None:
     """Record the positions that a transaction will move when it commits."""
-    _name(state, state.by_txn[event.txn], event.positions, time_ms)
+    metadata = event.metadata if isinstance(event, PositionsNamedWithMetadata) else ()
+    _name(state, state.by_txn[event.txn], event.positions, time_ms, metadata)
 
 
-def _name(state: State, txn: Txn, positions: Iterable[NamedPosition], time_ms: int) -> None:
+def _name(
+    state: State,
+    txn: Txn,
+    positions: Sequence[NamedPosition],
+    time_ms: int,
+    metadata: Sequence[Metadata] = (),
+) -> None:
+    """Add named positions. `metadata` has one element for each of them, or is empty."""
     merged = {(named.group, named.stream): named for named in txn.row.positions}
-    for named in positions:
-        merged[named.group, named.stream] = named
+    kept = named_metadata(txn.row)
+    for named, noted in zip(positions, chain(metadata, repeat(())), strict=False):
+        key = named.group, named.stream
+        merged[key], kept[key] = named, noted
         add_named_position(state, txn.row.number, named)
-    _set_row(state, txn, replace(txn.row, positions=tuple(merged.values()), touched_ms=time_ms))
+    row = replace(
+        txn.row,
+        positions=tuple(merged.values()),
+        touched_ms=time_ms,
+        metadata=tuple((*key, noted) for key, noted in kept.items() if noted),
+    )
+    _set_row(state, txn, row)
 
 
 def apply_staged(
@@ -236,8 +254,14 @@ def leave_all_streams(state: State, stream: Stream) -> None:
         # Another worker may have committed the same messages. The stored position would show that,
         # but is removed here. A prepared transaction held its positions, so they did not move.
         lost = tuple(sorted({*txn.row.lost, *((named.group, path) for named in here)}))
-        positions = tuple(named for named in txn.row.positions if named.stream != number)
-        _set_row(state, txn, replace(txn.row, deleted=deleted, positions=positions, lost=lost))
+        row = replace(
+            txn.row,
+            deleted=deleted,
+            positions=tuple(named for named in txn.row.positions if named.stream != number),
+            lost=lost,
+            metadata=tuple(noted for noted in txn.row.metadata if noted[1] != number),
+        )
+        _set_row(state, txn, row)
     for group in stream.positions or ():
         state.dirty.positions[number, group] = None
         del state.groups[group][path]

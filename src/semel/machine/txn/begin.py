@@ -3,7 +3,13 @@
 A number in a comment refers to a row of the table of checks in `docs/reference/transactions.md`.
 """
 
-from semel.machine.events import Decision, PositionsNamed, TxnBegun, TxnExtended
+from semel.machine.events import (
+    Decision,
+    PositionsNamed,
+    PositionsNamedWithMetadata,
+    TxnBegun,
+    TxnExtended,
+)
 from semel.machine.positions import name_positions
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import find_by_path
@@ -175,9 +181,14 @@ def decide_add_positions(state: State, command: AddPositions) -> Decision:
     if not isinstance(txn, Txn):
         return Decision(txn)
     named = name_positions(state, txn, command.positions)
-    if not isinstance(named, tuple):
+    if not isinstance(named, dict):
         return Decision(named)
     every = {(position.group, position.stream) for position in (*txn.row.positions, *named)}
     outcome = outcomes.ExtendDone(command.id, len(every) + len(txn.row.lost))
-    event = PositionsNamed(txn.row.number, named) if named else None
-    return Decision(outcome, event, grows=bool(named))
+    if not named:
+        return Decision(outcome)
+    event = PositionsNamed(txn.row.number, tuple(named))
+    if any(named.values()):
+        metadata = tuple(named.values())
+        event = PositionsNamedWithMetadata(event.txn, event.positions, metadata)
+    return Decision(outcome, event, grows=True)

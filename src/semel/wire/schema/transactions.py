@@ -29,16 +29,18 @@ Offset = int | str
 
 
 class MoveRequest(StrictRequest, frozen=True, kw_only=True, rename={"start": "from"}):
-    """A move of a group's position to the offset `to`. The other fields are optional conditions.
+    """A move of a group's position to the offset `to`, with optional conditions and metadata.
 
     `start` (JSON: `from`) and `version` must match the position, `incarnation` the stream. Without
     `start`, a transaction or commit is refused if another producer or sink moved the position last.
+    `metadata` is stored with the position until the next move.
     """
 
     start: Offset | UnsetType = UNSET
     to: Offset
     incarnation: str | UnsetType = UNSET
     version: int | UnsetType = UNSET
+    metadata: dict[str, str | int] | UnsetType = UNSET
 
 
 # The target of a move: an offset, or a move request, which has an offset and conditions.
@@ -95,9 +97,14 @@ class MovedPositions(Struct, frozen=True):
 
 
 class Positions(MovedPositions, frozen=True):
-    """All positions of a group. `pending` maps a stream's path to the position's pending move."""
+    """All positions of a group. `pending` maps a stream's path to the position's pending move.
+
+    `metadata` maps a stream's path to the metadata of the position, if it has metadata. It is left
+    out if no position has metadata.
+    """
 
     pending: dict[str, PendingMove] = {}
+    metadata: dict[str, dict[str, str | int]] | UnsetType = UNSET
 
 
 class PinnedRange(Struct, frozen=True, rename={"start": "from"}):
