@@ -29,7 +29,7 @@ from semel.machine.events import (
     UnguardedCreated,
 )
 from semel.machine.rows import KeyRow, ProducerRow
-from semel.machine.state import Effects, State, Stream
+from semel.machine.state import Effects, State, Stream, put_producer
 from semel.machine.streams import OFFSET_MAX
 from semel.model import messages
 from semel.model.limits import HOUR_MS
@@ -316,10 +316,10 @@ def keep_producers_over_a_switch() -> Any:
 
     def switched(state: State, event: DedupSwitched, *rest: Any) -> Effects:
         stream = state.by_number[event.stream]
-        kept = stream.producers
+        kept = dict(stream.producers or {})
         effects: Effects = real(state, event, *rest)
-        stream.producers = kept
-        for producer_id, row in (kept or {}).items():
+        for producer_id, row in kept.items():
+            put_producer(state, stream, producer_id, row)
             state.dirty.producers[event.stream, producer_id] = row
         return effects
 

@@ -279,8 +279,7 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_LIVES, LIVES_CASES),
         (GOLDEN_METADATA, METADATA_CASES),
     ],
-    ids=["first", "extras", "claims", "transactions", "positions", "hours", "policies", "lives"]
-    + ["metadata"],
+    ids=lambda value: value.stem if isinstance(value, Path) else "cases",
 )
 
 
