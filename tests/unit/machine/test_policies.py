@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from semel.journal.frame import encode_meta
 from semel.machine import State, apply, policies
 from semel.machine.decide import dry_run
 from semel.machine.events import DedupSwitched, PolicyChanged, StreamAppended, StreamConfigured
@@ -91,11 +92,15 @@ def test_the_number_of_policies_is_bounded_and_the_root_always_has_room() -> Non
 
 
 # rows: P19
-def test_a_policy_changes_no_stream_and_no_row_of_one() -> None:
-    machine = machine_of(*[create(f"s/{i}") for i in range(50)])
+@pytest.mark.parametrize("streams", [1, 100_000])
+def test_a_policy_changes_no_stream_and_no_row_of_one(streams: int) -> None:
+    machine = machine_of(*[create(f"s/{i}") for i in range(streams)])
     machine.state.take_dirty()
-    machine.execute(policy("s", False))
-    assert machine.journal[-1].event == PolicyChanged("s", machine.state.policies["s"])
+    with patch.object(policies, "find_dedup", side_effect=AssertionError):  # no stream is compared
+        machine.execute(policy("s", False))
+    event = machine.journal[-1].event
+    assert event == PolicyChanged("s", machine.state.policies["s"])
+    assert len(encode_meta(event)) == 6
     dirty = machine.state.dirty
     changed = [name for name in dirty.__struct_fields__ if getattr(dirty, name)]
     assert changed == ["policies"]
