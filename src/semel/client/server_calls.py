@@ -1,9 +1,11 @@
 """Calls that list streams, manage producers, and send operator requests. They do no I/O."""
 
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from semel.client.errors import NotSupported, ProtocolError, Refused
 from semel.client.flows import Exchanged, Flow, RetrySafety, T, ask
@@ -39,6 +41,8 @@ from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 Document = dict[str, Any]
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
+_RETIRE: Final = f"{PRODUCERS}/retire"
+_RETIRED_COUNT_MAX: Final = 1_000  # in one request
 # A 404 with one of these codes means that an object does not exist. Any other 404 means that the
 # server does not know the request target.
 _LACKING: Final = frozenset(
@@ -270,6 +274,27 @@ def claim_producer(
     """
     request = ClaimRequest(calls.path, producer_id, session, mode)
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
+
+
+class _RetiredPage(Struct, frozen=True):
+    producers: list[Document]
+
+
+def retire_producers(
+    site: ServerConfig, producers: Sequence[Mapping[str, Any]]
+) -> Flow[list[Document]]:
+    """Tell the server that these producers are not used again. Return what became of each of them.
+
+    A retired producer counts against no limit. For ten minutes, late copies of its requests are
+    refused. A producer has the keys `producer_id`, `stream` (without it, the registered id is
+    retired), and `producer_epoch` or `session`. A repeat changes nothing.
+    """
+    target = site.address.target(_RETIRE)
+    results: list[Document] = []
+    for first in range(0, len(producers), _RETIRED_COUNT_MAX):
+        document = {"producers": producers[first : first + _RETIRED_COUNT_MAX]}
+        results += (yield from post(site, target, document, _RetiredPage, 200)).producers
+    return results
 
 
 def explain_append(

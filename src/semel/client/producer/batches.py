@@ -1,4 +1,4 @@
-"""A producer's settings, its batches, the batch builder, and the outcomes of batches."""
+"""A producer's batches, the batch builder, and the outcomes of batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -6,81 +6,14 @@ from typing import Final
 from msgspec import Struct
 
 from semel.client.errors import NO, UNKNOWN
+from semel.client.producer.settings import ProducerSettings, check_cursor
 from semel.client.values import Extra
-from semel.model.commands import DENSE, SPARSE
-from semel.model.limits import (
-    BATCH_MESSAGES_MAX,
-    CURSOR_BYTES_MAX,
-    NUMBER_MAX,
-    PRODUCER_ID_BYTES_MAX,
-    SEQUENCE_SPAN_MAX,
-)
-
-BATCH_BYTES_MAX: Final = 4_000_000  # with the encoding, the body is at most 4 MiB
+from semel.model.commands import SPARSE
+from semel.model.limits import NUMBER_MAX, SEQUENCE_SPAN_MAX
+from semel.model.offsets import parse_offset, print_offset
 
 # Encodes messages as a body. The second argument maps the index of a message to its extras.
 Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
-
-
-class ProducerSettings(Struct, frozen=True, kw_only=True):
-    """A producer's identity and the limits of its batches. Times are in seconds, sizes in bytes.
-
-    `session` is a random id of this instance. The epoch has one of three sources:
-
-    - The caller passes `epoch`. Then `session` is None.
-    - `is_claiming` is True: the epoch is the server's stored epoch plus one. If two instances use
-      the same epoch, `session` distinguishes them.
-    - Only `session` is set: the server assigns the next epoch to each new `session`.
-    """
-
-    id: str
-    session: str | None = None
-    epoch: int | None = None
-    is_claiming: bool = False
-    mode: str = DENSE
-    max_in_flight: int = 5
-    max_batch_bytes: int = 1_000_000
-    max_batch_messages: int = BATCH_MESSAGES_MAX
-    linger: float = 0.0
-    delivery_timeout: float = 120.0
-
-    def __post_init__(self) -> None:
-        has_epoch, has_session = self.epoch is not None, self.session is not None
-        for is_valid, message in (
-            (
-                _is_header_value(self.id, PRODUCER_ID_BYTES_MAX),
-                f"{self.id!r} is not a producer id; expected 1 to {PRODUCER_ID_BYTES_MAX} printable"
-                " ASCII characters",
-            ),
-            (
-                not (has_epoch and (self.is_claiming or has_session)),
-                "pass epoch= or auto_claim=True, not both",
-            ),
-            (
-                has_epoch or self.is_claiming or has_session,
-                "a producer needs session=, epoch= or is_claiming=True",
-            ),
-            (self.epoch is None or self.epoch >= 0, "the epoch must not be negative"),
-            (
-                self.mode in (DENSE, SPARSE),
-                f"mode must be 'dense' or 'sparse', not {self.mode!r}",
-            ),
-            (
-                0 < self.max_batch_messages <= BATCH_MESSAGES_MAX,
-                f"max_batch_messages must be from 1 to {BATCH_MESSAGES_MAX}",
-            ),
-            (
-                0 < self.max_batch_bytes <= BATCH_BYTES_MAX,
-                f"max_batch_bytes must be from 1 to {BATCH_BYTES_MAX}",
-            ),
-            (self.max_in_flight >= 1, "max_in_flight must be at least 1"),
-            (
-                self.linger >= 0 and self.delivery_timeout > 0,
-                "linger_ms must not be negative, and delivery_timeout must be positive",
-            ),
-        ):
-            if not is_valid:
-                raise ValueError(message)
 
 
 class BatchAck(Struct, frozen=True):
@@ -93,6 +26,7 @@ class BatchAck(Struct, frozen=True):
     - `cursor`: the cursor stored with the batch, or None.
     - `offset`: the offset of the batch's first message. It is None if `next_offset` is None, or if
       the server is not semel.
+    - `closed`: True if the batch has closed the stream.
     """
 
     count: int
@@ -101,6 +35,12 @@ class BatchAck(Struct, frozen=True):
     duplicate: bool = False
     cursor: str | None = None
     offset: str | None = None
+    closed: bool = False
+
+    @property
+    def units(self) -> int:
+        """The number of messages, and one more if the batch has closed the stream."""
+        return self.count + self.closed
 
 
 class FailedBatch(Struct, frozen=True):
@@ -112,6 +52,7 @@ class FailedBatch(Struct, frozen=True):
       mode it is None if the batch was never sent.
     - `applied`: "no" if the batch is certainly not stored, otherwise "unknown".
     - `cursor`: the cursor that was to be stored with the batch, or None.
+    - `closing`: True if the batch was to close the stream.
     """
 
     count: int
@@ -119,6 +60,12 @@ class FailedBatch(Struct, frozen=True):
     seq: int | None = None
     applied: str = NO
     cursor: str | None = None
+    closing: bool = False
+
+    @property
+    def units(self) -> int:
+        """The number of messages, and one more if the batch was to close the stream."""
+        return self.count + self.closing
 
 
 class ProducerStats(Struct):
@@ -136,6 +83,7 @@ class ProducerBatch:
     """The messages that one append request sends, until they are stored or abandoned.
 
     `is_indeterminate` is True if it is unknown whether an earlier attempt stored the batch.
+    `is_closing` is True if the batch closes the stream. Only such a batch can have no messages.
     `first_unsettled` is the lowest sequence that was unconfirmed when the batch was last sent. If
     the server reports that a lower sequence is missing, no retry can close this gap.
     """
@@ -147,6 +95,7 @@ class ProducerBatch:
         "cursor",
         "extras",
         "first_unsettled",
+        "is_closing",
         "is_in_flight",
         "is_indeterminate",
         "last_seq",
@@ -177,11 +126,17 @@ class ProducerBatch:
         self.body = b""
         self.is_in_flight = False
         self.is_indeterminate = False
+        self.is_closing = False
         self.ack: BatchAck | None = None
 
     @property
     def count(self) -> int:
         return len(self.messages)
+
+    @property
+    def units(self) -> int:
+        """The number of messages, and one more if the batch closes the stream."""
+        return len(self.messages) + self.is_closing
 
     def split_off(self, count: int) -> "ProducerBatch":
         """Remove the first `count` messages of a sparse batch, and return them as a new batch."""
@@ -206,6 +161,12 @@ class ProducerBatch:
 MESSAGE_OVERHEAD_BYTES = 4
 
 
+_MIXED: Final = (
+    "pass seq= with every message or with none; with initial_seq=, the producer assigns all"
+    " sequences"
+)
+
+
 class BatchBuilder:
     """Gathers messages into batches, in order.
 
@@ -225,12 +186,20 @@ class BatchBuilder:
         self._born = 0.0
         self._cursor: str | None = None
         self._is_hurried = False
+        # Sparse mode: True if the caller passes the sequences; None until the first message.
+        self._is_numbered: bool | None = None if settings.initial_seq is None else False
+        self._assigned_seq = (settings.initial_seq or 0) - 1  # sparse mode: the last assigned one
         self.last_seq = -1  # sparse mode: the sequence of the newest message
 
     @property
     def count(self) -> int:
         """The number of gathered messages that `take` has not returned yet."""
         return sum(batch.count for batch in self._full) + len(self._messages)
+
+    @property
+    def units(self) -> int:
+        """The number of gathered messages, and one more if the stream is to be closed."""
+        return sum(batch.units for batch in self._full) + len(self._messages)
 
     @property
     def born(self) -> float | None:
@@ -246,6 +215,19 @@ class BatchBuilder:
         if not self._messages:
             return None
         return self._born if self._is_hurried else self._born + self._linger
+
+    def number(self, seq: int | None) -> int:
+        """Return the sequence of a sparse producer's next message.
+
+        Raises ValueError if the caller passes sequences with some messages and not with others.
+        """
+        if self._is_numbered is None:
+            self._is_numbered = seq is not None
+        if self._is_numbered is (seq is None):
+            raise ValueError(_MIXED)
+        if seq is None:
+            seq = self._assigned_seq = self._assigned_seq + 1
+        return seq
 
     def append(
         self,
@@ -292,6 +274,23 @@ class BatchBuilder:
         messages.append(raw)
         return not is_fitting
 
+    def close_stream(self, now: float, cursor: str | None, stored_seq: int) -> None:
+        """Make the last batch close the stream. If there is no batch, add one without messages.
+
+        In sparse mode, a batch without messages gets the sequence after the last one, which is not
+        lower than `stored_seq`.
+        """
+        if cursor is not None:
+            check_cursor(cursor)
+        if self._messages:
+            self._cursor = self._cursor if cursor is None else cursor
+            self._finish_batch()
+        elif not self._full or cursor is not None:
+            last_seq = max(self.last_seq, stored_seq, self._assigned_seq)
+            seqs = [last_seq + 1] if self._is_sparse else []
+            self._full = [*self._full, ProducerBatch([], seqs, 0, now, cursor, {})]
+        self._full[-1].is_closing = True
+
     def hurry(self) -> None:
         """Make the gathered messages due immediately, without the linger time."""
         self._is_hurried = True
@@ -324,26 +323,11 @@ class BatchBuilder:
             raise ValueError(
                 "pass seq= only with mode='sparse'; a dense producer assigns the sequences itself"
             )
-        if seq is None:
-            raise ValueError("with mode='sparse', every message needs seq=")
+        assert seq is not None  # `ProducerCore` has assigned one
         if not self.last_seq < seq <= NUMBER_MAX:
             raise ValueError(
                 f"seq={seq} is invalid; it must be above {self.last_seq} and at most {NUMBER_MAX}"
             )
-
-
-def check_cursor(cursor: str) -> None:
-    """Raise ValueError if the cursor cannot be sent in a header."""
-    if not _is_header_value(cursor, CURSOR_BYTES_MAX):
-        raise ValueError(
-            f"{cursor!r} is not a cursor; expected 1 to {CURSOR_BYTES_MAX} printable ASCII"
-            " characters without leading or trailing spaces"
-        )
-
-
-def _is_header_value(text: str, bytes_max: int) -> bool:
-    is_printable = text.isascii() and text.isprintable() and text == text.strip()
-    return is_printable and 0 < len(text) <= bytes_max
 
 
 # ---- the outcomes of batches ---------------------------------------------------------------------
@@ -352,6 +336,31 @@ def _is_header_value(text: str, bytes_max: int) -> bool:
 _OVERHEAD_BYTES: Final = 64
 
 BatchEvent = BatchAck | FailedBatch
+
+
+def ack_of(
+    batch: ProducerBatch,
+    next_offset: str | None,
+    *,
+    is_duplicate: bool,
+    is_counting: bool = True,
+) -> BatchAck:
+    """Return the acknowledgement of a batch that is stored up to `next_offset`.
+
+    `is_counting` is True if the server's offsets count messages, as semel's offsets do.
+    """
+    assert batch.last_seq is not None
+    end = parse_offset(next_offset) if next_offset is not None and is_counting else None
+    first = None if end is None or end < batch.count else print_offset(end - batch.count)
+    return BatchAck(
+        batch.count,
+        batch.last_seq,
+        next_offset,
+        is_duplicate,
+        batch.cursor,
+        first,
+        batch.is_closing,
+    )
 
 
 class Acknowledgements:
@@ -393,6 +402,7 @@ class Acknowledgements:
                 batch.seq,
                 NO if is_certain else UNKNOWN,
                 batch.cursor,
+                batch.is_closing,
             )
         )
 
@@ -402,7 +412,7 @@ class Acknowledgements:
         return events
 
     def _release(self, batch: ProducerBatch) -> None:
-        self.settled_count += batch.count
+        self.settled_count += batch.units
         self.pending_bytes -= sum(map(len, batch.messages)) + batch.count * _OVERHEAD_BYTES
         if batch.extras:
             self.pending_bytes -= sum(extra.size for extra in batch.extras.values())

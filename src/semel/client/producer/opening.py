@@ -1,13 +1,14 @@
-"""Opening a producer: its options, its claim, its body encoder and its identity.
+"""Opening a producer: its options, its claim and its body encoder.
 
-A new instance claims the producer id: the server first fences the earlier instance, and then
-returns the stored state. Without the fence, a request from the earlier instance could be stored
-after the state was read. The new instance would then store the same messages again.
+An instance that needs the stored state claims the producer id: the server first fences the earlier
+instance, and then returns the state. Without the fence, a request from the earlier instance could
+be stored after the state was read. The new instance would then store the same messages again.
+
+An instance that does not need the state sends its first batch at once. Its session is new, so this
+batch fences the earlier instance.
 """
 
-import os
 import secrets
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -16,22 +17,14 @@ from weakref import WeakSet
 
 from msgspec import Struct
 
-from semel.client.errors import (
-    ClientError,
-    NotSupported,
-    PayloadMismatch,
-    ProducerExpired,
-    ProducerFenced,
-    ProtocolError,
-    Refused,
-    TooLarge,
-)
+from semel.client.errors import ClientError, NotSupported, Refused, TooLarge
 from semel.client.flows import Flow
-from semel.client.producer.batches import (
-    BatchAck,
-    FailedBatch,
-    ProducerBatch,
+from semel.client.producer.batches import BatchAck, FailedBatch
+from semel.client.producer.settings import (
+    EXPIRES_SECONDS,
+    GeneratedId,
     ProducerSettings,
+    default_id,
 )
 from semel.client.server_calls import claim_producer, producers
 from semel.client.stream_calls import StreamCalls
@@ -47,12 +40,12 @@ from semel.client.values import (
     encode_json,
     extra_of,
 )
-from semel.model.commands import DENSE, SPARSE
+from semel.model.commands import DENSE
 from semel.model.commands import Batch as Payloads
-from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB, NUMBER_MAX
+from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB
 from semel.model.messages import is_json
 from semel.wire.bodies import encode_batch
-from semel.wire.headers import BATCH, read_flag, to_number
+from semel.wire.headers import BATCH
 from semel.wire.json_depth import JSON_DEPTH_MAX
 from semel.wire.json_mode import split_json
 
@@ -62,7 +55,6 @@ OnError = Callable[[ClientError, FailedBatch], object]
 PENDING_BYTES_MAX: Final = 64 * MIB
 _NOT_SERVED: Final = frozenset({404, 405, 501})
 _DEDUP_OFF: Final = "dedup_off"
-_MISMATCH: Final = "producer-payload-mismatch"
 
 
 P = TypeVar("P")
@@ -88,7 +80,7 @@ class OpenProducers(Generic[P]):
 
 
 class OpenResult(Struct, frozen=True):
-    """What the server returned when the producer was opened.
+    """What is known about the stream and the producer when the first message is appended.
 
     - `claim`: the stored state and the new epoch, or None if the producer was not claimed.
     - `past`: a list with the stored state, or an empty list if nothing is stored. After a claim, or
@@ -102,20 +94,39 @@ class OpenResult(Struct, frozen=True):
 
 
 def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenResult]:
-    """Read the stream's media type. Claim the producer, or read its stored state instead.
+    """Return the stream's media type and, if it is needed now, the producer's stored state.
 
-    The producer is not claimed if the caller passed an epoch, if the server does not support
-    claims, or if the stream does not recognise duplicates.
+    Nothing is sent if the media type is known and the state is not needed. In that case the first
+    request of the producer is its first batch, and the server is assumed to be semel: no other
+    server accepts a batch that has a session and no epoch.
     """
+    if not settings.is_claimed_first:
+        content_type = settings.content_type or (yield from calls.known_type())
+        return OpenResult(content_type, is_semel=not calls.is_foreign)
     info = yield from calls.head()
+    content_type = settings.content_type or info.content_type
     if not calls.is_semel:
-        return OpenResult(info.content_type, is_semel=False)
-    if settings.epoch is None:
+        return OpenResult(content_type, is_semel=False)
+    claim, past = yield from read_past(calls, settings)
+    return OpenResult(content_type, is_semel=True, past=past, claim=claim)
+
+
+Past = tuple[ProducerClaim | None, list[ProducerState] | None]
+
+
+def read_past(
+    calls: StreamCalls, settings: ProducerSettings, *, is_claiming: bool = True
+) -> Flow[Past]:
+    """Return what a semel server has stored for the producer: a claim or its state.
+
+    The producer is not claimed if `is_claiming` is False, if the caller passed an epoch, if the
+    server does not support claims, or if the stream does not recognise duplicates.
+    """
+    if is_claiming and settings.epoch is None:
         claim = yield from _claim(calls, settings)
         if claim is not None:
-            return OpenResult(info.content_type, is_semel=True, claim=claim)
-    past = yield from _past(calls, settings.id)
-    return OpenResult(info.content_type, is_semel=True, past=past)
+            return claim, None
+    return None, (yield from _stored(calls, settings.id))
 
 
 def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim | None]:
@@ -123,9 +134,9 @@ def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim
 
     Return None if the server does not support claims, or if dedup is off in the stream.
     """
-    session = settings.session or secrets.token_hex(16)
+    assert settings.session is not None
     try:
-        return (yield from claim_producer(calls, settings.id, session, settings.mode))
+        return (yield from claim_producer(calls, settings.id, settings.session, settings.mode))
     except NotSupported:
         return None
     except Refused as error:
@@ -134,7 +145,7 @@ def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim
         raise
 
 
-def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | None]:
+def _stored(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | None]:
     try:
         states = yield from producers(calls, producer_id)
     except Refused as error:
@@ -144,24 +155,24 @@ def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | No
     return [state for state in states if state.producer_id == producer_id]
 
 
-def default_id() -> str:
-    """Return the value of the environment variable `PRODUCER_ID`.
-
-    If the variable is not set, return the host name and the process id, joined by a hyphen.
-    """
-    return os.environ.get("PRODUCER_ID") or f"{socket.gethostname()}-{os.getpid()}"
+# ---- options -------------------------------------------------------------------------------------
 
 
 class ProducerOptions(TypedDict, total=False):
     """The options of a producer. All have defaults.
 
+    - `content_type`: the stream's media type. By default the client requests it from the server,
+      unless this stream object has already learned it.
     - `epoch`: an epoch that you choose. This works with every Durable Streams server. By default
-      the server assigns the next epoch, and fences earlier instances when the producer starts. If
-      you choose the epoch, earlier instances are fenced only when the first append is stored. Until
-      then they can still store messages, and `cursor` can be out of date.
-    - `auto_claim`: for servers that assign no epochs. The server's stored epoch plus one is used.
-    - `mode`: "dense" or "sparse". In sparse mode you pass a sequence with each message. Sequences
-      must increase, but can have gaps.
+      the server assigns the next epoch when the first batch is stored, or when `cursor` or
+      `last_seq` is read. This fences earlier instances. If you choose the epoch, earlier instances
+      are fenced only when the first batch is stored. Until then `cursor` can be out of date.
+    - `auto_claim`: claim the next epoch when the producer is opened. This also works with servers
+      that assign no epochs: then the stored epoch plus one is used.
+    - `mode`: "dense" or "sparse". In sparse mode each message has a sequence. Sequences must
+      increase, but can have gaps. Pass `seq` with every message or with none. Without `seq`, the
+      first message has the sequence `initial_seq` (by default 0), and each later one the next.
+    - `initial_seq`: the first sequence that a sparse producer assigns itself.
     - `max_in_flight`: the maximum number of batches that are sent and have no response yet.
     - `max_batch_bytes`, `max_batch_messages`: the maximum size of a batch.
     - `linger_ms`: how many milliseconds a batch waits for more messages.
@@ -172,9 +183,11 @@ class ProducerOptions(TypedDict, total=False):
     - `on_error(error, batch)`: called when a batch has failed.
     """
 
+    content_type: str | None
     epoch: int | None
     auto_claim: bool
     mode: str
+    initial_seq: int | None
     max_in_flight: int
     max_batch_bytes: int
     max_batch_messages: int
@@ -194,8 +207,9 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
     if unknown:
         raise TypeError(f"a producer has no option {unknown[0]!r}")
     epoch, auto_claim = options.get("epoch"), options.get("auto_claim", False)
+    name = default_id() if producer_id is None else producer_id
     return ProducerSettings(
-        id=default_id() if producer_id is None else producer_id,
+        id=str(name),
         session=secrets.token_hex(16) if epoch is None else None,
         epoch=epoch,
         is_claiming=auto_claim,
@@ -205,6 +219,9 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
         max_batch_messages=options.get("max_batch_messages", BATCH_MESSAGES_MAX),
         linger=options.get("linger_ms", 0) / 1000,
         delivery_timeout=options.get("delivery_timeout", 120.0),
+        expires=EXPIRES_SECONDS if isinstance(name, GeneratedId) else None,
+        initial_seq=options.get("initial_seq"),
+        content_type=options.get("content_type"),
     )
 
 
@@ -298,145 +315,3 @@ class BodyEncoder:
             raise TooLarge(
                 f"the message has {size} bytes; the maximum is {BODY_BYTES_MAX - _FRAME_BYTES}"
             )
-
-
-# ---- the identity --------------------------------------------------------------------------------
-
-_IGNORED: Final = (
-    "the append was stored, but the server ignored its producer headers: the response has no"
-    " Producer-Epoch. Sending the append again would store it twice"
-)
-_UNGUARDED: Final = (
-    "the stream does not recognise duplicates (Stream-Dedup: off). The append is stored, but"
-    " sending it again would store it twice. Switch dedup on, or use append_many"
-)
-
-
-class ProducerIdentity:
-    """An instance's epoch and session, and whether the server has accepted them."""
-
-    def __init__(self, settings: ProducerSettings) -> None:
-        self._settings = settings
-        self._is_sparse = settings.mode == SPARSE
-        self._is_unused = False  # the server has stored nothing with the present epoch
-        self._is_semel = False  # the server compares payloads
-        self._is_ours = False  # a batch was new, so no earlier instance has stored later batches
-        self.epoch = 0 if settings.is_claiming else settings.epoch
-        self.is_established = False
-
-    def resume(self, stored_epoch: int | None) -> None:
-        """Record the epoch that the server has stored. Call this before the first batch.
-
-        `stored_epoch` is None if nothing is stored. With the setting `is_claiming`, this instance
-        uses the stored epoch plus one, or 0 if nothing is stored.
-        """
-        self._is_unused = self._is_semel = True
-        if self._settings.is_claiming and stored_epoch is not None:
-            self.epoch = stored_epoch + 1
-
-    def take_over(self, epoch: int) -> None:
-        """Set the epoch that a claim has returned.
-
-        The epoch belongs to this instance from now on, even before the first batch.
-        """
-        self.epoch = epoch
-        self.is_established = True
-
-    def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
-        """Return the producer headers for a batch."""
-        settings = self._settings
-        fields = [("Producer-Id", settings.id), ("Producer-Seq", batch.printed_seq)]
-        if self.epoch is not None:
-            fields.append(("Producer-Epoch", str(self.epoch)))
-        if settings.session is not None:
-            fields.append(("Producer-Session", settings.session))
-        if self._is_sparse:
-            fields.append(("Producer-Mode", SPARSE))
-        if batch.cursor is not None:
-            fields.append(("Producer-Cursor", batch.cursor))
-        return fields
-
-    def confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
-        """Check a successful response, and record its epoch.
-
-        Return an error if the response shows that the producer must end. Otherwise return None.
-        """
-        if read_flag(headers, _MISMATCH):
-            return PayloadMismatch(
-                "the server has already stored different messages with this sequence",
-                status=204,
-                facts={"current_epoch": self.epoch},
-            )
-        if headers.get("producer-dedup", "").lower() == "off":
-            return ProtocolError(_UNGUARDED)
-        epoch = _epoch_in(headers)
-        if epoch is None:
-            return ProtocolError(_IGNORED)
-        if is_duplicate and self._is_sparse:
-            return None  # an earlier instance can have stored it, with a different epoch
-        if self.epoch not in (None, epoch):
-            return ProtocolError(
-                f"the request had epoch {self.epoch}, but the response has epoch {epoch}"
-            )
-        self.epoch = epoch
-        self.is_established = True
-        self._is_ours = self._is_ours or not is_duplicate
-        return None
-
-    def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Move to a higher epoch if the producer was fenced or has expired.
-
-        Return True if the epoch has changed. It changes only with the setting `is_claiming`, and
-        only before the server has accepted an epoch of this instance. If an earlier attempt may
-        have stored `batch`, the epoch stays the same: with a new epoch, `batch` could be stored
-        twice.
-        """
-        if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
-            return False
-        return self._raise_above(error.current_epoch)
-
-    def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Move to a higher epoch if an earlier instance has stored messages with this epoch.
-
-        Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. In
-        that case `batch` itself is not stored yet, and must be sent again.
-
-        The epoch changes only in dense mode with the setting `is_claiming`, and only before the
-        server has accepted an epoch of this instance. If this instance may have stored `batch`
-        itself, the epoch stays the same: with a new epoch, `batch` could be stored twice.
-        """
-        # An attempt got no response, or the epoch was unused and a proxy sent the request twice.
-        is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
-        return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
-
-    def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
-        """Return True if an earlier instance has probably used the epoch and sequence of `batch`.
-
-        Use the result only if the server reports `batch` as a duplicate. The result is True only if
-        the caller passed the epoch: in that case an earlier instance can have stored different
-        messages with the same epoch and sequence. A server that cannot compare payloads reports
-        `batch` as a duplicate of these messages.
-        """
-        if self._settings.epoch is None or self._is_sparse or self._is_ours:
-            return False
-        if self._is_semel:
-            # If this instance had stored the batch, the receipt would be recent and still retained.
-            return headers.get("producer-receipt", "").lower() == "expired"
-        return not batch.is_indeterminate
-
-    def is_ambiguous(self, batch: ProducerBatch) -> bool:
-        """Return True if it is unknown whether this instance or an earlier one stored `batch`."""
-        is_at_start = self._settings.is_claiming and not self.is_established
-        return is_at_start and batch.is_indeterminate and not (self._is_unused or self._is_sparse)
-
-    def _raise_above(self, epoch: int | None) -> bool:
-        is_allowed = self._settings.is_claiming and not self.is_established
-        if not is_allowed or epoch is None or epoch >= NUMBER_MAX:
-            return False
-        self.epoch = epoch + 1
-        self._is_unused = True
-        return True
-
-
-def _epoch_in(headers: Mapping[str, str]) -> int | None:
-    return to_number(headers.get("producer-epoch", ""))

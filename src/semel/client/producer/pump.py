@@ -1,18 +1,16 @@
-"""Sending a producer's batches: the connection, the pump, and the base class of both producers.
+"""Sending a producer's batches: the connection and the pump.
 
 The core decides what to send. The pump sends it, on an event loop's thread. The pump holds the lock
 while it uses the core, because other threads can append at the same time.
 """
 
 import asyncio
-import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Final, cast
 
 from semel.client.errors import (
-    ClientClosed,
     ClientError,
     Indeterminate,
     ProtocolError,
@@ -20,27 +18,21 @@ from semel.client.errors import (
 )
 from semel.client.flows import NotSent
 from semel.client.producer.batches import (
-    BatchAck,
     BatchEvent,
     ProducerBatch,
-    ProducerStats,
 )
 from semel.client.producer.core import ProducerCore
 from semel.client.producer.opening import (
-    PENDING_BYTES_MAX,
     BodyEncoder,
-    OpenResult,
-    ProducerOptions,
-    settings_of,
 )
 from semel.client.requests import Request, render
 from semel.client.response_parser import ParserEvent, Response, ResponseParser
-from semel.client.transport import Transport, connect_error, jitter
-from semel.client.values import Extra
+from semel.client.transport import Transport, connect_error
 
 # ---- the connection ------------------------------------------------------------------------------
 
-BatchResponses = list[tuple[ProducerBatch, Response]]
+# None instead of a batch means the HEAD request that shows whether the stream has dedup.
+BatchResponses = list[tuple[ProducerBatch | None, Response]]
 OnResponses = Callable[["ProducerConnection", BatchResponses, ClientError | None], None]
 
 
@@ -57,7 +49,7 @@ class ProducerConnection(asyncio.Protocol):
     def __init__(self, on_responses: OnResponses) -> None:
         self._on_responses = on_responses
         self._parser = ResponseParser()
-        self._sent: deque[ProducerBatch] = deque()
+        self._sent: deque[ProducerBatch | None] = deque()
         self._loop = asyncio.get_running_loop()
         self._is_over = False
         self.quiet_since = 0.0
@@ -67,12 +59,15 @@ class ProducerConnection(asyncio.Protocol):
         """True if a request has no response yet."""
         return bool(self._sent)
 
-    def send(self, batch: ProducerBatch, request: bytes) -> None:
-        """Send a request. If the connection is already closed, `on_responses` will report that."""
+    def send(self, batch: ProducerBatch | None, request: bytes) -> None:
+        """Send a request. If the connection is already closed, `on_responses` will report that.
+
+        `batch` is None for a HEAD request.
+        """
         if not self._sent:
             self.quiet_since = self._loop.time()
         self._sent.append(batch)
-        self._parser.expect()
+        self._parser.expect(is_head=batch is None)
         self._transport.write(request)
 
     def hang_up(self) -> None:
@@ -200,18 +195,20 @@ class Pump:
 
     # ---- sending ---------------------------------------------------------------------------------
 
-    def _choose(self, now: float) -> list[tuple[ProducerBatch, bytes]]:
-        chosen: list[tuple[ProducerBatch, bytes]] = []
+    def _choose(self, now: float) -> list[tuple[ProducerBatch | None, bytes]]:
+        chosen: list[tuple[ProducerBatch | None, bytes]] = []
         if self._connection is not None:
+            if self._core.starts_check(now):
+                return [(None, render(Request("HEAD", self._target), self._transport.fixed))]
             while (batch := self._core.next_to_send(now)) is not None:
                 chosen.append((batch, self._render(batch)))
         return chosen
 
     def _render(self, batch: ProducerBatch) -> bytes:
-        headers = (
-            ("Content-Type", self._encoder.content_type(batch.count, batch.extras)),
-            *self._core.headers(batch),
-        )
+        headers: tuple[tuple[str, str], ...] = tuple(self._core.headers(batch))
+        if batch.messages:
+            body_type = self._encoder.content_type(batch.count, batch.extras)
+            headers = (("Content-Type", body_type), *headers)
         return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
 
     def _set_timer(self, now: float, wake_at: float | None, expires_at: float | None) -> None:
@@ -263,11 +260,18 @@ class Pump:
         now = self._loop.time()
         with self._lock:
             for batch, response in responses:
-                self._core.on_response(batch, response.status, response.headers, response.body, now)
+                self._pass_on(batch, response, now)
             if end is not None:
                 self._connection = None
                 self._core.connection_lost(now, end)
         self.step()
+
+    def _pass_on(self, batch: ProducerBatch | None, response: Response, now: float) -> None:
+        status, headers, body = response.status, response.headers, response.body
+        if batch is None:
+            self._core.on_check(status, headers, body, now)
+        else:
+            self._core.on_response(batch, status, headers, body, now)
 
     def _drop_silent_connection(self, now: float) -> None:
         connection = self._connection
@@ -279,164 +283,3 @@ class Pump:
             error = Indeterminate(f"the server sent nothing for {self._response_timeout:g} seconds")
             with self._lock:
                 self._core.connection_lost(now, error)
-
-
-# ---- the base class of both producers ------------------------------------------------------------
-
-_log = logging.getLogger("semel.client")
-
-
-def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-    del messages, extras
-    raise AssertionError("a batch was sent before the producer was open")
-
-
-class ProducerFacade:
-    """Base class for the threaded and the asyncio producer: state, callbacks and checks."""
-
-    # If a callback raises an exception of this type, it is logged and otherwise ignored.
-    _survives: type[BaseException] = Exception
-
-    def __init__(
-        self,
-        producer_id: str | None,
-        transport: Transport,
-        target: str,
-        options: ProducerOptions,
-        *,
-        response_timeout: float,
-    ) -> None:
-        self._settings = settings_of(producer_id, options)
-        self._transport = transport
-        self._target = target
-        self._response_timeout = response_timeout
-        self._pending_bytes_max = options.get("max_pending_bytes", PENDING_BYTES_MAX)
-        self._on_batch_ack = options.get("on_batch_ack")
-        self._on_error = options.get("on_error")
-        if self._pending_bytes_max < 1:
-            raise ValueError("max_pending_bytes must be at least 1")
-        self._lock = threading.Lock()
-        self._reported_count = 0  # messages whose callbacks have returned
-        self._is_closed = False  # `append` is refused
-        self._is_ended = False  # the producer is closed, and no message is pending
-        self._is_raised = False  # the failure was already raised to the caller
-        self._core = ProducerCore(self._settings, _no_body)  # replaced by `_open`
-        self._pump: Pump
-        self._encoder: BodyEncoder
-        self._to_raw: Callable[[Any], bytes]
-
-    def _open(self, opening: OpenResult) -> None:
-        encoder = BodyEncoder(opening.content_type, is_semel=opening.is_semel)
-        self._encoder, self._to_raw = encoder, encoder.to_raw
-        self._core = ProducerCore(
-            self._settings, encoder.body, jitter, is_counting=opening.is_semel
-        )
-        if opening.claim is not None:
-            claim = opening.claim
-            self._core.take_over(claim.producer_epoch, claim.last_seq, claim.cursor)
-        elif opening.past:
-            (state,) = opening.past
-            self._core.resume(state.epoch, state.last_seq, state.cursor)
-        elif opening.past is not None:
-            self._core.resume(None, None, None)
-        self._pump = Pump(
-            self._core,
-            encoder,
-            self._transport,
-            self._target,
-            lock=self._lock,
-            on_events=self._report,
-            response_timeout=self._response_timeout,
-        )
-
-    # ---- state -----------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        return self._settings.id
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch of this instance, or None until the server has assigned one."""
-        return self._core.epoch
-
-    @property
-    def last_seq(self) -> int | None:
-        """The last stored sequence.
-
-        Before the first acknowledgement, this is the last sequence that an earlier instance stored,
-        or None if no sequence is known.
-        """
-        return self._core.acks.last_seq
-
-    @property
-    def cursor(self) -> str | None:
-        """The last stored cursor.
-
-        Until a cursor of this instance is stored, this is the last cursor that an earlier instance
-        stored, or None if no cursor is known.
-        """
-        return self._core.acks.cursor
-
-    @property
-    def pending_count(self) -> int:
-        """The number of messages that are not acknowledged yet."""
-        with self._lock:
-            return self._core.pending_count
-
-    @property
-    def in_flight_count(self) -> int:
-        """The number of batches that were sent and have no response yet."""
-        return self._core.in_flight_count
-
-    @property
-    def stats(self) -> ProducerStats:
-        """The producer's counters, from the time it was opened."""
-        return self._core.acks.stats
-
-    # ---- callbacks -------------------------------------------------------------------------------
-
-    def _report(self, events: list[BatchEvent]) -> None:
-        failure = self._core.failure
-        for event in events:
-            if isinstance(event, BatchAck):
-                if self._on_batch_ack is not None:
-                    self._call(self._on_batch_ack, event)
-            elif self._on_error is not None:
-                assert failure is not None
-                self._call(self._on_error, failure, event)
-        with self._lock:
-            self._reported_count += sum(event.count for event in events)
-
-    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
-        try:
-            callback(*arguments)
-        except self._survives:  # an error in a callback must not stop the producer
-            _log.exception("a callback of the producer %s failed", self.id)
-
-    # ---- checks ----------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        """If the producer has failed, raise its failure. If it is closed, raise ClientClosed."""
-        failure = self._core.failure
-        if failure is not None:
-            self._is_raised = True
-            raise failure
-        if self._is_closed:
-            raise ClientClosed("the producer is closed")
-
-    def _check_settled(self, *, is_again: bool) -> None:
-        """Raise the failure if the producer has failed and the caller has set no `on_error`.
-
-        A failure that was already raised is raised again only if `is_again` is True.
-        """
-        failure = self._core.failure
-        if failure is None or self._on_error is not None or (self._is_raised and not is_again):
-            return
-        self._is_raised = True
-        raise failure
-
-    def _late(self, timeout: float | None) -> Indeterminate:
-        with self._lock:
-            count = self._core.appended_count - self._reported_count
-        return Indeterminate(f"{count} messages are not acknowledged after {timeout:g} seconds")
