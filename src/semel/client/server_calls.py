@@ -1,11 +1,10 @@
 """Calls that list streams, manage producers, and send operator requests. They do no I/O."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from semel.client.errors import NotSupported, ProtocolError, Refused
 from semel.client.flows import Exchanged, Flow, RetrySafety, T, ask
@@ -41,15 +40,16 @@ from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 Document = dict[str, Any]
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
-_RETIRE: Final = f"{PRODUCERS}/retire"
-_RETIRED_COUNT_MAX: Final = 1_000  # in one request
+_RETIRED_COUNT_MAX: Final = 1_000
+RETIRE_SECONDS_MAX: Final = 1.0  # a client that is closed waits at most this long
+UNKNOWN_PRODUCER: Final = "UNKNOWN_PRODUCER_ID"
 # A 404 with one of these codes means that an object does not exist. Any other 404 means that the
 # server does not know the request target.
 _LACKING: Final = frozenset(
     {
         "stream_not_found",
         "stream_gone",
-        "UNKNOWN_PRODUCER_ID",
+        UNKNOWN_PRODUCER,
         "INVALID_TXN_ID",
         "unknown_sink",
         "snapshot_not_found",
@@ -256,45 +256,39 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
         after = page.next
 
 
-def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Registration]:
+def register_producer(
+    site: ServerConfig, producer_id: str | None, expires: int | None = None
+) -> Flow[Registration]:
     """Register the next epoch of a producer. If `producer_id` is None, register a new id.
 
-    A retry is harmless. It only increases the epoch once more, or registers one more id.
+    The server forgets the producer after `expires` seconds without a request of it, if this is not
+    None. A retry is harmless. It only increases the epoch once more, or registers one more id.
     """
-    request = RegisterRequest(producer_id)
+    request = RegisterRequest(producer_id, expires=expires)
     return post(site, site.address.target(PRODUCERS), request, Registration, 200, 201)
 
 
 def claim_producer(
-    calls: StreamCalls, producer_id: str, session: str, mode: str
+    calls: StreamCalls, producer_id: str, session: str, mode: str, expires: int | None = None
 ) -> Flow[ProducerClaim]:
     """Claim a producer and return its stored state.
 
     A repeat with the same session changes nothing.
     """
-    request = ClaimRequest(calls.path, producer_id, session, mode)
+    request = ClaimRequest(calls.path, producer_id, session, mode, expires)
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
 
 
-class _RetiredPage(Struct, frozen=True):
-    producers: list[Document]
+def retire_producers(site: ServerConfig, entries: Sequence[Document]) -> Flow[None]:
+    """Tell the server that these producers are not used any more.
 
-
-def retire_producers(
-    site: ServerConfig, producers: Sequence[Mapping[str, Any]]
-) -> Flow[list[Document]]:
-    """Tell the server that these producers are not used again. Return what became of each of them.
-
-    A retired producer counts against no limit. For ten minutes, late copies of its requests are
-    refused. A producer has the keys `producer_id`, `stream` (without it, the registered id is
-    retired), and `producer_epoch` or `session`. A repeat changes nothing.
+    Each entry has the members `producer_id`, `stream` and `producer_epoch`. The server still
+    refuses late copies of their requests for ten minutes. What it cannot retire is left to expire.
     """
-    target = site.address.target(_RETIRE)
-    results: list[Document] = []
-    for first in range(0, len(producers), _RETIRED_COUNT_MAX):
-        document = {"producers": producers[first : first + _RETIRED_COUNT_MAX]}
-        results += (yield from post(site, target, document, _RetiredPage, 200)).producers
-    return results
+    target = site.address.target(PRODUCERS, "retire")
+    for start in range(0, len(entries), _RETIRED_COUNT_MAX):
+        page = entries[start : start + _RETIRED_COUNT_MAX]
+        (yield from send(site, target, {"producers": page})).expect(200)
 
 
 def explain_append(

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from semel.client.errors import (
     ClientClosed,
@@ -25,12 +25,11 @@ from semel.client.producer.opening import (
     settings_of,
 )
 from semel.client.producer.pump import Pump
-from semel.client.server_calls import retire_producers
+from semel.client.server_calls import RETIRE_SECONDS_MAX, retire_producers
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import Transport, jitter
 from semel.client.values import Extra
 
-_RETIRE_SECONDS: Final = 2.0  # if the server does not respond, it forgets the producer later
 _log = logging.getLogger("semel.client")
 
 
@@ -45,8 +44,8 @@ def retire_seconds(deadline: float | None) -> float:
     `deadline` is the end of the call in monotonic clock time, or None.
     """
     if deadline is None:
-        return _RETIRE_SECONDS
-    return min(_RETIRE_SECONDS, max(deadline - time.monotonic(), 0.0))
+        return RETIRE_SECONDS_MAX
+    return min(RETIRE_SECONDS_MAX, max(deadline - time.monotonic(), 0.0))
 
 
 class ProducerFacade:

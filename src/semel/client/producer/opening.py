@@ -136,7 +136,11 @@ def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim
     """
     assert settings.session is not None
     try:
-        return (yield from claim_producer(calls, settings.id, settings.session, settings.mode))
+        return (
+            yield from claim_producer(
+                calls, settings.id, settings.session, settings.mode, settings.expires
+            )
+        )
     except NotSupported:
         return None
     except Refused as error:

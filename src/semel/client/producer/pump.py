@@ -172,7 +172,7 @@ class Pump:
             is_over = self._core.failure is not None
         for batch, request in batches:
             assert self._connection is not None
-            self._connection.send(batch, request)
+            self._connection.send(batch, render(request, self._transport.fixed))
         if is_over:
             self.end()
         else:
@@ -195,21 +195,21 @@ class Pump:
 
     # ---- sending ---------------------------------------------------------------------------------
 
-    def _choose(self, now: float) -> list[tuple[ProducerBatch | None, bytes]]:
-        chosen: list[tuple[ProducerBatch | None, bytes]] = []
+    def _choose(self, now: float) -> list[tuple[ProducerBatch | None, Request]]:
+        chosen: list[tuple[ProducerBatch | None, Request]] = []
         if self._connection is not None:
             if self._core.starts_check(now):
-                return [(None, render(Request("HEAD", self._target), self._transport.fixed))]
+                return [(None, Request("HEAD", self._target))]
             while (batch := self._core.next_to_send(now)) is not None:
-                chosen.append((batch, self._render(batch)))
+                chosen.append((batch, self._request(batch)))
         return chosen
 
-    def _render(self, batch: ProducerBatch) -> bytes:
+    def _request(self, batch: ProducerBatch) -> Request:
         headers: tuple[tuple[str, str], ...] = tuple(self._core.headers(batch))
         if batch.messages:
             body_type = self._encoder.content_type(batch.count, batch.extras)
             headers = (("Content-Type", body_type), *headers)
-        return render(Request("POST", self._target, headers, batch.body), self._transport.fixed)
+        return Request("POST", self._target, headers, batch.body)
 
     def _set_timer(self, now: float, wake_at: float | None, expires_at: float | None) -> None:
         times = [expires_at]

@@ -13,10 +13,12 @@ T = TypeVar("T")
 class RegisterRequest(StrictRequest, frozen=True, forbid_unknown_fields=False):
     """The body of `POST /v1/producers`. Unknown members are ignored.
 
-    If `producer_id` is None, the server chooses the id.
+    If `producer_id` is None, the server chooses the id. With `expires`, a new id leaves the
+    registry by itself when it was not used for that many seconds.
     """
 
     producer_id: str | None = None
+    expires: int | None = None
 
 
 class ClaimRequest(StrictRequest, frozen=True, forbid_unknown_fields=False, omit_defaults=False):
@@ -26,6 +28,7 @@ class ClaimRequest(StrictRequest, frozen=True, forbid_unknown_fields=False, omit
     producer_id: str
     session: str
     mode: str = DENSE
+    expires: int | None = None
 
 
 class Registration(Struct, frozen=True):
