@@ -12,7 +12,7 @@ from semel.client.errors import ClientError
 from semel.client.flows import RetrySafety, ask
 from semel.client.producer.batches import Acknowledgements, ProducerBatch
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.identity import ProducerIdentity
+from semel.client.producer.opening import ProducerIdentity
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 

@@ -17,8 +17,8 @@ import pytest
 
 from semel import AsyncClient, Client
 from semel.client import errors
-from semel.client.producer.batches import BatchAck, FailedBatch
 from semel.client.producer.opening import ProducerOptions
+from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.client.sync.stream import Stream
 from semel.model.limits import RECEIPTS_DEFAULT
 from semel.testing import FaultPlan, FaultProxy

@@ -15,7 +15,7 @@ import pytest
 
 from semel import AsyncClient, Client
 from semel.client import errors
-from semel.client.producer.batches import BatchAck
+from semel.client.producer.outcomes import BatchAck
 from semel.client.sync.stream import Stream
 from semel.testing import FaultPlan, FaultProxy
 from tests.integration.both import KINDS

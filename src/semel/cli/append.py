@@ -23,7 +23,7 @@ from semel.cli.options import (
 from semel.cli.output import EXIT_REFUSED, CommandRefused, ProgressLine, report, size_text
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.flows import Flow
-from semel.client.producer.batches import BatchAck
+from semel.client.producer.outcomes import BatchAck
 from semel.client.producer.settings import generated_id
 from semel.client.producer.sync_producer import Producer
 from semel.client.requests import AppendHeaders, ProducerHeaders

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from semel.client.errors import Unavailable
-from semel.client.producer.batches import BatchAck, FailedBatch, ProducerBatch
+from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import ProducerCore
+from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.client.producer.settings import ProducerSettings
 
 Headers = dict[str, str]

@@ -19,8 +19,8 @@ from semel.client.errors import (
     StreamNotFound,
     Unavailable,
 )
-from semel.client.producer.batches import BatchAck, FailedBatch
 from semel.client.producer.core import ProducerCore
+from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.client.producer.settings import ProducerSettings
 from semel.client.values import Extra
 from semel.model.limits import SEQUENCE_SPAN_MAX

@@ -11,8 +11,9 @@ from semel.client.errors import (
     StreamClosed,
     Unavailable,
 )
-from semel.client.producer.batches import BatchAck, ProducerBatch
+from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import RENEWAL_SECONDS
+from semel.client.producer.outcomes import BatchAck
 from tests.unit.client.producer_model import Answer, Network, make
 from tests.unit.client.test_producer_core import append, busy, established, send_all, sparse
 

@@ -14,7 +14,7 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
-from semel.client.producer.batches import BatchAck
+from semel.client.producer.outcomes import BatchAck
 from tests.unit.client.producer_model import (
     Answer,
     ModelServer,

@@ -13,7 +13,8 @@ from semel import AsyncClient, Client
 from semel.client import errors
 from semel.client.errors import NotSupported, TooLarge
 from semel.client.flows import Send
-from semel.client.producer.opening import BodyEncoder, OpenResult, open_producer
+from semel.client.producer.opening import OpenResult, open_producer
+from semel.client.producer.pump import BodyEncoder
 from semel.client.producer.settings import ProducerSettings
 from semel.client.producer.sync_producer import background
 from semel.client.response_parser import Response

@@ -42,22 +42,20 @@ from semel.client.errors import (
 )
 from semel.client.flows import error_of
 from semel.client.producer.batches import (
+    WORTH_A_RETRY,
     Acknowledgements,
-    BatchAck,
+    Backoff,
     BatchBuilder,
+    DedupCheck,
     Encode,
+    Jitter,
     ProducerBatch,
     ack_of,
-)
-from semel.client.producer.identity import ProducerIdentity
-from semel.client.producer.resending import (
-    WORTH_A_RETRY,
-    Backoff,
-    DedupCheck,
-    Jitter,
     is_end_of,
     is_own_gap,
 )
+from semel.client.producer.opening import ProducerIdentity
+from semel.client.producer.outcomes import BatchAck
 from semel.client.producer.settings import ProducerSettings
 from semel.client.values import Extra
 from semel.model.commands import SPARSE

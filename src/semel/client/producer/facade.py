@@ -14,17 +14,16 @@ from semel.client.errors import (
     StreamClosed,
 )
 from semel.client.flows import Flow
-from semel.client.producer.batches import BatchAck, BatchEvent, ProducerStats
 from semel.client.producer.core import ProducerCore
 from semel.client.producer.opening import (
     PENDING_BYTES_MAX,
-    BodyEncoder,
     OpenResult,
     Past,
     ProducerOptions,
     settings_of,
 )
-from semel.client.producer.pump import Pump
+from semel.client.producer.outcomes import BatchAck, BatchEvent, ProducerStats
+from semel.client.producer.pump import BodyEncoder, Pump
 from semel.client.server_calls import RETIRE_SECONDS_MAX, retire_producers
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import Transport, jitter

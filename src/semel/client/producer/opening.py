@@ -1,4 +1,4 @@
-"""Opening a producer: its options, its claim and its body encoder.
+"""Opening a producer: its options, its claim, and the identity under which it appends.
 
 An instance that needs the stored state claims the producer id: the server first fences the earlier
 instance, and then returns the state. Without the fence, a request from the earlier instance could
@@ -10,16 +10,26 @@ batch fences the earlier instance.
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, Generic, TypedDict, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypedDict, TypeVar
+from urllib.parse import quote
 from weakref import WeakSet
 
 from msgspec import Struct
 
-from semel.client.errors import ClientError, NotSupported, Refused, TooLarge
+from semel.client.errors import (
+    ClientError,
+    Indeterminate,
+    NotSupported,
+    PayloadMismatch,
+    ProducerExpired,
+    ProducerFenced,
+    ProtocolError,
+    Refused,
+)
 from semel.client.flows import Flow
-from semel.client.producer.batches import BatchAck, FailedBatch
+from semel.client.producer.batches import ProducerBatch
+from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.client.producer.settings import (
     EXPIRES_SECONDS,
     GeneratedId,
@@ -28,26 +38,10 @@ from semel.client.producer.settings import (
 )
 from semel.client.server_calls import claim_producer, producers
 from semel.client.stream_calls import StreamCalls
-from semel.client.values import (
-    PREENCODED,
-    Extra,
-    Headers,
-    Key,
-    ProducerClaim,
-    ProducerState,
-    columns_of,
-    encode,
-    encode_json,
-    extra_of,
-)
-from semel.model.commands import DENSE
-from semel.model.commands import Batch as Payloads
-from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB
-from semel.model.messages import is_json
-from semel.wire.bodies import encode_batch
-from semel.wire.headers import BATCH
-from semel.wire.json_depth import JSON_DEPTH_MAX
-from semel.wire.json_mode import split_json
+from semel.client.values import ProducerClaim, ProducerState
+from semel.model.commands import DENSE, SPARSE
+from semel.model.limits import BATCH_MESSAGES_MAX, MIB, NUMBER_MAX
+from semel.wire.headers import read_flag, to_number
 
 OnBatchAck = Callable[[BatchAck], object]
 OnError = Callable[[ClientError, FailedBatch], object]
@@ -229,93 +223,211 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
     )
 
 
-# ---- encoding ------------------------------------------------------------------------------------
+# ---- the identity --------------------------------------------------------------------------------
 
-_FRAME_BYTES: Final = 512  # for the brackets or the batch header that enclose a message
-_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
+_MISMATCH: Final = "producer-payload-mismatch"
+_IGNORED: Final = (
+    "the append was stored, but the server ignored its producer headers: the response has no"
+    " Producer-Epoch. Sending the append again would store it twice"
+)
+_UNGUARDED: Final = (
+    "the stream does not recognise duplicates (Stream-Dedup: off). The append is stored, but"
+    " sending it again would store it twice. Switch dedup on, or use append_many"
+)
+
+_AMBIGUOUS: Final = (
+    "a request got no response, and the server does not report the epoch of stored batches;"
+    " it is therefore unknown whether the first batch was stored by this instance or an earlier one"
+)
+_FOREIGN: Final = (
+    "an earlier instance has probably used the same epoch, because the server reports a new batch"
+    " as a duplicate; pass a higher epoch= after each restart"
+)
+_NO_SESSIONS: Final = (
+    "the server does not support producer sessions; pass epoch= or auto_claim=True to producer()"
+)
 
 
-class BodyEncoder:
-    """Encodes values as messages, and messages as request bodies, for one media type.
+class ProducerIdentity:
+    """An instance's epoch and session, and whether the server has accepted them."""
 
-    - If a message has extras (a key, headers or a timestamp), the body has semel's batch format.
-    - Otherwise, JSON messages are encoded as a JSON array.
-    - A single message of another media type is sent as it is. Two or more are sent to semel in the
-      batch format, and are concatenated for other servers.
-    """
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._is_sparse = settings.mode == SPARSE
+        self._is_unused = False  # the server has stored nothing with the present epoch
+        self._is_semel = False  # the server compares payloads
+        self._is_ours = False  # a batch was new, so no earlier instance has stored later batches
+        self._fixed = _fixed_headers(settings)
+        self.epoch = 0 if settings.is_claiming else settings.epoch
+        self.is_established = False
 
-    def __init__(self, content_type: str, *, is_semel: bool) -> None:
-        self._content_type = content_type
-        self._is_json = is_json(content_type)
-        self._is_batching = is_semel and not self._is_json
-        self._is_semel = is_semel
-        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
+    def resume(self, stored_epoch: int | None) -> None:
+        """Record the epoch that the server has stored. Call this before the first batch.
 
-    def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
-        """Return the media type of a body that has `count` messages and these extras."""
-        is_batch = extras or (self._is_batching and count > 1)
-        return BATCH if is_batch else self._content_type
-
-    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-        """Return the request body for an append of these messages."""
-        if extras:
-            columns = columns_of(len(messages), extras)
-            return encode_batch(
-                self._content_type,
-                messages,
-                keys=columns.keys,
-                headers=columns.headers,
-                timestamps=columns.timestamps,
-            )
-        if self._is_json:
-            return b"[" + b",".join(messages) + b"]"
-        if self._is_batching and len(messages) > 1:
-            return encode_batch(self._content_type, messages)
-        return b"".join(messages)
-
-    def checked_extra(
-        self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
-    ) -> Extra | None:
-        """Return the extras of a message, or None if the message has no extras.
-
-        Raises NotSupported if there are extras and the server is not semel. Raises TooLarge if the
-        message and its extras together are too large.
+        `stored_epoch` is None if nothing is stored. With the setting `is_claiming`, this instance
+        uses the stored epoch plus one, or 0 if nothing is stored.
         """
-        extra = extra_of(key, headers, timestamp)
-        if extra is None:
-            return None
-        if not self._is_semel:
-            raise NotSupported("this server does not support message keys, headers and timestamps")
-        self._check_size(len(raw) + extra.size)
-        return extra
+        self._is_unused = self._is_semel = True
+        if self._settings.is_claiming and stored_epoch is not None:
+            self.epoch = stored_epoch + 1
 
-    def _to_json(self, value: Any) -> bytes:
-        """Encode a value as JSON.
+    def take_over(self, epoch: int) -> None:
+        """Set the epoch that a claim has returned.
 
-        Raises ValueError if the value is invalid, because the server would refuse its whole batch.
+        The epoch belongs to this instance from now on, even before the first batch.
         """
-        raw = encode_json(value)
-        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
-            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
-        return raw
+        self.epoch = epoch
+        self.is_established = True
 
-    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
-        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
-            payloads = split_json(b"[" + raw + b"]")
-            if not isinstance(payloads, Payloads) or payloads.count != 1:
-                reason = payloads if isinstance(payloads, str) else "expected exactly one value"
-                raise ValueError(f"the stream cannot store this message as JSON: {reason}")
-        self._check_size(len(raw))
+    def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
+        """Return the producer headers for a batch."""
+        fields = [*self._fixed, ("Producer-Seq", batch.printed_seq)]
+        if self.epoch is not None:
+            fields.append(("Producer-Epoch", str(self.epoch)))
+        if batch.cursor is not None:
+            fields.append(("Producer-Cursor", batch.cursor))
+        if batch.is_closing:
+            fields.append(("Stream-Closed", "true"))
+        return fields
 
-    def _to_bytes(self, value: Any) -> bytes:
-        raw = encode(value, self._content_type)
-        if not raw:
-            raise ValueError("an empty message cannot be stored")
-        self._check_size(len(raw))
-        return raw
+    def accept(
+        self, headers: Mapping[str, str], batch: ProducerBatch, *, is_duplicate: bool
+    ) -> ClientError | None:
+        """Check a successful response to `batch`, and record its epoch.
 
-    def _check_size(self, size: int) -> None:
-        if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
-            raise TooLarge(
-                f"the message has {size} bytes; the maximum is {BODY_BYTES_MAX - _FRAME_BYTES}"
+        Return an error if the response shows that the producer must end. Otherwise return None.
+        """
+        # Both must be computed before `_confirm` changes the identity.
+        is_ambiguous = self.is_ambiguous(batch)
+        is_foreign = self.is_foreign(headers, batch)
+        error = self._confirm(headers, is_duplicate=is_duplicate)
+        if error is None and is_duplicate and is_ambiguous:
+            return Indeterminate(_AMBIGUOUS)
+        if error is None and is_duplicate and is_foreign:
+            return Indeterminate(_FOREIGN)
+        return error
+
+    def _confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
+        if read_flag(headers, _MISMATCH):
+            return PayloadMismatch(
+                "the server has already stored different messages with this sequence",
+                status=204,
+                facts={"current_epoch": self.epoch},
             )
+        if headers.get("producer-dedup", "").lower() == "off":
+            return ProtocolError(_UNGUARDED)
+        epoch = _epoch_in(headers)
+        if epoch is None:
+            return ProtocolError(_IGNORED)
+        if is_duplicate and self._is_sparse:
+            return None  # an earlier instance can have stored it, with a different epoch
+        if self.epoch not in (None, epoch):
+            return ProtocolError(
+                f"the request had epoch {self.epoch}, but the response has epoch {epoch}"
+            )
+        self.epoch = epoch
+        self.is_established = True
+        self._is_ours = self._is_ours or not is_duplicate
+        return None
+
+    def renew(self, stored_epoch: int | None = None) -> bool:
+        """Move to a higher epoch, because the server may have forgotten the producer.
+
+        Return False if that is not possible. Call this only if no batch without an acknowledgement
+        can be stored. The session stays the same, so that the server refuses late copies of
+        earlier requests.
+        """
+        known = [epoch for epoch in (self.epoch, stored_epoch) if epoch is not None]
+        if not known or max(known) >= NUMBER_MAX:
+            return False
+        self.epoch = max(known) + 1
+        self.is_established = False
+        return True
+
+    def explained(self, error: ClientError) -> ClientError:
+        """Return the error to raise for a refusal of a batch.
+
+        If the server seems not to know sessions, return an error that says so.
+        """
+        is_unknown_session = (
+            self._settings.session is not None
+            and not self._settings.is_claiming
+            and not self.is_established
+            and isinstance(error, Refused)
+            and error.status == 400
+            and error.code == "bad_request"  # semel sends a more specific code
+        )
+        return ProtocolError(_NO_SESSIONS) if is_unknown_session else error
+
+    def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
+        """Move to a higher epoch if the producer was fenced or has expired.
+
+        Return True if the epoch has changed. It changes only with the setting `is_claiming`, and
+        only before the server has accepted an epoch of this instance. If an earlier attempt may
+        have stored `batch`, the epoch stays the same: with a new epoch, `batch` could be stored
+        twice.
+        """
+        if not isinstance(error, ProducerFenced | ProducerExpired) or batch.is_indeterminate:
+            return False
+        return self._raise_above(error.current_epoch)
+
+    def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
+        """Move to a higher epoch if an earlier instance has stored messages with this epoch.
+
+        Call this if the server reports `batch` as a duplicate. Return True if the epoch changes. In
+        that case `batch` itself is not stored yet, and must be sent again.
+
+        The epoch changes only in dense mode with the setting `is_claiming`, and only before the
+        server has accepted an epoch of this instance. If this instance may have stored `batch`
+        itself, the epoch stays the same: with a new epoch, `batch` could be stored twice.
+        """
+        # An attempt got no response, or the epoch was unused and a proxy sent the request twice.
+        is_own = not read_flag(headers, _MISMATCH) and (batch.is_indeterminate or self._is_unused)
+        return not (is_own or self._is_sparse) and self._raise_above(_epoch_in(headers))
+
+    def is_foreign(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
+        """Return True if an earlier instance has probably used the epoch and sequence of `batch`.
+
+        Use the result only if the server reports `batch` as a duplicate. The result is True only if
+        the caller passed the epoch: in that case an earlier instance can have stored different
+        messages with the same epoch and sequence. A server that cannot compare payloads reports
+        `batch` as a duplicate of these messages.
+        """
+        if self._settings.epoch is None or self._is_sparse or self._is_ours:
+            return False
+        if self._is_semel:
+            # If this instance had stored the batch, the receipt would be recent and still retained.
+            return headers.get("producer-receipt", "").lower() == "expired"
+        return not batch.is_indeterminate
+
+    def is_ambiguous(self, batch: ProducerBatch) -> bool:
+        """Return True if it is unknown whether this instance or an earlier one stored `batch`."""
+        is_at_start = self._settings.is_claiming and not self.is_established
+        return is_at_start and batch.is_indeterminate and not (self._is_unused or self._is_sparse)
+
+    def _raise_above(self, epoch: int | None) -> bool:
+        is_allowed = self._settings.is_claiming and not self.is_established
+        if not is_allowed or epoch is None or epoch >= NUMBER_MAX:
+            return False
+        self.epoch = epoch + 1
+        self._is_unused = True
+        return True
+
+
+def _epoch_in(headers: Mapping[str, str]) -> int | None:
+    return to_number(headers.get("producer-epoch", ""))
+
+
+def _fixed_headers(settings: ProducerSettings) -> tuple[tuple[str, str], ...]:
+    """Return the headers that are the same for every batch."""
+    if settings.id.isascii():
+        fields = [("Producer-Id", settings.id)]
+    else:
+        fields = [("Producer-Id*", f"UTF-8''{quote(settings.id, safe='')}")]
+    if settings.session is not None:
+        fields.append(("Producer-Session", settings.session))
+    if settings.mode == SPARSE:
+        fields.append(("Producer-Mode", SPARSE))
+    if settings.expires is not None:
+        fields.append(("Producer-Expires", str(settings.expires)))
+    return tuple(fields)

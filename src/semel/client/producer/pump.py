@@ -1,4 +1,4 @@
-"""Sending a producer's batches: the connection and the pump.
+"""Sending a producer's batches: the connection, the encoding of bodies, and the pump.
 
 The core decides what to send. The pump sends it, on an event loop's thread. The pump holds the lock
 while it uses the core, because other threads can append at the same time.
@@ -7,27 +7,42 @@ while it uses the core, because other threads can append at the same time.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, cast
 
 from semel.client.errors import (
     ClientError,
     Indeterminate,
+    NotSupported,
     ProtocolError,
+    TooLarge,
     Unavailable,
 )
 from semel.client.flows import NotSent
-from semel.client.producer.batches import (
-    BatchEvent,
-    ProducerBatch,
-)
+from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.opening import (
-    BodyEncoder,
-)
+from semel.client.producer.outcomes import BatchEvent
 from semel.client.requests import Request, render
 from semel.client.response_parser import ParserEvent, Response, ResponseParser
 from semel.client.transport import Transport, connect_error
+from semel.client.values import (
+    PREENCODED,
+    Extra,
+    Headers,
+    Key,
+    columns_of,
+    encode,
+    encode_json,
+    extra_of,
+)
+from semel.model.commands import Batch as Payloads
+from semel.model.limits import BODY_BYTES_MAX
+from semel.model.messages import is_json
+from semel.wire.bodies import encode_batch
+from semel.wire.headers import BATCH
+from semel.wire.json_depth import JSON_DEPTH_MAX
+from semel.wire.json_mode import split_json
 
 # ---- the connection ------------------------------------------------------------------------------
 
@@ -115,6 +130,98 @@ class ProducerConnection(asyncio.Protocol):
             assert isinstance(event, Response)
             matched.append((self._sent.popleft(), event))
         return matched
+
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+_FRAME_BYTES: Final = 512  # for the brackets or the batch header that enclose a message
+_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
+
+
+class BodyEncoder:
+    """Encodes values as messages, and messages as request bodies, for one media type.
+
+    - If a message has extras (a key, headers or a timestamp), the body has semel's batch format.
+    - Otherwise, JSON messages are encoded as a JSON array.
+    - A single message of another media type is sent as it is. Two or more are sent to semel in the
+      batch format, and are concatenated for other servers.
+    """
+
+    def __init__(self, content_type: str, *, is_semel: bool) -> None:
+        self._content_type = content_type
+        self._is_json = is_json(content_type)
+        self._is_batching = is_semel and not self._is_json
+        self._is_semel = is_semel
+        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
+
+    def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
+        """Return the media type of a body that has `count` messages and these extras."""
+        is_batch = extras or (self._is_batching and count > 1)
+        return BATCH if is_batch else self._content_type
+
+    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+        """Return the request body for an append of these messages."""
+        if extras:
+            columns = columns_of(len(messages), extras)
+            return encode_batch(
+                self._content_type,
+                messages,
+                keys=columns.keys,
+                headers=columns.headers,
+                timestamps=columns.timestamps,
+            )
+        if self._is_json:
+            return b"[" + b",".join(messages) + b"]"
+        if self._is_batching and len(messages) > 1:
+            return encode_batch(self._content_type, messages)
+        return b"".join(messages)
+
+    def checked_extra(
+        self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
+    ) -> Extra | None:
+        """Return the extras of a message, or None if the message has no extras.
+
+        Raises NotSupported if there are extras and the server is not semel. Raises TooLarge if the
+        message and its extras together are too large.
+        """
+        extra = extra_of(key, headers, timestamp)
+        if extra is None:
+            return None
+        if not self._is_semel:
+            raise NotSupported("this server does not support message keys, headers and timestamps")
+        self._check_size(len(raw) + extra.size)
+        return extra
+
+    def _to_json(self, value: Any) -> bytes:
+        """Encode a value as JSON.
+
+        Raises ValueError if the value is invalid, because the server would refuse its whole batch.
+        """
+        raw = encode_json(value)
+        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
+            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
+        return raw
+
+    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
+        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
+            payloads = split_json(b"[" + raw + b"]")
+            if not isinstance(payloads, Payloads) or payloads.count != 1:
+                reason = payloads if isinstance(payloads, str) else "expected exactly one value"
+                raise ValueError(f"the stream cannot store this message as JSON: {reason}")
+        self._check_size(len(raw))
+
+    def _to_bytes(self, value: Any) -> bytes:
+        raw = encode(value, self._content_type)
+        if not raw:
+            raise ValueError("an empty message cannot be stored")
+        self._check_size(len(raw))
+        return raw
+
+    def _check_size(self, size: int) -> None:
+        if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
+            raise TooLarge(
+                f"the message has {size} bytes; the maximum is {BODY_BYTES_MAX - _FRAME_BYTES}"
+            )
 
 
 # ---- the pump ------------------------------------------------------------------------------------
