@@ -26,6 +26,7 @@ from semel.client.reading import PageReader
 from semel.client.server_calls import register_producer
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.values import START, Message, Registration, ordinal_of
+from semel.wire.schema.producers import RetireEntry
 
 Outputs = Mapping[str, Iterable[Any]]
 
@@ -269,15 +270,16 @@ class ProducerPool:
         if len(written) < _WRITTEN_COUNT_MAX:
             written.update(streams)
 
-    def remove_idle(self) -> list[dict[str, Any]]:
+    def remove_idle(self) -> list[RetireEntry]:
         """Remove the generated ids that no transaction uses. Return the entries to retire them."""
         idle, self._idle = self._idle, []
-        entries: list[dict[str, Any]] = []
+        entries: list[RetireEntry] = []
         for owner in idle:
-            entry = {"producer_id": owner.producer_id, "producer_epoch": owner.producer_epoch}
-            written = self._written.pop(owner.producer_id, set())
-            entries += [{**entry, "stream": path} for path in sorted(written)]
-            entries.append(entry)  # last, because the id is unknown afterwards
+            # The registration comes last, because the id is unknown afterwards.
+            streams: list[str | None] = [*sorted(self._written.pop(owner.producer_id, ())), None]
+            entries += [
+                RetireEntry(owner.producer_id, stream, owner.producer_epoch) for stream in streams
+            ]
         return entries
 
 

@@ -20,6 +20,7 @@ from semel.wire.paths import (
     GROUPS,
     HEALTH,
     PRODUCERS,
+    RETIRE,
     SINKS,
     STREAMS,
     TRANSACTIONS,
@@ -33,6 +34,10 @@ from semel.wire.schema.producers import (
     ProducerState,
     RegisterRequest,
     Registration,
+    RetiredEntry,
+    RetireEntry,
+    RetireRequest,
+    RetireResponse,
 )
 from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 
@@ -279,16 +284,29 @@ def claim_producer(
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
 
 
-def retire_producers(site: ServerConfig, entries: Sequence[Document]) -> Flow[None]:
-    """Tell the server that these producers are not used any more.
+def retire_producers(
+    site: ServerConfig, entries: Sequence[RetireEntry]
+) -> Flow[list[RetiredEntry]]:
+    """Tell the server that producers are not used any more. Return what became of each of them.
 
-    Each entry has the members `producer_id`, `stream` and `producer_epoch`. The server still
-    refuses late copies of their requests for ten minutes. What it cannot retire is left to expire.
+    The server still refuses late copies of their requests for ten minutes. A repeat changes
+    nothing. Each request has at most 1,000 producers.
     """
-    target = site.address.target(PRODUCERS, "retire")
+    results: list[RetiredEntry] = []
     for start in range(0, len(entries), _RETIRED_COUNT_MAX):
-        page = entries[start : start + _RETIRED_COUNT_MAX]
-        (yield from send(site, target, {"producers": page})).expect(200)
+        request = RetireRequest(list(entries[start : start + _RETIRED_COUNT_MAX]))
+        target = site.address.target(RETIRE)
+        results += (yield from post(site, target, request, RetireResponse, 200)).producers
+    return results
+
+
+def retire_producer(
+    calls: StreamCalls, producer_id: str, epoch: int | None, session: str | None
+) -> Flow[RetiredEntry]:
+    """Retire a producer of a stream, and return what became of it."""
+    entry = RetireEntry(producer_id, calls.path, epoch, session)
+    (result,) = yield from retire_producers(calls.site, [entry])
+    return result
 
 
 def explain_append(

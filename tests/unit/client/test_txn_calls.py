@@ -31,6 +31,7 @@ from semel.client.values import (
     parse_token,
 )
 from semel.model.offsets import print_offset
+from semel.wire.schema.producers import RetireEntry
 from tests.unit.client.hand import SITE, Played, answer, body_of, calls, document, play, problem
 from tests.unit.client.test_reading import frames
 
@@ -151,11 +152,10 @@ def test_generated_ids_that_no_transaction_uses_are_retired_last_of_all() -> Non
     known.take(None)
     known.give_back(None, first, {"c"})
     known.give_back("p", OWNER, {"a"})
-    entry = {"producer_id": "1", "producer_epoch": 0}
-    assert known.remove_idle() == [*[{**entry, "stream": path} for path in "abc"], entry]
+    assert known.remove_idle() == [RetireEntry("1", path, 0) for path in ("a", "b", "c", None)]
     assert known.remove_idle() == []
     known.give_back(None, second, ())
-    assert known.remove_idle() == [{"producer_id": "2", "producer_epoch": 0}]
+    assert known.remove_idle() == [RetireEntry("2", None, 0)]
 
 
 # ---- appends -------------------------------------------------------------------------------------

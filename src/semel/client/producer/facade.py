@@ -24,7 +24,7 @@ from semel.client.producer.opening import (
 )
 from semel.client.producer.outcomes import BatchAck, BatchEvent, ProducerStats
 from semel.client.producer.pump import BodyEncoder, Pump
-from semel.client.server_calls import RETIRE_SECONDS_MAX, retire_producers
+from semel.client.server_calls import RETIRE_SECONDS_MAX, retire_producer
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import Transport, jitter
 from semel.client.values import Extra
@@ -134,11 +134,8 @@ class ProducerFacade:
         """Tell the server that the producer's id is not used again."""
         self._is_retired = True
         settings = self._settings
-        instance: dict[str, object] = {"producer_epoch": self._core.epoch}
-        if settings.session is not None:
-            instance = {"session": settings.session}
-        producer = {"producer_id": settings.id, "stream": self._calls.path, **instance}
-        return retire_producers(self._calls.site, [producer])
+        epoch = self._core.epoch if settings.session is None else None
+        return retire_producer(self._calls, settings.id, epoch, settings.session)
 
     # ---- state -----------------------------------------------------------------------------------
 
