@@ -23,24 +23,13 @@ from semel.client.sync.stream import Stream
 from semel.model.limits import RECEIPTS_DEFAULT
 from semel.testing import FaultPlan, FaultProxy
 from tests.integration.both import KINDS, client_of
-from tests.spec.process import PATIENCE_SECONDS, Server, sound_server
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with sound_server(tmp_path_factory.mktemp("producer") / "data") as it:
-        yield it
+from tests.spec.process import PATIENCE_SECONDS, Server
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
     with Client(server.url) as it:
         yield it
-
-
-@pytest.fixture
-def orders(server: Server, client: Client) -> Stream:
-    return client.stream(server.stream().path).create("application/json")
 
 
 def values(stream: Stream) -> list[Any]:

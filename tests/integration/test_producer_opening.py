@@ -21,24 +21,7 @@ from semel.testing import FaultPlan, FaultProxy
 from tests.integration.both import KINDS
 from tests.integration.recorder import Recorder, forwarding
 from tests.integration.test_producer import values
-from tests.spec.process import PATIENCE_SECONDS, Server, sound_server
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with sound_server(tmp_path_factory.mktemp("opening") / "data") as it:
-        yield it
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.url) as it:
-        yield it
-
-
-@pytest.fixture
-def orders(server: Server, client: Client) -> Stream:
-    return client.stream(server.stream().path).create("application/json")
+from tests.spec.process import PATIENCE_SECONDS, Server
 
 
 @pytest.fixture
@@ -152,9 +135,12 @@ def test_the_first_batch_fences_the_earlier_instance_for_good(orders: Stream) ->
     second.append(2)
     second.flush()
     first.append(3)
-    for call in (first.flush, lambda: first.append(4), first.flush):
-        with pytest.raises(errors.ProducerFenced):
-            call()
+    with pytest.raises(errors.ProducerFenced):
+        first.flush()
+    with pytest.raises(errors.ProducerFenced):
+        first.append(4)
+    with pytest.raises(errors.ProducerFenced):
+        first.flush()
     first.close()
     second.close()
     assert (first.epoch, second.epoch) == (1, 2)
@@ -165,13 +151,13 @@ def test_the_first_batch_fences_the_earlier_instance_for_good(orders: Stream) ->
 def test_a_first_batch_whose_response_is_lost_is_stored_once(
     server: Server, orders: Stream, fault: str
 ) -> None:
-    plan = FaultPlan(script=[fault, fault], only="POST /v1/stream")
+    plan = FaultPlan(script=[fault, "pass", fault], only="POST /v1/stream")
     with FaultProxy(server.url, plan) as proxy, Client(proxy.url) as client:
         stream = client.stream(orders.path)
         for name in ("p", None):
             with stream.producer(name, content_type="application/json") as producer:
                 producer.append(name)
-            assert producer.stats.duplicates == (1 if name else 0) or producer.stats.retries
+            assert producer.stats.retries == producer.stats.duplicates == 1
     assert values(orders) == ["p", None]
 
 

@@ -23,28 +23,11 @@ from tests.integration.both import KINDS
 from tests.integration.recorder import eventually
 from tests.integration.test_producer import values
 from tests.spec.clock_rig import MINUTE_MS, Machine, running_machine
-from tests.spec.process import PATIENCE_SECONDS, Server, sound_server
+from tests.spec.process import PATIENCE_SECONDS, Server
 
 DAY_MS = 24 * 60 * MINUTE_MS
 SWEPT_SECONDS = 2.5  # in that time the server looks at least once for what is due
 PROGRAM = [sys.executable, "-m", "semel"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with sound_server(tmp_path_factory.mktemp("retired") / "data") as it:
-        yield it
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.url) as it:
-        yield it
-
-
-@pytest.fixture
-def orders(server: Server, client: Client) -> Stream:
-    return client.stream(server.stream().path).create("application/json")
 
 
 @pytest.fixture
@@ -254,8 +237,9 @@ def transact(client: Client, *paths: str, fails: bool = False) -> None:
 # rows: P06
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_id_of_a_client_that_made_transactions_is_retired_everywhere(
-    server: Server, client: Client, orders: Stream, kind: str
+    server: Server, orders: Stream, kind: str
 ) -> None:
+    client = orders.client
     bills = client.stream(server.stream().path).create("application/json")
 
     async def asynchronous() -> None:
@@ -280,14 +264,12 @@ def test_the_id_of_a_client_that_made_transactions_is_retired_everywhere(
     assert caught.value.code == "UNKNOWN_PRODUCER_ID"
 
 
-def test_a_prepared_transaction_keeps_its_id(
-    server: Server, client: Client, orders: Stream
-) -> None:
+def test_a_prepared_transaction_keeps_its_id(server: Server, orders: Stream) -> None:
     with Client(server.url) as one, one.transaction() as txn:
         txn.append(orders.path, 1)
         token = txn.prepare()
     assert only(orders).state == "expiring"
-    client.commit_prepared(token)
+    orders.client.commit_prepared(token)
     assert values(orders) == [1]
 
 

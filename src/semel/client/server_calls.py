@@ -5,6 +5,7 @@ from math import inf
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from semel.client.errors import NotSupported, ProtocolError, Refused
 from semel.client.flows import Exchanged, Flow, RetrySafety, T, ask
@@ -269,7 +270,7 @@ def register_producer(
     The server forgets the producer after `expires` seconds without a request of it, if this is not
     None. A retry is harmless. It only increases the epoch once more, or registers one more id.
     """
-    request = RegisterRequest(producer_id, expires=expires)
+    request = RegisterRequest(producer_id, expires=_given(expires))
     return post(site, site.address.target(PRODUCERS), request, Registration, 200, 201)
 
 
@@ -280,8 +281,13 @@ def claim_producer(
 
     A repeat with the same session changes nothing.
     """
-    request = ClaimRequest(calls.path, producer_id, session, mode, expires)
+    request = ClaimRequest(calls.path, producer_id, session, mode, _given(expires))
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
+
+
+def _given(number: int | None) -> int | UnsetType:
+    """Return `number`, or UNSET instead of None, so that the member is left out."""
+    return UNSET if number is None else number
 
 
 def retire_producers(

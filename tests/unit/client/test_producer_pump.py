@@ -350,7 +350,6 @@ def test_a_producer_claims_before_it_believes_a_cursor() -> None:
         "producer_id": "p",
         "session": stub.posts[0][0]["producer-session"],
         "mode": "dense",
-        "expires": None,
     }
     assert stub.posts[0][0]["producer-epoch"] == "5"
     assert stub.posts[0][0]["producer-seq"] == "0"
