@@ -220,7 +220,9 @@ def test_an_id_may_be_any_text(orders: Stream) -> None:
     assert only(orders).producer_id == "Zähler 1/東京"
     with orders.producer("Zähler 2") as producer:
         producer.append(3)
-    assert values(orders) == [1, 2, 3]
+    with orders.client.transaction(producer_id="Zähler 3") as txn:
+        txn.append(orders.path, 4)
+    assert values(orders) == [1, 2, 3, 4]
 
 
 # ---- transactions --------------------------------------------------------------------------------

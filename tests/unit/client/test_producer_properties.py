@@ -52,6 +52,7 @@ class Script:
         self.network = network
         self.is_sparse = is_sparse
         self.elapsed = 0.0
+        self.first = 0  # the number of the first message
         self.messages: list[bytes] = []
 
     def play(self, steps: list[tuple[str, int]]) -> None:
@@ -64,7 +65,7 @@ class Script:
         if core.failure is not None:
             return
         for _ in range(number + 1):
-            raw = b"%d" % len(self.messages)
+            raw = b"%d" % (self.first + len(self.messages))
             seq = 10 * len(self.messages) if self.is_sparse else None
             core.append(raw, self.network.now, seq=seq)
             self.messages.append(raw)
@@ -259,6 +260,31 @@ def test_a_producer_that_claims_goes_on_by_its_cursor_whatever_the_earlier_one_s
     assert server.log == late.messages
 
 
+# rows: D02, D11
+@given(actions, actions, batching, st.booleans())
+def test_a_new_session_begins_with_its_first_batch_behind_an_earlier_instance(
+    before: list[tuple[str, int]],
+    steps: list[tuple[str, int]],
+    sizes: dict[str, Any],
+    is_semel: bool,
+) -> None:
+    server = ModelServer()
+    early = Script(make(server, session="early", **sizes))
+    early.append(0)
+    early.network.drain()
+    early.play(before)
+    early.network.lose()
+    late = Script(make(server, session="late", is_semel=is_semel, **sizes))
+    late.first = 10_000
+    late.play([("append", 0), *steps])
+    late.network.drain()
+    while any(early.network.ghosts):
+        for which in range(len(early.network.ghosts)):
+            early.network.haunt(which)
+    assert late.network.core.failure is None
+    assert [raw for raw in server.log if int(raw) >= late.first] == late.messages
+
+
 # ---- a producer without a name -------------------------------------------------------------------
 
 EXPIRING: dict[str, Any] = {
@@ -269,7 +295,11 @@ EXPIRING: dict[str, Any] = {
 }
 modes = st.sampled_from(({}, {"mode": "sparse"}))
 lives = st.lists(
-    st.tuples(st.sampled_from((*ACTIONS, "forget", "idle")), st.integers(0, 7)),
+    # Often enough, a stored batch without a response meets a server that has forgotten it.
+    st.tuples(
+        st.sampled_from((*ACTIONS, *["append", "send", "lose", "forget"] * 5, "idle")),
+        st.integers(0, 7),
+    ),
     min_size=1,
     max_size=80,
 )

@@ -12,7 +12,6 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypedDict, TypeVar
-from urllib.parse import quote
 from weakref import WeakSet
 
 from msgspec import Struct
@@ -36,6 +35,7 @@ from semel.client.producer.settings import (
     ProducerSettings,
     default_id,
 )
+from semel.client.requests import producer_id_field
 from semel.client.server_calls import claim_producer, producers
 from semel.client.stream_calls import StreamCalls
 from semel.client.values import ProducerClaim, ProducerState
@@ -420,10 +420,7 @@ def _epoch_in(headers: Mapping[str, str]) -> int | None:
 
 def _fixed_headers(settings: ProducerSettings) -> tuple[tuple[str, str], ...]:
     """Return the headers that are the same for every batch."""
-    if settings.id.isascii():
-        fields = [("Producer-Id", settings.id)]
-    else:
-        fields = [("Producer-Id*", f"UTF-8''{quote(settings.id, safe='')}")]
+    fields = [producer_id_field(settings.id)]
     if settings.session is not None:
         fields.append(("Producer-Session", settings.session))
     if settings.mode == SPARSE:
