@@ -257,6 +257,7 @@ class ProducerIdentity:
         self._is_unused = False  # the server has stored nothing with the present epoch
         self._is_semel = False  # the server compares payloads
         self._is_ours = False  # a batch was new, so no earlier instance has stored later batches
+        self._id_field = producer_id_field(settings.id)
         self._fixed = _fixed_headers(settings)
         self.epoch = 0 if settings.is_claiming else settings.epoch
         self.is_established = False
@@ -281,9 +282,10 @@ class ProducerIdentity:
 
     def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
         """Return the producer headers for a batch."""
-        fields = [*self._fixed, ("Producer-Seq", batch.printed_seq)]
+        fields = [self._id_field, ("Producer-Seq", batch.printed_seq)]
         if self.epoch is not None:
             fields.append(("Producer-Epoch", str(self.epoch)))
+        fields += self._fixed
         if batch.cursor is not None:
             fields.append(("Producer-Cursor", batch.cursor))
         if batch.is_closing:
@@ -419,8 +421,8 @@ def _epoch_in(headers: Mapping[str, str]) -> int | None:
 
 
 def _fixed_headers(settings: ProducerSettings) -> tuple[tuple[str, str], ...]:
-    """Return the headers that are the same for every batch."""
-    fields = [producer_id_field(settings.id)]
+    """Return the headers that are the same for every batch, except the id."""
+    fields = []
     if settings.session is not None:
         fields.append(("Producer-Session", settings.session))
     if settings.mode == SPARSE:
