@@ -375,8 +375,10 @@ def parse_producer(
         return _parse_ours(headers, is_strict=is_strict, fresh_id=fresh_id)
     if not _OURS.isdisjoint(headers):
         raise bad_request("producer_headers_conflict", "send Producer-* or X-Producer-*, not both")
-    name = read_producer_id(headers, "x-producer-id", _X_ID_EXTENDED)
-    if name is None or "x-producer-seq" not in headers:
+    name = None
+    if "x-producer-seq" in headers:
+        name = read_producer_id(headers, "x-producer-id", _X_ID_EXTENDED)
+    if name is None:
         raise _incomplete("X-Producer-* headers must include X-Producer-Id and X-Producer-Seq")
     epoch = read_number(headers, "x-producer-epoch")
     seq = read_number(headers, "x-producer-seq") or 0
@@ -389,13 +391,13 @@ def _parse_ours(
     mode = headers.get(_MODE)
     is_sparse = mode == SPARSE
     has_instance = _EPOCH in headers or _SESSION in headers or is_sparse
-    name = read_producer_id(headers, _ID, _ID_EXTENDED)
-    has_name = name is not None or (is_sparse and fresh_id is not None)
+    has_name = names_producer(headers) or (is_sparse and fresh_id is not None)
     if not (has_instance and has_name and _SEQ in headers):
         raise _incomplete(
             "send Producer-Id, Producer-Seq, and at least one of Producer-Epoch, Producer-Session"
             " and 'Producer-Mode: sparse'"
         )
+    name = read_producer_id(headers, _ID, _ID_EXTENDED)
     if name is None:
         assert fresh_id is not None
         name = fresh_id()

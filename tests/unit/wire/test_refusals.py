@@ -85,7 +85,8 @@ def test_every_refusal_can_be_told(refusal: type[out.Outcome]) -> None:
         assert problem.message
         assert problem.applied == ("unknown" if refusal is out.ReceiptExpired else "no")
         is_state = refusal is txn.InvalidTxnState  # it also names the required state
-        assert len(problem.facts) == len(refusal.__struct_fields__) + is_state
+        is_named_twice = refusal is out.SequenceGap  # it also has the other code
+        assert len(problem.facts) == len(refusal.__struct_fields__) + is_state + is_named_twice
         json.dumps(problem.facts)
 
 
@@ -102,7 +103,7 @@ def test_a_gap_tells_both_sequences() -> None:
     problem = problem_of(gap)
     assert (problem.code, problem.facts) == (
         "producer_seq_conflict",
-        {"expected_seq": 3, "received_seq": 9},
+        {"expected_seq": 3, "received_seq": 9, "alias": "OUT_OF_ORDER_SEQUENCE"},
     )
 
 
