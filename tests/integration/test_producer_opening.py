@@ -126,27 +126,6 @@ def test_a_wrong_media_type_is_refused_and_nothing_is_stored(orders: Stream) -> 
     assert values(orders) == []
 
 
-# rows: D11, X13
-def test_the_first_batch_fences_the_earlier_instance_for_good(orders: Stream) -> None:
-    first = orders.producer("p")
-    first.append(1)
-    first.flush()
-    second = orders.producer("p")
-    second.append(2)
-    second.flush()
-    first.append(3)
-    with pytest.raises(errors.ProducerFenced):
-        first.flush()
-    with pytest.raises(errors.ProducerFenced):
-        first.append(4)
-    with pytest.raises(errors.ProducerFenced):
-        first.flush()
-    first.close()
-    second.close()
-    assert (first.epoch, second.epoch) == (1, 2)
-    assert values(orders) == [1, 2]
-
-
 @pytest.mark.parametrize("fault", ["drop_answer", "bad_gateway_after", "reset"])
 def test_a_first_batch_whose_response_is_lost_is_stored_once(
     server: Server, orders: Stream, fault: str
