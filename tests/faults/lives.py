@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from semel.client.errors import NO, ClientError, Indeterminate, ProducerFenced, Unavailable
 from semel.client.producer.async_producer import AsyncProducer
-from semel.client.producer.batches import BatchAck, FailedBatch
+from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.client.producer.sync_producer import Producer
 from semel.testing import Operation
 from tests.faults.notes import Notes, last_offset

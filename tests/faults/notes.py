@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from semel.client.producer.batches import ProducerStats
+from semel.client.producer.outcomes import ProducerStats
 from semel.client.values import Receipt
 from semel.model.offsets import parse_offset
 from semel.testing import History, Operation

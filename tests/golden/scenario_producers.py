@@ -24,16 +24,17 @@ def sent(producer: Any, values: list[Any], **more: Any) -> list[Any]:
     for value in values:
         producer.append(value, **more)
     producer.flush()
-    return [producer.epoch, producer.cursor, producer.last_seq, producer.pending_count]
+    return [producer.epoch, producer.last_seq, producer.pending_count]
 
 
 @step
 def produce_under_a_claim(run: ScenarioRun) -> Any:
     run.client.stream("made").create("application/json")
     acks: list[Any] = []
-    options = {"linger_ms": 60_000, "on_batch_ack": acks.append}
+    options = {"auto_claim": True, "linger_ms": 60_000, "on_batch_ack": acks.append}
     with run.client.stream("made").producer("worker", **options) as producer:
         found = [
+            producer.cursor,
             sent(producer, [{"id": 1}, {"id": 2}]),
             sent(producer, ["noted"], cursor="line 3"),
             sent(producer, ["keyed"], key="k", headers={"h": "v"}, timestamp=NOON),
@@ -43,14 +44,37 @@ def produce_under_a_claim(run: ScenarioRun) -> Any:
 
 @step
 def produce_again_after_a_restart(run: ScenarioRun) -> Any:
-    with run.client.stream("made").producer("worker") as producer:
+    with run.client.stream("made").producer("worker", auto_claim=True) as producer:
         found = [producer.epoch, producer.cursor, producer.last_seq]
         return [found, sent(producer, ["after"])]
 
 
 @step
+def produce_at_once(run: ScenarioRun) -> Any:
+    options = {"content_type": "application/json", "linger_ms": 60_000}
+    with run.client.stream("made").producer("worker", **options) as producer:
+        return sent(producer, ["at once"])
+
+
+@step
+def produce_the_last_message(run: ScenarioRun) -> Any:
+    run.client.stream("finished").create("application/json")
+    with run.client.stream("finished").producer("Zähler", linger_ms=60_000) as producer:
+        producer.append("last but one")
+        producer.close_stream("last")
+    return run.client.stream("finished").head().closed
+
+
+@step
+def produce_in_a_stream_that_is_closed(run: ScenarioRun) -> Any:
+    with run.client.stream("finished").producer("late") as producer:
+        producer.close_stream()
+        producer.append("late")
+
+
+@step
 def produce_while_a_newer_instance_does(run: ScenarioRun) -> Any:
-    older = run.client.stream("made").producer("pair").__enter__()
+    older = run.client.stream("made").producer("pair", auto_claim=True).__enter__()
     with run.other.stream("made").producer("pair") as newer:
         sent(newer, ["newer"])
     older.append("older")

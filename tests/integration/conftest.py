@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from semel import Client
+from semel.client.sync.stream import Stream
 from tests.integration.both import KINDS, client_of
 from tests.spec.process import Server, sound_server
 
@@ -24,3 +26,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 def client(kind: str, server: Server) -> Iterator[Any]:
     with client_of(kind, server.url) as it:
         yield it
+
+
+@pytest.fixture
+def orders(server: Server) -> Iterator[Stream]:
+    """A new JSON stream, of a client of its own."""
+    with Client(server.url) as it:
+        yield it.stream(server.stream().path).create("application/json")

@@ -190,3 +190,21 @@ def post(body: bytes, *fields: bytes) -> bytes:
 def echo(body: bytes) -> bytes:
     """Return the response of the recorder to a POST of this body."""
     return plain_answer(b"\r\n\r\n" + body)
+
+
+def forwarding(port: int) -> Callable[[bytes], bytes]:
+    """Return the `answer` of a recorder that passes each request on to a server on this port."""
+
+    def forward(request: bytes) -> bytes:
+        with Caller(port) as server:
+            server.send(request)
+            while b"\r\n\r\n" not in server.got:
+                server.got += server.socket.recv(65536)
+            head = server.got[: server.got.index(b"\r\n\r\n") + 4]
+            if request.startswith(b"HEAD"):
+                return head
+            while (end := request_end(server.got, 0)) is None:
+                server.got += server.socket.recv(65536)
+            return server.got[:end]
+
+    return forward

@@ -348,7 +348,8 @@ def test_lines_are_messages(served: Served) -> None:
     done = served.semel("append", "lines", "--lines", given=given)
     assert done.stdout == f"stored 3 lines in lines, next offset {print_offset(3)}\n"
     assert served.semel("read", "lines").stdout == '{"n": 1}\n[2, 3]\n4\n'
-    assert served.semel("producers", "ls", "lines").stdout == ""
+    (producer,) = served.json("producers", "ls", "lines")
+    assert producer["state"] == "retired"
     bad = served.refused(64, "append", "lines", "--lines", given=b"5\n{\n6\n")
     assert "input line 2: " in bad
     assert "1 lines are stored" in bad

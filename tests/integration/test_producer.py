@@ -17,30 +17,19 @@ import pytest
 
 from semel import AsyncClient, Client
 from semel.client import errors
-from semel.client.producer.batches import BatchAck, FailedBatch
 from semel.client.producer.opening import ProducerOptions
+from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.client.sync.stream import Stream
 from semel.model.limits import RECEIPTS_DEFAULT
 from semel.testing import FaultPlan, FaultProxy
 from tests.integration.both import KINDS, client_of
-from tests.spec.process import PATIENCE_SECONDS, Server, sound_server
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with sound_server(tmp_path_factory.mktemp("producer") / "data") as it:
-        yield it
+from tests.spec.process import PATIENCE_SECONDS, Server
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
     with Client(server.url) as it:
         yield it
-
-
-@pytest.fixture
-def orders(server: Server, client: Client) -> Stream:
-    return client.stream(server.stream().path).create("application/json")
 
 
 def values(stream: Stream) -> list[Any]:
@@ -252,8 +241,7 @@ def test_a_program_that_forgets_to_close_still_delivers(server: Server, orders: 
 def test_a_program_that_forgets_to_close_is_told_what_is_lost(
     server: Server, orders: Stream
 ) -> None:
-    opening = ["pass", "pass"]
-    plan = FaultPlan({"drop_request": 1.0}, script=opening)
+    plan = FaultPlan({"drop_request": 1.0}, only="POST")
     with FaultProxy(server.url, plan) as proxy:
         command = [sys.executable, "-c", FORGETFUL, proxy.url, orders.path]
         ended = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
@@ -414,8 +402,7 @@ def test_the_same_epoch_again_never_has_a_message_swallowed(orders: Stream) -> N
 def test_a_request_sent_twice_on_the_way_is_stored_once_under_a_claim(
     server: Server, orders: Stream
 ) -> None:
-    opening = ["pass", "pass"]
-    plan = FaultPlan(script=[*opening, "duplicate_before"])
+    plan = FaultPlan(script=["duplicate_before"], only="POST /v1/stream")
     with FaultProxy(server.url, plan) as proxy, Client(proxy.url) as client:
         with client.stream(orders.path).producer("p", auto_claim=True) as producer:
             producer.append(1)
@@ -487,7 +474,7 @@ def test_a_sequence_below_the_window_fails_and_says_that_it_may_be_stored(orders
 def test_a_request_that_was_under_way_while_a_cursor_was_read_makes_no_copy(
     server: Server, orders: Stream, options: ProducerOptions
 ) -> None:
-    plan = FaultPlan(script=["pass", "pass", "pass", "delay"], delay_seconds=1.0)
+    plan = FaultPlan(script=["pass", "delay"], only="POST /v1/stream", delay_seconds=1.0)
     with FaultProxy(server.url, plan) as proxy, Client(proxy.url) as far:
         old = far.stream(orders.path).producer("import", **options)
         old.append(1, cursor="1")
@@ -522,9 +509,9 @@ def test_an_instance_that_opens_and_does_not_write_leaves_the_cursor_to_the_next
 # rows: P10
 def test_sparse_and_dense_numbers_do_not_mix(orders: Stream) -> None:
     with orders.producer("p", mode="sparse") as sparse:
-        with pytest.raises(ValueError, match="needs seq="):
-            sparse.append(1)
         sparse.append(1, seq=10)
+        with pytest.raises(ValueError, match="with every message or with none"):
+            sparse.append(1)
         with pytest.raises(ValueError, match="above 10"):
             sparse.append(1, seq=10)
     with orders.producer("q") as dense, pytest.raises(ValueError, match="sequences itself"):

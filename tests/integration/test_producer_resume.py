@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from semel import Client, errors
-from semel.client.producer.batches import BatchAck
+from semel.client.producer.outcomes import BatchAck
 from tests.integration.both import KINDS, client_of
 from tests.spec.process import Server, offset_of
 

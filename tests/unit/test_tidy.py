@@ -186,7 +186,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.cli.space": "size",
     "semel.client.aio.stream": "size",
     "semel.client.aio.transaction": "size",
-    "semel.client.producer.core": "size",
+    "semel.client.producer.pump": "size",
     "semel.journal.lmdb_transactions": "size",
     "semel.journal.verify.segments": "public",
     "semel.machine.txn.apply_open": "size",

@@ -5,7 +5,7 @@ import secrets
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO, Any
 
 import click
@@ -23,7 +23,8 @@ from semel.cli.options import (
 from semel.cli.output import EXIT_REFUSED, CommandRefused, ProgressLine, report, size_text
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.flows import Flow
-from semel.client.producer.batches import BatchAck
+from semel.client.producer.outcomes import BatchAck
+from semel.client.producer.settings import generated_id
 from semel.client.producer.sync_producer import Producer
 from semel.client.requests import AppendHeaders, ProducerHeaders
 from semel.client.stream_calls import StreamCalls
@@ -57,7 +58,8 @@ class AppendOptions(Struct, frozen=True, kw_only=True):
 # ---- append --lines ------------------------------------------------------------------------------
 # A producer stores each line as one message, once and in order. With `--producer`, the sequence of
 # a message is its line number. If the same input is sent again with the same producer id, only the
-# missing lines are stored.
+# missing lines are stored. Without `--producer`, the id is new, and the server forgets it when the
+# command ends, even after Ctrl-C or a line that cannot be stored. After a kill, the id expires.
 
 
 def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_json: bool) -> None:
@@ -67,14 +69,11 @@ def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_
     acks: list[BatchAck] = []
     with _source(options) as source:
         producer = stream.producer(
-            options.producer or f"semel-append-{secrets.token_hex(8)}",
+            options.producer or generated_id("semel-append"),
             mode=DENSE if options.producer is None else SPARSE,
             on_batch_ack=acks.append,
         )
         _send(producer, source, options)
-    if options.producer is None:
-        with suppress(ClientError):  # the generated id will not be used again
-            stream.forget_producer(producer.id)
     stored = sum(ack.count for ack in acks if not ack.duplicate)
     skipped = producer.stats.messages_skipped + sum(ack.count for ack in acks if ack.duplicate)
     next_offset = acks[-1].next_offset if acks else None

@@ -27,12 +27,14 @@ from semel.client.reading import PageReader, StreamName
 from semel.client.server_calls import register_producer
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.values import START, Message, Registration, ordinal_of
+from semel.wire.schema.producers import RetireEntry
 
 Outputs = Mapping[str, Iterable[Any]]
 
 _PAUSE_SECONDS_MIN: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 0.25
 _GROUP_CHARS_MAX: Final = 200
+_WRITTEN_COUNT_MAX: Final = 10_000  # in any more streams, a generated id expires by itself
 
 
 class InputBatch(Struct, frozen=True):
@@ -241,12 +243,14 @@ class ProducerPool:
     only once. A fenced client does not register the id again, because two instances would then
     fence each other in turn.
 
-    An id that the server has generated is used by only one transaction at a time.
+    An id that the server has generated is used by only one transaction at a time. When the client
+    is closed, these ids are retired, and so is what streams store about them.
     """
 
     def __init__(self) -> None:
         self._named: dict[str, Registration] = {}
         self._idle: list[Registration] = []
+        self._written: dict[str, set[str]] = {}  # the streams of each generated id
 
     def take(self, producer_id: str | None) -> Registration | None:
         """Return a registration, or None if the caller must register a producer.
@@ -264,10 +268,31 @@ class ProducerPool:
             self._named[producer_id] = registration
         return registration
 
-    def give_back(self, producer_id: str | None, registration: Registration) -> None:
-        """Make a generated id available again after its transaction has ended."""
-        if producer_id is None:
-            self._idle.append(registration)
+    def give_back(
+        self, producer_id: str | None, registration: Registration, streams: Iterable[str]
+    ) -> None:
+        """Make a generated id available again after its transaction has ended.
+
+        `streams` are the streams in which the transaction has written.
+        """
+        if producer_id is not None:
+            return
+        self._idle.append(registration)
+        written = self._written.setdefault(registration.producer_id, set())
+        if len(written) < _WRITTEN_COUNT_MAX:
+            written.update(streams)
+
+    def remove_idle(self) -> list[RetireEntry]:
+        """Remove the generated ids that no transaction uses. Return the entries to retire them."""
+        idle, self._idle = self._idle, []
+        entries: list[RetireEntry] = []
+        for owner in idle:
+            # The registration comes last, because the id is unknown afterwards.
+            streams: list[str | None] = [*sorted(self._written.pop(owner.producer_id, ())), None]
+            entries += [
+                RetireEntry(owner.producer_id, stream, owner.producer_epoch) for stream in streams
+            ]
+        return entries
 
 
 def check_owner(producer_id: str | None, epoch: int | None) -> Registration | None:

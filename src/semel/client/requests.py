@@ -105,6 +105,16 @@ def _line(name: str, value: str) -> str:
 # ---- the headers of appends and creations --------------------------------------------------------
 
 
+def producer_id_field(producer_id: str) -> tuple[str, str]:
+    """Return the header with a producer's id.
+
+    An id that is not ASCII is percent-encoded as RFC 8187 describes, under the name `Producer-Id*`.
+    """
+    if producer_id.isascii():
+        return "Producer-Id", producer_id
+    return "Producer-Id*", f"UTF-8''{quote(producer_id, safe='')}"
+
+
 class ProducerHeaders(Struct, frozen=True):
     """The producer headers of an append: id, sequence, and either the epoch or the session."""
 
@@ -139,8 +149,9 @@ class AppendHeaders(Struct, frozen=True):
     @property
     def headers(self) -> Fields:
         tag, transaction = self.tag, self.transaction
+        id_fields = {} if tag is None else dict([producer_id_field(tag.producer_id)])
         fields = {
-            "Producer-Id": None if tag is None else tag.producer_id,
+            **id_fields,
             "Producer-Seq": None if tag is None else str(tag.seq),
             "Producer-Epoch": None if tag is None or tag.epoch is None else str(tag.epoch),
             "Producer-Session": None if tag is None else tag.session,

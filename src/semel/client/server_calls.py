@@ -5,6 +5,7 @@ from math import inf
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from semel.client.errors import DamagedResponse, NotSupported, ProtocolError, Refused
 from semel.client.flows import Exchanged, Flow, RetrySafety, T, ask
@@ -46,13 +47,16 @@ from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 Document = dict[str, Any]
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
+_RETIRED_COUNT_MAX: Final = 1_000
+RETIRE_SECONDS_MAX: Final = 1.0  # a client that is closed waits at most this long
+UNKNOWN_PRODUCER: Final = "UNKNOWN_PRODUCER_ID"
 # A 404 with one of these codes means that an object does not exist. Any other 404 means that the
 # server does not know the request target.
 _LACKING: Final = frozenset(
     {
         "stream_not_found",
         "stream_gone",
-        "UNKNOWN_PRODUCER_ID",
+        UNKNOWN_PRODUCER,
         "INVALID_TXN_ID",
         "unknown_sink",
         "snapshot_not_found",
@@ -298,33 +302,49 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
         after = page.next
 
 
-def register_producer(site: ServerConfig, producer_id: str | None) -> Flow[Registration]:
+def register_producer(
+    site: ServerConfig, producer_id: str | None, expires: int | None = None
+) -> Flow[Registration]:
     """Register the next epoch of a producer. If `producer_id` is None, register a new id.
 
-    A retry is harmless. It only increases the epoch once more, or registers one more id.
+    The server forgets the producer after `expires` seconds without a request of it, if this is not
+    None. A retry is harmless. It only increases the epoch once more, or registers one more id.
     """
-    request = RegisterRequest(producer_id)
+    request = RegisterRequest(producer_id, expires=_given(expires))
     return post(site, site.address.target(PRODUCERS), request, Registration, 200, 201)
 
 
 def claim_producer(
-    calls: StreamCalls, producer_id: str, session: str, mode: str
+    calls: StreamCalls, producer_id: str, session: str, mode: str, expires: int | None = None
 ) -> Flow[ProducerClaim]:
     """Claim a producer and return its stored state.
 
     A repeat with the same session changes nothing.
     """
-    request = ClaimRequest(calls.require_path("a claim"), producer_id, session, mode)
+    path = calls.require_path("a claim")
+    request = ClaimRequest(path, producer_id, session, mode, _given(expires))
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
+
+
+def _given(number: int | None) -> int | UnsetType:
+    """Return `number`, or UNSET instead of None, so that the member is left out."""
+    return UNSET if number is None else number
 
 
 def retire_producers(
     site: ServerConfig, entries: Sequence[RetireEntry]
 ) -> Flow[list[RetiredEntry]]:
-    """Retire at most 1,000 producers, and return what became of each. A repeat changes nothing."""
-    request = RetireRequest(list(entries))
-    response = yield from post(site, site.address.target(RETIRE), request, RetireResponse, 200)
-    return response.producers
+    """Tell the server that producers are not used any more. Return what became of each of them.
+
+    The server still refuses late copies of their requests for ten minutes. A repeat changes
+    nothing. Each request has at most 1,000 producers.
+    """
+    results: list[RetiredEntry] = []
+    for start in range(0, len(entries), _RETIRED_COUNT_MAX):
+        request = RetireRequest(list(entries[start : start + _RETIRED_COUNT_MAX]))
+        target = site.address.target(RETIRE)
+        results += (yield from post(site, target, request, RetireResponse, 200)).producers
+    return results
 
 
 def retire_producer(

@@ -100,6 +100,8 @@ class TransactionCalls:
         self._producer = Registration("", 0)
         # The next sequence for each path. A staged transaction uses only the path "".
         self._next: dict[str, int] = {}
+        # The streams in which the server stores the producer of this transaction.
+        self.written: set[str] = set()
         self._is_indeterminate = False  # True while an append may or may not be stored
         self._refused: set[tuple[str, str]] = set()  # positions whose moves are not accepted yet
         self._unresolved: Unresolved = {} if unresolved is None else unresolved
@@ -167,6 +169,8 @@ class TransactionCalls:
         # Until a response arrives, it is unknown whether the server has used the sequence. The flag
         # also stays set if the caller abandons this flow.
         self._is_indeterminate = True
+        if name:
+            self.written.add(name)
         try:
             receipt = yield from self._ours(calls.append(values, self._conditions(seq), extras))
         except (errors.Refused, errors.Unavailable, TypeError, ValueError):

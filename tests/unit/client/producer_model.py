@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 
 from semel.client.errors import Unavailable
-from semel.client.producer.batches import BatchAck, FailedBatch, ProducerBatch, ProducerSettings
+from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import ProducerCore
+from semel.client.producer.outcomes import BatchAck, FailedBatch
+from semel.client.producer.settings import ProducerSettings
 
 Headers = dict[str, str]
 PROBLEM = "application/problem+json"
+HEAD: Headers = {}  # in place of the headers of an append
 
 
 def json_body(messages: Any, extras: Any = None) -> bytes:
@@ -49,9 +52,33 @@ class ModelServer:
     def __init__(self) -> None:
         self.log: list[bytes] = []
         self.known: Known | None = None
+        self.tombstone: Known | None = None
         self.is_closed = False
+        self.has_dedup = True
+        self._is_closing = False
+
+    def forget(self) -> None:
+        """Replace the producer by a tombstone, as after an idle time."""
+        self.tombstone = self.known or self.tombstone
+        self.known = None
+
+    def head(self) -> Answer:
+        return Answer(
+            200, {"stream-next-offset": "0"} if self.has_dedup else {"stream-dedup": "off"}
+        )
 
     def take(self, headers: Headers, body: bytes) -> Answer:
+        self._is_closing = "stream-closed" in headers
+        answer = self._take(headers, body) if self.has_dedup else self._store_unguarded(body)
+        if self.is_closed:
+            answer.headers["stream-closed"] = "true"
+        return answer
+
+    def _store_unguarded(self, body: bytes) -> Answer:
+        self._store(body)
+        return Answer(200, {"stream-next-offset": str(len(self.log)), "producer-dedup": "off"})
+
+    def _take(self, headers: Headers, body: bytes) -> Answer:
         epoch = headers.get("producer-epoch")
         session = headers.get("producer-session")
         given = None if epoch is None else int(epoch)
@@ -59,6 +86,18 @@ class ModelServer:
         is_sparse = headers.get("producer-mode") == "sparse"
         span = int(first), int(last or first)
         known = self.known
+        if known is None and self.tombstone is not None:
+            old, is_first = self.tombstone, is_sparse or not span[0]
+            is_newer = (
+                session not in old.older | {old.session} if given is None else given > old.epoch
+            )
+            if not (is_newer and is_first):
+                fields = {"producer-epoch": str(old.epoch)}
+                return refusal(409, "producer_state_expired", fields, current_epoch=old.epoch)
+            bodies = dict(old.bodies) if is_sparse else {}
+            older = old.older | {old.session}
+            epoch_now = old.epoch + 1 if given is None else given
+            known = Known(epoch_now, session, old.last if is_sparse else -1, bodies, older)
         if known is None:
             known = Known(given or 0 if session is None else 1, session, -1, {})
         fence = self._fence(known, given, session)
@@ -71,7 +110,7 @@ class ModelServer:
                 return refusal(400, "epoch_must_start_at_zero")
             raised = known.epoch + 1 if given is None else given
             last_seq = known.last if is_sparse else -1
-            older = known.older | {known.session}
+            older = known.older | ({known.session} - {session})
             bodies = dict(known.bodies) if is_sparse else {}
             known = Known(raised, session, last_seq, bodies, older)
         return self._decide(known, span, body, is_sparse=is_sparse)
@@ -114,8 +153,14 @@ class ModelServer:
         known.last = last
         known.bodies[span] = body
         self.known = known
-        self.log += map(bytes, msgspec.json.decode(body, type=list[msgspec.Raw]))
-        return Answer(200, {**fields, "stream-next-offset": str(len(self.log))})
+        self._store(body)
+        status = 200 if body else 204
+        return Answer(status, {**fields, "stream-next-offset": str(len(self.log))})
+
+    def _store(self, body: bytes) -> None:
+        self.is_closed = self.is_closed or self._is_closing
+        if body:
+            self.log += map(bytes, msgspec.json.decode(body, type=list[msgspec.Raw]))
 
 
 class Network:
@@ -126,7 +171,9 @@ class Network:
         self.server = server
         self.now = 0.0
         self.seen: dict[tuple[str, str], bytes] = {}
-        self.sent: deque[ProducerBatch] = deque()  # on the current connection, in order
+        self.sent: deque[ProducerBatch | None] = (
+            deque()
+        )  # None is a HEAD request; on the current connection, in order
         self.line: deque[tuple[Headers, bytes]] = deque()  # not yet read by the server
         self.answers: deque[Answer] = deque()  # not yet read by the client
         self.ghosts: list[deque[tuple[Headers, bytes]]] = []
@@ -135,11 +182,17 @@ class Network:
         self.failed: list[FailedBatch] = []
 
     def send(self) -> bool:
+        if self.core.starts_check(self.now):
+            self.sent.append(None)
+            self.line.append((HEAD, b""))
+            return True
         batch = self.core.next_to_send(self.now)
         if batch is None:
             return False
         headers = {name.lower(): value for name, value in self.core.headers(batch)}
         owner = headers.get("producer-session") or headers["producer-epoch"]
+        if "producer-expires" in headers:
+            owner += headers.get("producer-epoch", "")  # it may move to a higher epoch
         # A sequence of one epoch is never sent with two different payloads.
         assert self.seen.setdefault((owner, headers["producer-seq"]), batch.body) == batch.body
         self.sent.append(batch)
@@ -150,7 +203,10 @@ class Network:
         """Let the server read one request. `answer` replaces the response of the server."""
         if self.line:
             request = self.line.popleft()
-            own = self.server.take(*request) if is_taken else None
+            take = self.server.take
+            own = None
+            if is_taken:
+                own = self.server.head() if request[0] is HEAD else take(*request)
             response = answer or own
             assert response is not None
             self.answers.append(response)
@@ -159,13 +215,17 @@ class Network:
         if self.answers:
             answer = self.answers.popleft()
             batch = self.sent.popleft()
-            self.core.on_response(batch, answer.status, answer.headers, answer.body, self.now)
+            told = (answer.status, answer.headers, answer.body, self.now)
+            if batch is None:
+                self.core.on_check(*told)
+            else:
+                self.core.on_response(batch, *told)
             self.collect()
 
     def lose(self) -> None:
         """Break the connection. The server may still receive requests it has not read yet."""
-        if self.line:
-            self.ghosts.append(self.line)
+        if appends := [request for request in self.line if request[0] is not HEAD]:
+            self.ghosts.append(deque(appends))
         self.line, self.answers = deque(), deque()
         self.sent.clear()
         self.core.connection_lost(self.now, Unavailable("lost"))
@@ -192,7 +252,8 @@ class Network:
                 self.serve()
             while self.answers:
                 self.deliver()
-            if not self.core.pending_count or self.core.failure is not None:
+            is_done = self.core.acks.settled_count == self.core.appended_count
+            if is_done or self.core.failure is not None:
                 return
             self.now = max(self.now, self.core.wake_at() or self.now)
         raise AssertionError("the producer does not finish")
@@ -209,8 +270,10 @@ class Network:
 def make(server: ModelServer | None = None, **settings: Any) -> Network:
     if not {"epoch", "is_claiming", "session"} & set(settings):
         settings["session"] = "s-1"
+    is_semel = settings.pop("is_semel", False)
     settings = {"id": "p", "delivery_timeout": 1e9, **settings}
-    return Network(ProducerCore(ProducerSettings(**settings), json_body), server or ModelServer())
+    core = ProducerCore(ProducerSettings(**settings), json_body, is_semel=is_semel)
+    return Network(core, server or ModelServer())
 
 
 def make_resumed(server: ModelServer | None = None, **settings: Any) -> Network:

@@ -19,8 +19,9 @@ from semel.client.errors import (
     StreamNotFound,
     Unavailable,
 )
-from semel.client.producer.batches import BatchAck, FailedBatch, ProducerSettings
 from semel.client.producer.core import ProducerCore
+from semel.client.producer.outcomes import BatchAck, FailedBatch
+from semel.client.producer.settings import ProducerSettings
 from semel.client.values import Extra
 from semel.model.limits import SEQUENCE_SPAN_MAX
 from semel.model.offsets import print_offset
@@ -741,7 +742,7 @@ def test_what_a_message_carries_counts_towards_its_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_counting", "told", "offset"),
+    ("is_semel", "told", "offset"),
     [
         (True, print_offset(7), print_offset(5)),
         (True, None, None),
@@ -750,10 +751,10 @@ def test_what_a_message_carries_counts_towards_its_batch() -> None:
     ],
 )
 def test_the_first_offset_is_counted_back_where_offsets_count_messages(
-    is_counting: bool, told: str | None, offset: str | None
+    is_semel: bool, told: str | None, offset: str | None
 ) -> None:
     settings = ProducerSettings(id="p", session="s")
-    core = ProducerCore(settings, json_body, is_counting=is_counting)
+    core = ProducerCore(settings, json_body, is_semel=is_semel)
     for _ in range(2):
         core.append(b"0", 0.0)
     batch = core.next_to_send(0.0)
@@ -814,7 +815,7 @@ def test_sparse_numbers_are_required_and_must_grow() -> None:
         sparse(network, 5)
     with pytest.raises(ValueError, match="above -1"):
         make(mode="sparse").core.append(b"1", 0.0, seq=-1)
-    with pytest.raises(ValueError, match="needs seq="):
+    with pytest.raises(ValueError, match="with every message or with none"):
         append(network, b"1")
     with pytest.raises(ValueError, match="assigns the sequences itself"):
         make().core.append(b"1", 0.0, seq=1)
@@ -873,8 +874,12 @@ def test_ctrl_c_anywhere_in_an_append_neither_loses_nor_repeats_another(mode: st
     "wrong",
     [
         {"id": ""},
-        {"id": "ü"},
+        {"id": "a\nb"},
+        {"id": "ü" * 129},
         {"id": "x" * 257},
+        {"initial_seq": 0},
+        {"mode": "sparse", "initial_seq": -1},
+        {"expires": 60, "delivery_timeout": 61.0},
         {"epoch": 1, "session": "s"},
         {"session": None},
         {"epoch": -1, "session": None},

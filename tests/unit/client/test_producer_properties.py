@@ -5,8 +5,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.client.errors import Indeterminate, PayloadMismatch, ProducerFenced
-from semel.client.producer.batches import BatchAck
+from semel.client.errors import (
+    Indeterminate,
+    PayloadMismatch,
+    ProducerExpired,
+    ProducerFenced,
+    ProtocolError,
+    SequenceGap,
+    Unavailable,
+)
+from semel.client.producer.outcomes import BatchAck
 from tests.unit.client.producer_model import (
     Answer,
     ModelServer,
@@ -43,6 +51,8 @@ class Script:
     def __init__(self, network: Network, *, is_sparse: bool = False) -> None:
         self.network = network
         self.is_sparse = is_sparse
+        self.elapsed = 0.0
+        self.first = 0  # the number of the first message
         self.messages: list[bytes] = []
 
     def play(self, steps: list[tuple[str, int]]) -> None:
@@ -55,7 +65,7 @@ class Script:
         if core.failure is not None:
             return
         for _ in range(number + 1):
-            raw = b"%d" % len(self.messages)
+            raw = b"%d" % (self.first + len(self.messages))
             seq = 10 * len(self.messages) if self.is_sparse else None
             core.append(raw, self.network.now, seq=seq)
             self.messages.append(raw)
@@ -91,6 +101,17 @@ class Script:
 
     def haunt(self, number: int) -> None:
         self.network.haunt(number)
+
+    def forget(self, _: int) -> None:
+        self.network.server.forget()
+
+    def idle(self, number: int) -> None:
+        """Let time pass. After ten minutes, nothing is left of a forgotten producer."""
+        self.network.wait(100.0 * number)
+        self.elapsed += 100.0 * number
+        if self.elapsed > 600:
+            self.network.server.tombstone, self.elapsed = None, 0.0
+            self.network.ghosts.clear()  # the network holds no request for so long
 
     def wait(self, number: int) -> None:
         self.network.wait(number / 4)
@@ -237,3 +258,158 @@ def test_a_producer_that_claims_goes_on_by_its_cursor_whatever_the_earlier_one_s
     late.network.drain()
     assert late.network.core.failure is None
     assert server.log == late.messages
+
+
+# rows: D02, D11
+@given(actions, actions, batching, st.booleans())
+def test_a_new_session_begins_with_its_first_batch_behind_an_earlier_instance(
+    before: list[tuple[str, int]],
+    steps: list[tuple[str, int]],
+    sizes: dict[str, Any],
+    is_semel: bool,
+) -> None:
+    server = ModelServer()
+    early = Script(make(server, session="early", **sizes))
+    early.append(0)
+    early.network.drain()
+    early.play(before)
+    early.network.lose()
+    late = Script(make(server, session="late", is_semel=is_semel, **sizes))
+    late.first = 10_000
+    late.play([("append", 0), *steps])
+    late.network.drain()
+    while any(early.network.ghosts):
+        for which in range(len(early.network.ghosts)):
+            early.network.haunt(which)
+    assert late.network.core.failure is None
+    assert [raw for raw in server.log if int(raw) >= late.first] == late.messages
+
+
+# ---- a producer without a name -------------------------------------------------------------------
+
+EXPIRING: dict[str, Any] = {
+    "session": "s",
+    "expires": 86_400,
+    "delivery_timeout": 120.0,
+    "is_semel": True,
+}
+modes = st.sampled_from(({}, {"mode": "sparse"}))
+lives = st.lists(
+    # Often enough, a stored batch without a response meets a server that has forgotten it.
+    st.tuples(
+        st.sampled_from((*ACTIONS, *["append", "send", "lose", "forget"] * 5, "idle")),
+        st.integers(0, 7),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+# rows: P06
+@given(lives, batching, modes)
+def test_a_forgotten_producer_goes_on_or_tells_what_is_unknown(
+    steps: list[tuple[str, int]], sizes: dict[str, Any], mode: dict[str, Any]
+) -> None:
+    is_sparse = bool(mode)
+    script = Script(make(**EXPIRING, **sizes, **mode), is_sparse=is_sparse)
+    script.play(steps)
+    script.network.drain()
+    failure = script.network.core.failure
+    assert failure is None or isinstance(
+        failure, ProducerExpired | Indeterminate | Unavailable | SequenceGap
+    )
+    check_truth(script)
+    if failure is None:
+        assert script.network.server.log == script.messages
+
+
+# rows: P06
+@given(st.lists(st.tuples(actions, st.booleans(), st.integers(0, 20)), max_size=5), batching, modes)
+def test_a_producer_that_is_forgotten_while_it_is_idle_never_fails(
+    lives: list[tuple[list[tuple[str, int]], bool, int]],
+    sizes: dict[str, Any],
+    mode: dict[str, Any],
+) -> None:
+    script = Script(make(**EXPIRING, **sizes, **mode), is_sparse=bool(mode))
+    for steps, is_forgotten, hundreds in lives:
+        script.play(steps)
+        script.network.drain()
+        if is_forgotten:
+            script.forget(0)
+        script.idle(hundreds)
+        if is_forgotten and not hundreds:
+            script.append(0)  # after a short idle time, the response must show that it is forgotten
+            script.network.drain()
+    script.append(0)
+    script.network.drain()
+    assert script.network.core.failure is None
+    assert script.network.server.log == script.messages
+    assert sum(ack.count for ack in script.network.acked) == len(script.messages)
+
+
+# ---- closing the stream --------------------------------------------------------------------------
+
+
+# rows: D41
+@given(actions, actions, identities, batching, st.booleans())
+def test_the_last_batch_closes_the_stream_once(
+    before: list[tuple[str, int]],
+    after: list[tuple[str, int]],
+    identity: dict[str, Any],
+    sizes: dict[str, Any],
+    is_semel: bool,
+) -> None:
+    script = Script(make_resumed(is_semel=is_semel, **identity, **sizes))
+    script.play(before)
+    script.network.core.close_stream(script.network.now)
+    script.play([step for step in after if step[0] != "append"])
+    script.network.drain()
+    server = script.network.server
+    assert script.network.core.failure is None
+    assert server.is_closed
+    assert server.log == script.messages
+    assert [ack.closed for ack in script.network.acked] == [False] * (
+        len(script.network.acked) - 1
+    ) + [True]
+    while any(script.network.ghosts):
+        for which in range(len(script.network.ghosts)):
+            script.network.haunt(which)
+    assert server.log == script.messages
+
+
+# rows: D41, P09
+@given(actions, actions, batching)
+def test_a_sparse_producer_closes_a_stream_that_an_earlier_one_filled(
+    before: list[tuple[str, int]], after: list[tuple[str, int]], sizes: dict[str, Any]
+) -> None:
+    server = ModelServer()
+    early = Script(make(server, mode="sparse", session="early"), is_sparse=True)
+    early.play([step for step in before if step[0] == "append"])
+    early.network.drain()
+    late = Script(make(server, mode="sparse", session="late", **sizes), is_sparse=True)
+    while len(late.messages) < max(len(early.messages), 1):
+        late.append(0)
+    late.network.core.close_stream(0.0)
+    late.play([step for step in after if step[0] != "append"])
+    late.network.drain()
+    assert late.network.core.failure is None
+    assert server.is_closed
+    assert server.log == late.messages
+
+
+# ---- a stream that does not recognise duplicates -------------------------------------------------
+
+
+@given(actions, identities, batching)
+def test_without_dedup_nothing_is_sent_again_that_may_be_stored(
+    steps: list[tuple[str, int]], identity: dict[str, Any], sizes: dict[str, Any]
+) -> None:
+    script = Script(make(is_semel=True, **identity, **sizes))
+    script.network.server.has_dedup = False
+    steps = [step for step in steps if step[0] != "haunt"]
+    script.play(steps)
+    script.network.drain()
+    check_truth(script)
+    assert not script.messages or isinstance(
+        script.network.core.failure, Indeterminate | ProtocolError
+    )

@@ -1,7 +1,6 @@
 """The producers on a real event loop and a socket, with a scripted server."""
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,8 +13,9 @@ from semel import AsyncClient, Client
 from semel.client import errors
 from semel.client.errors import NotSupported, TooLarge
 from semel.client.flows import Send
-from semel.client.producer.batches import ProducerSettings
-from semel.client.producer.opening import BodyEncoder, OpenResult, default_id, open_producer
+from semel.client.producer.opening import OpenResult, open_producer
+from semel.client.producer.pump import BodyEncoder
+from semel.client.producer.settings import ProducerSettings
 from semel.client.producer.sync_producer import background
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls
@@ -212,7 +212,7 @@ def test_a_server_that_says_nothing_is_left_and_asked_anew() -> None:
     async def main() -> None:
         async with stub, AsyncClient(stub.url, timeout=0.2) as client:
             producer = client.stream("s").producer("p")
-            assert (producer.cursor, producer.pending_count) == (None, 0)
+            assert producer.pending_count == 0
             await producer.append(0)
             await producer.close()
         assert producer.stats.retries == 1
@@ -358,7 +358,7 @@ def test_a_producer_claims_before_it_believes_a_cursor() -> None:
 def test_a_claim_whose_answer_is_lost_is_made_again_with_the_same_session() -> None:
     stub = Stub()
     stub.claim, stub.lost_claims = claimed(), 2
-    run(stub, 1)
+    run(stub, 1, auto_claim=True)
     first, second, third = stub.claims
     assert first == second == third
 
@@ -379,7 +379,7 @@ def test_behind_a_claim_the_first_batches_are_sent_at_once() -> None:
         return answers
 
     stub.speak = speak
-    producer = run(stub, 3, max_batch_messages=1)
+    producer = run(stub, 3, auto_claim=True, max_batch_messages=1)
     assert stub.model.log == numbers(3)
     assert producer.stats.retries == 0
 
@@ -430,7 +430,7 @@ def test_any_other_refusal_of_a_claim_is_raised_at_the_start() -> None:
     stub = Stub()
     stub.claim = {"status": 400, "code": "producer_mode_conflict", "mode": "sparse"}
     with pytest.raises(errors.ProducerRefused):
-        run(stub, 1)
+        run(stub, 1, auto_claim=True)
     assert stub.posts == []
 
 
@@ -545,15 +545,6 @@ def test_another_server_says_itself_what_is_too_large() -> None:
 
 
 # ---- the process -----------------------------------------------------------------------------
-
-
-def test_a_producer_is_named_by_the_environment_or_the_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PRODUCER_ID", "mine")
-    assert default_id() == "mine"
-    monkeypatch.delenv("PRODUCER_ID")
-    assert default_id().endswith(f"-{os.getpid()}")
 
 
 def test_producers_share_one_thread() -> None:

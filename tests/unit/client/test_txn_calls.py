@@ -31,6 +31,7 @@ from semel.client.values import (
     parse_token,
 )
 from semel.model.offsets import print_offset
+from semel.wire.schema.producers import RetireEntry
 from tests.unit.client.hand import SITE, Played, answer, body_of, calls, document, play, problem
 from tests.unit.client.test_reading import frames
 
@@ -135,13 +136,27 @@ def test_a_client_registers_an_id_once_and_lends_its_own_to_one_at_a_time() -> N
     assert known.take("p") is known.take("p") is OWNER
     lent = known.add(None, Registration("1", 0))
     assert known.take(None) is None
-    known.give_back(None, lent)
-    known.give_back("p", OWNER)
+    known.give_back(None, lent, {"b", "a"})
+    known.give_back("p", OWNER, {"a"})
     assert (known.take(None), known.take(None)) == (lent, None)
     assert check_owner("p", None) is None
     assert check_owner("p", 3) == OWNER
     with pytest.raises(ValueError, match="producer_id"):
         check_owner(None, 3)
+
+
+def test_generated_ids_that_no_transaction_uses_are_retired_last_of_all() -> None:
+    known = ProducerPool()
+    assert known.remove_idle() == []
+    first, second = (known.add(None, Registration(name, 0)) for name in ("1", "2"))
+    known.give_back(None, first, {"b", "a"})
+    known.take(None)
+    known.give_back(None, first, {"c"})
+    known.give_back("p", OWNER, {"a"})
+    assert known.remove_idle() == [RetireEntry("1", path, 0) for path in ("a", "b", "c", None)]
+    assert known.remove_idle() == []
+    known.give_back(None, second, ())
+    assert known.remove_idle() == [RetireEntry("2", None, 0)]
 
 
 # ---- appends -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from semel.client.errors import ClientError, Indeterminate
-from semel.client.producer.batches import BatchAck
+from semel.client.producer.outcomes import BatchAck
 from semel.client.sync.client import Client
 from semel.client.sync.stream import Stream
 from semel.model.messages import JSON_MEDIA_TYPE

@@ -3,7 +3,7 @@
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +25,9 @@ from semel.client.processing import (
     check_owner,
 )
 from semel.client.producer.async_producer import AsyncProducer
+from semel.client.producer.facade import retire_seconds
 from semel.client.producer.opening import OpenProducers
+from semel.client.producer.settings import EXPIRES_SECONDS
 from semel.client.stream_calls import ServerConfig
 from semel.client.transport import (
     CLIENT_DEFAULT,
@@ -155,8 +157,17 @@ class AsyncClient:
             stack.push_async_callback(self.driver.close)
             for other in self._others.values():
                 stack.push_async_callback(other.close, timeout)
+            stack.push_async_callback(self._retire_generated, deadline)
             for producer in self._producers.remove_all():
                 stack.push_async_callback(producer.close_by, deadline)
+
+    async def _retire_generated(self, deadline: float) -> None:
+        """Let the server forget the ids that it has generated for transactions."""
+        entries = self.pool.remove_idle()
+        if entries:
+            with suppress(ClientError):  # they expire by themselves
+                flow = server_calls.retire_producers(self.site, entries)
+                await self.run(flow, retire_seconds(deadline))
 
     # ---- running flows ---------------------------------------------------------------------------
 
@@ -262,16 +273,19 @@ class AsyncClient:
         """
         return await self.run(server_calls.register_producer(self.site, id), timeout)
 
-    async def registered(self, producer_id: str | None) -> Registration:
+    async def registered(self, producer_id: str | None, *, is_new: bool = False) -> Registration:
         """Return this client's registration of a producer. The first call registers the producer.
 
         If `producer_id` is None, the producer has an id that the server generated. This can be the
-        id of an earlier transaction, but only if that transaction has ended.
+        id of an earlier transaction, but only if that transaction has ended and not `is_new`.
         """
         async with self._registering:
-            return self.pool.take(producer_id) or self.pool.add(
-                producer_id, await self.register_producer(producer_id)
-            )
+            known = None if is_new else self.pool.take(producer_id)
+            if known is not None:
+                return known
+            expires = EXPIRES_SECONDS if producer_id is None else None
+            flow = server_calls.register_producer(self.site, producer_id, expires)
+            return self.pool.add(producer_id, await self.run(flow))
 
     def close_with_client(self, producer: AsyncProducer) -> AsyncProducer:
         """Make the client's `close` also close `producer`. Return the producer."""
@@ -298,7 +312,8 @@ class AsyncClient:
 
         `producer_id` identifies the producer. The client's first transaction of this producer
         fences the producer's older instances and aborts their transactions. By default, the server
-        generates a `producer_id`. To choose the epoch yourself, pass `producer_epoch`.
+        generates a `producer_id`, and forgets it when the client is closed, or after a day in which
+        it is not used. To choose the epoch yourself, pass `producer_epoch`.
 
         With kind="staged", messages get their offsets at the commit, so that readers of the streams
         need not wait for the end of the transaction.

@@ -1,141 +1,35 @@
-"""A producer's settings, its batches, the batch builder, and the outcomes of batches."""
+"""A producer's batches: gathering messages, recording outcomes, and when to send a batch again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct
-
-from semel.client.errors import NO, UNKNOWN
-from semel.client.values import Extra
-from semel.model.commands import DENSE, SPARSE
-from semel.model.limits import (
-    BATCH_MESSAGES_MAX,
-    CURSOR_BYTES_MAX,
-    NUMBER_MAX,
-    PRODUCER_ID_BYTES_MAX,
-    SEQUENCE_SPAN_MAX,
+from semel.client.errors import (
+    NO,
+    UNKNOWN,
+    ClientError,
+    Indeterminate,
+    PayloadMismatch,
+    Refused,
+    SequenceGap,
+    Unavailable,
 )
-
-BATCH_BYTES_MAX: Final = 4_000_000  # with the encoding, the body is at most 4 MiB
+from semel.client.flows import backoff_seconds, error_of
+from semel.client.producer.outcomes import BatchAck, BatchEvent, FailedBatch, ProducerStats
+from semel.client.producer.settings import ProducerSettings, check_cursor
+from semel.client.values import Extra
+from semel.model.commands import SPARSE
+from semel.model.limits import NUMBER_MAX, SEQUENCE_SPAN_MAX
+from semel.model.offsets import parse_offset, print_offset
 
 # Encodes messages as a body. The second argument maps the index of a message to its extras.
 Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
-
-
-class ProducerSettings(Struct, frozen=True, kw_only=True):
-    """A producer's identity and the limits of its batches. Times are in seconds, sizes in bytes.
-
-    `session` is a random id of this instance. The epoch has one of three sources:
-
-    - The caller passes `epoch`. Then `session` is None.
-    - `is_claiming` is True: the epoch is the server's stored epoch plus one. If two instances use
-      the same epoch, `session` distinguishes them.
-    - Only `session` is set: the server assigns the next epoch to each new `session`.
-    """
-
-    id: str
-    session: str | None = None
-    epoch: int | None = None
-    is_claiming: bool = False
-    mode: str = DENSE
-    max_in_flight: int = 5
-    max_batch_bytes: int = 1_000_000
-    max_batch_messages: int = BATCH_MESSAGES_MAX
-    linger: float = 0.0
-    delivery_timeout: float = 120.0
-
-    def __post_init__(self) -> None:
-        has_epoch, has_session = self.epoch is not None, self.session is not None
-        for is_valid, message in (
-            (
-                _is_header_value(self.id, PRODUCER_ID_BYTES_MAX),
-                f"{self.id!r} is not a producer id; expected 1 to {PRODUCER_ID_BYTES_MAX} printable"
-                " ASCII characters",
-            ),
-            (
-                not (has_epoch and (self.is_claiming or has_session)),
-                "pass epoch= or auto_claim=True, not both",
-            ),
-            (
-                has_epoch or self.is_claiming or has_session,
-                "a producer needs session=, epoch= or is_claiming=True",
-            ),
-            (self.epoch is None or self.epoch >= 0, "the epoch must not be negative"),
-            (
-                self.mode in (DENSE, SPARSE),
-                f"mode must be 'dense' or 'sparse', not {self.mode!r}",
-            ),
-            (
-                0 < self.max_batch_messages <= BATCH_MESSAGES_MAX,
-                f"max_batch_messages must be from 1 to {BATCH_MESSAGES_MAX}",
-            ),
-            (
-                0 < self.max_batch_bytes <= BATCH_BYTES_MAX,
-                f"max_batch_bytes must be from 1 to {BATCH_BYTES_MAX}",
-            ),
-            (self.max_in_flight >= 1, "max_in_flight must be at least 1"),
-            (
-                self.linger >= 0 and self.delivery_timeout > 0,
-                "linger_ms must not be negative, and delivery_timeout must be positive",
-            ),
-        ):
-            if not is_valid:
-                raise ValueError(message)
-
-
-class BatchAck(Struct, frozen=True):
-    """The acknowledgement of a stored batch.
-
-    - `count`: the number of messages in the batch.
-    - `seq`: the batch's sequence, or the sequence of its last message in sparse mode.
-    - `next_offset`: the offset after the batch, or None if the server did not report it.
-    - `duplicate`: True if an earlier attempt or an earlier instance stored the batch.
-    - `cursor`: the cursor stored with the batch, or None.
-    - `offset`: the offset of the batch's first message. It is None if `next_offset` is None, or if
-      the server is not semel.
-    """
-
-    count: int
-    seq: int
-    next_offset: str | None = None
-    duplicate: bool = False
-    cursor: str | None = None
-    offset: str | None = None
-
-
-class FailedBatch(Struct, frozen=True):
-    """A batch that the producer has abandoned. It will not be sent again.
-
-    - `count`: the number of messages in the batch.
-    - `values`: the messages as bytes.
-    - `seq`: the batch's sequence, or the sequence of its first message in sparse mode. In dense
-      mode it is None if the batch was never sent.
-    - `applied`: "no" if the batch is certainly not stored, otherwise "unknown".
-    - `cursor`: the cursor that was to be stored with the batch, or None.
-    """
-
-    count: int
-    values: Sequence[bytes]
-    seq: int | None = None
-    applied: str = NO
-    cursor: str | None = None
-
-
-class ProducerStats(Struct):
-    """Counters of one producer, from the time it was opened."""
-
-    messages_acked: int = 0
-    messages_failed: int = 0
-    messages_skipped: int = 0
-    batches_acked: int = 0
-    duplicates: int = 0
-    retries: int = 0
 
 
 class ProducerBatch:
     """The messages that one append request sends, until they are stored or abandoned.
 
     `is_indeterminate` is True if it is unknown whether an earlier attempt stored the batch.
+    `is_closing` is True if the batch closes the stream. Only such a batch can have no messages.
     `first_unsettled` is the lowest sequence that was unconfirmed when the batch was last sent. If
     the server reports that a lower sequence is missing, no retry can close this gap.
     """
@@ -147,6 +41,7 @@ class ProducerBatch:
         "cursor",
         "extras",
         "first_unsettled",
+        "is_closing",
         "is_in_flight",
         "is_indeterminate",
         "last_seq",
@@ -177,11 +72,17 @@ class ProducerBatch:
         self.body = b""
         self.is_in_flight = False
         self.is_indeterminate = False
+        self.is_closing = False
         self.ack: BatchAck | None = None
 
     @property
     def count(self) -> int:
         return len(self.messages)
+
+    @property
+    def units(self) -> int:
+        """The number of messages, and one more if the batch closes the stream."""
+        return len(self.messages) + self.is_closing
 
     def split_off(self, count: int) -> "ProducerBatch":
         """Remove the first `count` messages of a sparse batch, and return them as a new batch."""
@@ -206,6 +107,12 @@ class ProducerBatch:
 MESSAGE_OVERHEAD_BYTES = 4
 
 
+_MIXED: Final = (
+    "pass seq= with every message or with none; with initial_seq=, the producer assigns all"
+    " sequences"
+)
+
+
 class BatchBuilder:
     """Gathers messages into batches, in order.
 
@@ -225,12 +132,20 @@ class BatchBuilder:
         self._born = 0.0
         self._cursor: str | None = None
         self._is_hurried = False
+        # Sparse mode: True if the caller passes the sequences; None until the first message.
+        self._is_numbered: bool | None = None if settings.initial_seq is None else False
+        self._assigned_seq = (settings.initial_seq or 0) - 1  # sparse mode: the last assigned one
         self.last_seq = -1  # sparse mode: the sequence of the newest message
 
     @property
     def count(self) -> int:
         """The number of gathered messages that `take` has not returned yet."""
         return sum(batch.count for batch in self._full) + len(self._messages)
+
+    @property
+    def units(self) -> int:
+        """The number of gathered messages, and one more if the stream is to be closed."""
+        return sum(batch.units for batch in self._full) + len(self._messages)
 
     @property
     def born(self) -> float | None:
@@ -246,6 +161,19 @@ class BatchBuilder:
         if not self._messages:
             return None
         return self._born if self._is_hurried else self._born + self._linger
+
+    def number(self, seq: int | None) -> int:
+        """Return the sequence of a sparse producer's next message.
+
+        Raises ValueError if the caller passes sequences with some messages and not with others.
+        """
+        if self._is_numbered is None:
+            self._is_numbered = seq is not None
+        if self._is_numbered is (seq is None):
+            raise ValueError(_MIXED)
+        if seq is None:
+            seq = self._assigned_seq = self._assigned_seq + 1
+        return seq
 
     def append(
         self,
@@ -292,6 +220,23 @@ class BatchBuilder:
         messages.append(raw)
         return not is_fitting
 
+    def close_stream(self, now: float, cursor: str | None, stored_seq: int) -> None:
+        """Make the last batch close the stream. If there is no batch, add one without messages.
+
+        In sparse mode, a batch without messages gets the sequence after the last one, which is not
+        lower than `stored_seq`.
+        """
+        if cursor is not None:
+            check_cursor(cursor)
+        if self._messages:
+            self._cursor = self._cursor if cursor is None else cursor
+            self._finish_batch()
+        elif not self._full or cursor is not None:
+            last_seq = max(self.last_seq, stored_seq, self._assigned_seq)
+            seqs = [last_seq + 1] if self._is_sparse else []
+            self._full = [*self._full, ProducerBatch([], seqs, 0, now, cursor, {})]
+        self._full[-1].is_closing = True
+
     def hurry(self) -> None:
         """Make the gathered messages due immediately, without the linger time."""
         self._is_hurried = True
@@ -324,26 +269,11 @@ class BatchBuilder:
             raise ValueError(
                 "pass seq= only with mode='sparse'; a dense producer assigns the sequences itself"
             )
-        if seq is None:
-            raise ValueError("with mode='sparse', every message needs seq=")
+        assert seq is not None  # `ProducerCore` has assigned one
         if not self.last_seq < seq <= NUMBER_MAX:
             raise ValueError(
                 f"seq={seq} is invalid; it must be above {self.last_seq} and at most {NUMBER_MAX}"
             )
-
-
-def check_cursor(cursor: str) -> None:
-    """Raise ValueError if the cursor cannot be sent in a header."""
-    if not _is_header_value(cursor, CURSOR_BYTES_MAX):
-        raise ValueError(
-            f"{cursor!r} is not a cursor; expected 1 to {CURSOR_BYTES_MAX} printable ASCII"
-            " characters without leading or trailing spaces"
-        )
-
-
-def _is_header_value(text: str, bytes_max: int) -> bool:
-    is_printable = text.isascii() and text.isprintable() and text == text.strip()
-    return is_printable and 0 < len(text) <= bytes_max
 
 
 # ---- the outcomes of batches ---------------------------------------------------------------------
@@ -351,7 +281,30 @@ def _is_header_value(text: str, bytes_max: int) -> bool:
 # An estimate of the memory that a pending message uses in addition to its own bytes.
 _OVERHEAD_BYTES: Final = 64
 
-BatchEvent = BatchAck | FailedBatch
+
+def ack_of(
+    batch: ProducerBatch,
+    next_offset: str | None,
+    *,
+    is_duplicate: bool,
+    is_counting: bool = True,
+) -> BatchAck:
+    """Return the acknowledgement of a batch that is stored up to `next_offset`.
+
+    `is_counting` is True if the server's offsets count messages, as semel's offsets do.
+    """
+    assert batch.last_seq is not None
+    end = parse_offset(next_offset) if next_offset is not None and is_counting else None
+    first = None if end is None or end < batch.count else print_offset(end - batch.count)
+    return BatchAck(
+        batch.count,
+        batch.last_seq,
+        next_offset,
+        duplicate=is_duplicate,
+        cursor=batch.cursor,
+        offset=first,
+        closed=batch.is_closing,
+    )
 
 
 class Acknowledgements:
@@ -393,6 +346,7 @@ class Acknowledgements:
                 batch.seq,
                 NO if is_certain else UNKNOWN,
                 batch.cursor,
+                batch.is_closing,
             )
         )
 
@@ -402,7 +356,125 @@ class Acknowledgements:
         return events
 
     def _release(self, batch: ProducerBatch) -> None:
-        self.settled_count += batch.count
+        self.settled_count += batch.units
         self.pending_bytes -= sum(map(len, batch.messages)) + batch.count * _OVERHEAD_BYTES
         if batch.extras:
             self.pending_bytes -= sum(extra.size for extra in batch.extras.values())
+
+
+# ---- sending a batch again -----------------------------------------------------------------------
+
+Jitter = Callable[[float], float]
+
+WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
+_SECONDS_MIN: Final = 0.05
+_SECONDS_MAX: Final = 5.0
+_UNGUARDED: Final = (
+    "a request got no response, and the stream does not recognise duplicates (Stream-Dedup: off)."
+    " The messages were not sent again, because they could be stored twice. Look for them in the"
+    " stream, and switch dedup on before you use a producer"
+)
+
+
+class Backoff:
+    """The pause after a failure. It doubles with each consecutive failure, up to five seconds.
+
+    `jitter` shortens each pause by a random amount.
+    """
+
+    def __init__(self, jitter: Jitter) -> None:
+        self._jitter = jitter
+        self._failures = 0
+        self.last_error: ClientError | None = None
+        self.ends_at = 0.0
+
+    def begin(self, now: float, error: ClientError, at_least: float | None = None) -> None:
+        """Begin a pause after a failure. The pause is at least `at_least` seconds long."""
+        seconds = backoff_seconds(self._failures, _SECONDS_MIN, _SECONDS_MAX)
+        self._failures += 1
+        self.last_error = error
+        self.ends_at = max(self.ends_at, now + max(self._jitter(seconds), at_least or 0.0))
+
+    def reset(self) -> None:
+        """Make the next pause short again. Called when a batch was stored."""
+        self._failures = 0
+
+    def timeout_error(self, seconds: float, oldest: ProducerBatch | None) -> ClientError:
+        """Return the error for a message that was not delivered within `seconds`.
+
+        `oldest` is the oldest batch that was sent and is not acknowledged, or None.
+        """
+        reason = "" if self.last_error is None else f": {self.last_error}"
+        message = f"a message was not delivered within {seconds:g} seconds{reason}"
+        if oldest is not None and (oldest.is_indeterminate or oldest.is_in_flight):
+            return Indeterminate(message)
+        return Unavailable(message)
+
+
+class DedupCheck:
+    """Finds out whether the stream recognises duplicates, before a batch is sent again.
+
+    A semel stream with `Stream-Dedup: off` ignores the sequences of producers, so a batch whose
+    response was lost would be stored twice. A HEAD request shows the setting. Other servers have no
+    such setting: for them `is_semel` is False, and the check is never due.
+    """
+
+    def __init__(self, backoff: Backoff, *, is_semel: bool) -> None:
+        self._backoff = backoff
+        self._is_semel = is_semel
+        self.is_due = False
+        self.is_in_flight = False
+
+    def require(self) -> None:
+        """Make the check due, because it is unknown whether a batch was stored."""
+        self.is_due = self._is_semel
+
+    def start(self) -> bool:
+        """Return True if the HEAD request must be sent now."""
+        self.is_in_flight = self.is_due
+        return self.is_due
+
+    def lost(self) -> bool:
+        """Record that the connection was lost. Return True if a check was in flight."""
+        was_in_flight, self.is_in_flight = self.is_in_flight, False
+        return was_in_flight
+
+    def on_response(
+        self, status: int, headers: Mapping[str, str], body: bytes, now: float
+    ) -> ClientError | None:
+        """Return an error if no batch must be sent again.
+
+        After a temporary failure, the check is made again. After any other refusal, such as 404,
+        it is not: the server gives the same response to the batch.
+        """
+        self.is_in_flight = False
+        if status in WORTH_A_RETRY:
+            error = error_of(status, headers, body)
+            self._backoff.begin(now, error, error.retry_after)
+            return None
+        self.is_due = False
+        settings = (headers.get(name, "").lower() for name in _SETTINGS)
+        return Indeterminate(_UNGUARDED) if "off" in settings else None
+
+
+_SETTINGS: Final = ("stream-dedup", "stream-dedup-pending")
+
+
+def is_own_gap(error: ClientError, batch: ProducerBatch) -> bool:
+    """Return True if `error` is a sequence gap that a retry of earlier batches will close.
+
+    The server reports a gap if it refused an earlier batch or has not received it yet. If the
+    missing sequence was already confirmed when `batch` was sent, no retry can close the gap.
+    """
+    if not isinstance(error, SequenceGap):
+        return False
+    first = batch.first_unsettled
+    assert first is not None
+    assert batch.seq is not None
+    return first < batch.seq and (error.expected is None or error.expected >= first)
+
+
+def is_end_of(error: ClientError, refused: ProducerBatch) -> bool:
+    """Return True if no later batch can be stored, because the sequence of `refused` is missing."""
+    is_definite = isinstance(error, Refused) and error.applied == NO
+    return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)

@@ -5,10 +5,11 @@ The time is passed as an argument, in seconds of any monotonic clock.
 These rules ensure that every message is stored exactly once:
 
 1. Every attempt to send a batch has the same bytes and the same sequence. In dense mode, the batch
-   gets its sequence with the first attempt. In sparse mode, the caller passes the sequences, and
-   messages that the server reports as stored are taken out of the batch.
+   gets its sequence with the first attempt. In sparse mode, each message gets its sequence when it
+   is appended, and messages that the server reports as stored are taken out of the batch.
 2. Batches are sent in order, over one connection. When the connection is lost, all batches without
-   a response are sent again, in order.
+   a response are sent again, in order. Before that, a HEAD request to a semel server must show
+   that the stream recognises duplicates.
 3. The second batch waits for the response to the first batch, because only that response shows that
    the epoch belongs to this instance. After a claim, the second batch does not wait. In sparse
    mode, every batch waits for the response to the previous batch, because the server would accept a
@@ -17,83 +18,56 @@ These rules ensure that every message is stored exactly once:
    Then all refused batches are sent again.
 5. A fatal refusal ends the producer, because the server would refuse every later sequence.
 6. The producer moves to a higher epoch only at the start, and only if no batch can have been
-   stored with the old epoch. With the new epoch, such a batch would be stored a second time.
+   stored with the old epoch. With the new epoch, such a batch would be stored a second time. A
+   producer whose id no other instance uses also moves after an idle time, because the server may
+   have forgotten it. All its batches must be acknowledged, or certainly not stored.
+7. The batch that closes the stream is the last one. If the server reports it as stored and the
+   stream is still open, an earlier instance has stored the messages without closing the stream.
+   Then a batch without messages closes the stream. If that batch is refused because the stream is
+   already closed, the producer has nothing left to do.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from semel.client.errors import (
-    NO,
     UNKNOWN,
     BatchOverlap,
     ClientError,
-    Indeterminate,
-    PayloadMismatch,
+    ProducerExpired,
     ProducerFenced,
     ProtocolError,
-    Refused,
-    SequenceGap,
-    Unavailable,
+    StreamClosed,
 )
-from semel.client.flows import backoff_seconds, error_of
+from semel.client.flows import error_of
 from semel.client.producer.batches import (
+    WORTH_A_RETRY,
     Acknowledgements,
-    BatchAck,
+    Backoff,
     BatchBuilder,
+    DedupCheck,
     Encode,
+    Jitter,
     ProducerBatch,
-    ProducerSettings,
+    ack_of,
+    is_end_of,
+    is_own_gap,
 )
 from semel.client.producer.opening import ProducerIdentity
+from semel.client.producer.outcomes import BatchAck
+from semel.client.producer.settings import ProducerSettings
 from semel.client.values import Extra
 from semel.model.commands import SPARSE
-from semel.model.offsets import parse_offset, print_offset
+from semel.wire.headers import read_flag
 
-Jitter = Callable[[float], float]
-
-_SECONDS_MIN: Final = 0.05
-_SECONDS_MAX: Final = 5.0
-
-
-class Backoff:
-    """The pause after a failure. It doubles with each consecutive failure, up to five seconds.
-
-    `jitter` shortens each pause by a random amount.
-    """
-
-    def __init__(self, jitter: Jitter) -> None:
-        self._jitter = jitter
-        self._failures = 0
-        self.last_error: ClientError | None = None
-        self.ends_at = 0.0
-
-    def begin(self, now: float, error: ClientError, at_least: float | None = None) -> None:
-        """Begin a pause after a failure. The pause is at least `at_least` seconds long."""
-        seconds = backoff_seconds(self._failures, _SECONDS_MIN, _SECONDS_MAX)
-        self._failures += 1
-        self.last_error = error
-        self.ends_at = max(self.ends_at, now + max(self._jitter(seconds), at_least or 0.0))
-
-    def reset(self) -> None:
-        """Make the next pause short again. Called when a batch was stored."""
-        self._failures = 0
-
+# After this idle time, a producer without a name moves to a higher epoch. The server keeps a
+# producer that it has forgotten as a tombstone for at least ten minutes, so a shorter idle time
+# ends with ProducerExpired at worst, never with a sequence gap.
+RENEWAL_SECONDS: Final = 60.0
 
 _DONE: Final = frozenset({200, 201, 204})
-_WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
-_AMBIGUOUS: Final = (
-    "a request got no response, and the server does not report the epoch of stored batches;"
-    " it is therefore unknown whether the first batch was stored by this instance or an earlier one"
-)
-_FOREIGN: Final = (
-    "an earlier instance has probably used the same epoch, because the server reports a new batch"
-    " as a duplicate; pass a higher epoch= after each restart"
-)
-_NO_SESSIONS: Final = (
-    "the server does not support producer sessions; pass epoch= or auto_claim=True to producer()"
-)
+_NOT_CLOSED: Final = "the server has accepted the close of the stream, but the stream is open"
 
 
 def _no_jitter(seconds: float) -> float:
@@ -104,7 +78,8 @@ class ProducerCore:
     """The state of one producer that writes to one stream.
 
     `encode` encodes messages as a request body. `jitter` shortens the pauses between retries.
-    `is_counting` is True if the server's offsets count messages, as semel's offsets do.
+    `is_semel` is True if the server is semel: its offsets count messages, and a HEAD request shows
+    whether the stream recognises duplicates.
     """
 
     def __init__(
@@ -113,23 +88,28 @@ class ProducerCore:
         encode: Encode,
         jitter: Jitter = _no_jitter,
         *,
-        is_counting: bool = False,
+        is_semel: bool = False,
     ) -> None:
         self._settings = settings
         self._encode = encode
-        self._is_counting = is_counting
+        self._is_semel = is_semel
         self._backoff = Backoff(jitter)
+        self._check = DedupCheck(self._backoff, is_semel=is_semel)
         self._is_sparse = settings.mode == SPARSE
         self._identity = ProducerIdentity(settings)
         self._builder = BatchBuilder(settings)
         self._unsettled: deque[ProducerBatch] = deque()  # batches that have sequences, in order
         self._next_seq = 0
         self._stored_seq = -1  # sparse mode: the last sequence that earlier instances have stored
+        self._expiry: ProducerExpired | None = None  # rule 6: the server has forgotten the producer
+        self._responded_at = 0.0
         self._is_stalled = False  # rule 4: nothing is sent until all responses are received
         self._is_idle = True  # the sender sleeps until `append` returns True
         self.acks = Acknowledgements()
         self.failure: ClientError | None = None
         self.in_flight_count = 0
+        self.is_closing = False  # rule 7: no more messages can be appended
+        self.is_used = False  # a batch was sent
 
     @property
     def epoch(self) -> int | None:
@@ -146,8 +126,17 @@ class ProducerCore:
 
     @property
     def appended_count(self) -> int:
-        """The number of messages appended since the producer was created."""
-        return self.acks.settled_count + self.pending_count
+        """The number of messages appended since the producer was created.
+
+        A request to close the stream counts as one more.
+        """
+        pending = sum(batch.units for batch in self._unsettled) + self._builder.units
+        return self.acks.settled_count + pending
+
+    @property
+    def is_established(self) -> bool:
+        """True if the server has accepted the identity of this instance."""
+        return self._identity.is_established
 
     # ---- called by the owner ---------------------------------------------------------------------
 
@@ -168,9 +157,24 @@ class ProducerCore:
         self._identity.take_over(epoch)
         self._set_past(last_seq, cursor)
 
+    def hold(self) -> bool:
+        """Send nothing until `take_over`, `resume` or `let_go` is called.
+
+        Return False, and hold nothing, if a batch was already sent.
+        """
+        if self.is_used:
+            return False
+        self._is_stalled = True
+        return True
+
+    def let_go(self) -> None:
+        """End what `hold` has begun."""
+        self._is_stalled = False
+
     def _set_past(self, last_seq: int | None, cursor: str | None) -> None:
         self.acks.last_seq = last_seq
         self.acks.cursor = cursor
+        self._is_stalled = False
         if self._is_sparse and last_seq is not None:
             self._stored_seq = last_seq
 
@@ -183,15 +187,23 @@ class ProducerCore:
         extra: Extra | None = None,
     ) -> bool:
         """Add a message. Return True if the caller must wake the sender."""
-        if seq is not None and 0 <= seq <= self._stored_seq:
-            self.acks.stats.messages_skipped += 1
-            return False
+        if self._is_sparse:
+            seq = self._builder.number(seq)
+            if 0 <= seq <= self._stored_seq:
+                self.acks.stats.messages_skipped += 1
+                return False
         is_due_earlier = self._builder.append(raw, now, cursor, seq, extra)
         self.acks.add(len(raw) if extra is None else len(raw) + extra.size)
         if is_due_earlier and self._is_idle:
             self._is_idle = False
             return True
         return False
+
+    def close_stream(self, now: float, cursor: str | None = None) -> None:
+        """Make the last batch close the stream. Nothing can be appended after that."""
+        self._builder.close_stream(now, cursor, self._stored_seq)
+        self.is_closing = True
+        self._is_idle = False
 
     def hurry(self) -> None:
         """Make the gathered messages ready to be sent, without the linger time."""
@@ -208,21 +220,34 @@ class ProducerCore:
 
     def next_to_send(self, now: float) -> ProducerBatch | None:
         """Return the batch to send next, or None if no batch can be sent now."""
-        if not self.is_ready(now):
+        if not self.is_ready(now) or self._check.is_due:
             return None
         batch = self._retry()
         if batch is None:
+            if self._settings.expires is not None and not self._unsettled:
+                self._renew_after_idleness(now)
             batch = self._first_try()
         else:
             self.acks.stats.retries += 1
         batch.first_unsettled = self._unsettled[0].seq
         batch.is_in_flight = True
+        self.is_used = True
         self.in_flight_count += 1
         return batch
 
     def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
         """Return the producer headers for a batch that `next_to_send` has just returned."""
         return self._identity.headers(batch)
+
+    def starts_check(self, now: float) -> bool:
+        """Return True if the caller must send a HEAD request now, and pass on its response."""
+        return self.is_ready(now) and self._check.start()
+
+    def on_check(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> None:
+        """Process the response to the HEAD request that `starts_check` has asked for."""
+        error = self._check.on_response(status, headers, body, now)
+        if error is not None and self.failure is None:
+            self._fail(error)
 
     def wake_at(self) -> float | None:
         """Return the time at which a batch can be sent.
@@ -246,7 +271,8 @@ class ProducerCore:
         """Fail the producer if the oldest pending message has reached its delivery timeout."""
         expires_at = self.expires_at()
         if expires_at is not None and now >= expires_at:
-            self._fail(self._timeout_error())
+            oldest = self._unsettled[0] if self._unsettled else None
+            self._fail(self._backoff.timeout_error(self._settings.delivery_timeout, oldest))
 
     def on_response(
         self, batch: ProducerBatch, status: int, headers: Mapping[str, str], body: bytes, now: float
@@ -257,15 +283,18 @@ class ProducerCore:
         self.in_flight_count -= 1
         if self.failure is not None:
             return
+        self._responded_at = now
         if status in _DONE:
-            self._accepted(batch, status, headers)
+            self._accepted(batch, status, headers, now)
         else:
             self._refused(batch, status, headers, body, now)
         if self._is_stalled and not self.in_flight_count:
-            self._is_stalled = False
+            self._end_stall()
 
     def connection_lost(self, now: float, error: ClientError) -> None:
         """Mark the batches in flight as indeterminate. They are sent again after a pause."""
+        if self._check.lost():
+            self._backoff.begin(now, error)
         if not self.in_flight_count:
             return
         for batch in self._unsettled:
@@ -273,8 +302,9 @@ class ProducerCore:
                 batch.is_in_flight = False
                 batch.is_indeterminate = True
         self.in_flight_count = 0
-        self._is_stalled = False
+        self._check.require()
         self._backoff.begin(now, error)
+        self._end_stall()
 
     def connect_failed(self, now: float, error: ClientError) -> None:
         """Begin a pause before the next attempt to connect."""
@@ -290,7 +320,7 @@ class ProducerCore:
     @property
     def _is_full(self) -> bool:
         """True if nothing can be sent: the producer has failed or must wait for a response."""
-        if self.failure is not None or self._is_stalled:
+        if self.failure is not None or self._is_stalled or self._check.is_in_flight:
             return True
         is_alone = self._is_sparse or not self._identity.is_established  # rule 3
         return self.in_flight_count >= (1 if is_alone else self._settings.max_in_flight)
@@ -308,92 +338,113 @@ class ProducerCore:
         if not self._is_sparse:
             batch.seq = batch.last_seq = self._next_seq  # rule 1
             self._next_seq += 1
-        batch.body = self._encode(batch.messages, batch.extras)
+        if batch.messages:
+            batch.body = self._encode(batch.messages, batch.extras)
         self._unsettled.append(batch)
         return batch
 
+    # ---- moving to a higher epoch ----------------------------------------------------------------
+
+    def _renew_after_idleness(self, now: float) -> None:
+        is_idle = self._identity.is_established and now - self._responded_at >= RENEWAL_SECONDS
+        if is_idle and self._is_semel and self._identity.renew():
+            self._next_seq = 0
+
+    def _end_stall(self) -> None:
+        """Allow sending again. If the server has forgotten the producer, move to a higher epoch."""
+        self._is_stalled = False
+        expiry, self._expiry = self._expiry, None
+        if expiry is None or self.failure is not None:
+            return
+        is_unsure = any(batch.is_indeterminate or batch.ack for batch in self._unsettled)
+        if is_unsure or not self._identity.renew(expiry.current_epoch):
+            self._fail(expiry)
+        elif not self._is_sparse:
+            for seq, batch in enumerate(self._unsettled):
+                batch.seq = batch.last_seq = seq
+            self._next_seq = len(self._unsettled)
+
     # ---- responses -------------------------------------------------------------------------------
 
-    def _accepted(self, batch: ProducerBatch, status: int, headers: Mapping[str, str]) -> None:
-        is_duplicate = status == 204
-        # Both must be computed before `confirm` changes the identity.
-        is_ambiguous = self._identity.is_ambiguous(batch)
-        is_foreign = self._identity.is_foreign(headers, batch)
+    def _accepted(
+        self, batch: ProducerBatch, status: int, headers: Mapping[str, str], now: float
+    ) -> None:
+        is_duplicate = status == 204 and bool(batch.messages)  # without messages it is always 204
         if is_duplicate and self._identity.reclaim(headers, batch):
             return
-        error = self._identity.confirm(headers, is_duplicate=is_duplicate)
-        if error is None and is_duplicate and is_ambiguous:
-            error = Indeterminate(_AMBIGUOUS)
-        if error is None and is_duplicate and is_foreign:
-            error = Indeterminate(_FOREIGN)
+        error = self._identity.accept(headers, batch, is_duplicate=is_duplicate)
+        is_open = batch.is_closing and not read_flag(headers, "stream-closed")
+        if error is None and is_open and not batch.messages:
+            error = ProtocolError(_NOT_CLOSED)
         if error is not None:
             batch.is_indeterminate |= error.applied == UNKNOWN
             self._fail(error, batch)
             return
         self._backoff.reset()
-        assert batch.last_seq is not None
+        if is_open:
+            self._close_later(batch, now)
         next_offset = headers.get("stream-next-offset")
-        batch.ack = BatchAck(
-            batch.count,
-            batch.last_seq,
-            next_offset,
-            is_duplicate,
-            batch.cursor,
-            self._first_offset(next_offset, batch.count),
+        batch.ack = ack_of(
+            batch, next_offset, is_duplicate=is_duplicate, is_counting=self._is_semel
         )
+        self._settle()
+
+    def _close_later(self, batch: ProducerBatch, now: float) -> None:
+        """Close the stream with a batch of its own, because `batch` has not closed it (rule 7)."""
+        batch.is_closing = False
+        self.close_stream(now)
+
+    def _settle(self) -> None:
         while self._unsettled and (ack := self._unsettled[0].ack) is not None:
             self.acks.acknowledge(ack, self._unsettled.popleft())
-
-    def _first_offset(self, next_offset: str | None, count: int) -> str | None:
-        """Return the offset of a batch's first message, or None if it cannot be calculated.
-
-        The batch has `count` messages, and `next_offset` is the offset after the last message.
-        """
-        end = parse_offset(next_offset) if next_offset is not None and self._is_counting else None
-        return None if end is None or end < count else print_offset(end - count)
 
     def _refused(
         self, batch: ProducerBatch, status: int, headers: Mapping[str, str], body: bytes, now: float
     ) -> None:
         error = error_of(status, headers, body)
         batch.is_indeterminate |= error.applied == UNKNOWN
-        if status in _WORTH_A_RETRY:
+        if status in WORTH_A_RETRY:
             self._is_stalled = True
             self._backoff.begin(now, error, error.retry_after)
-        elif self._is_own_gap(error, batch):
+            if error.applied == UNKNOWN:
+                self._check.require()
+        elif is_own_gap(error, batch):
             self._is_stalled = True
-        elif not self._can_send_again(error, batch):
-            self._fail(self._with_hint(error), batch)
+        elif self._is_renewable(error, batch):
+            assert isinstance(error, ProducerExpired)
+            self._is_stalled, self._expiry = True, error
+        elif isinstance(error, StreamClosed) and self._is_lone_close(batch):
+            batch.ack = ack_of(batch, error.next_offset, is_duplicate=True)
+            self._settle()
+        elif not self._can_send_again(error, batch, now):
+            self._fail(self._identity.explained(error), batch)
 
-    def _is_own_gap(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Return True if `error` is a sequence gap that a retry of earlier batches will close.
+    def _is_renewable(self, error: ClientError, batch: ProducerBatch) -> bool:
+        is_own = self._settings.expires is not None and not batch.is_indeterminate
+        return is_own and isinstance(error, ProducerExpired)
 
-        The server reports a gap if it refused an earlier batch or has not received it yet. If the
-        missing sequence was already confirmed when `batch` was sent, no retry can close the gap.
-        """
-        if not isinstance(error, SequenceGap):
-            return False
-        first = batch.first_unsettled
-        assert first is not None
-        assert batch.seq is not None
-        return first < batch.seq and (error.expected is None or error.expected >= first)
+    def _is_lone_close(self, batch: ProducerBatch) -> bool:
+        """Return True if `batch` only closes the stream, and everything before it is stored."""
+        return batch.is_closing and not batch.messages and batch is self._unsettled[0]
 
-    def _can_send_again(self, error: ClientError, batch: ProducerBatch) -> bool:
+    def _can_send_again(self, error: ClientError, batch: ProducerBatch, now: float) -> bool:
         """Prepare a refused batch to be sent again. Return False if that is not possible.
 
         After BatchOverlap, take the stored messages out of `batch`. After any other error, move to
         a higher epoch if this is allowed.
         """
         if isinstance(error, BatchOverlap):
-            return self._remove_stored(batch, error.last_seq)
+            return self._remove_stored(batch, error.last_seq, now)
         return self._identity.claim(error, batch)
 
-    def _remove_stored(self, batch: ProducerBatch, last_seq: int | None) -> bool:
+    def _remove_stored(self, batch: ProducerBatch, last_seq: int | None, now: float) -> bool:
         """Take the messages up to `last_seq` out of a sparse batch, and record them as stored.
 
         Return False if the batch has no such messages, or if it is not sparse.
         """
-        if not self._is_sparse or last_seq is None or last_seq < batch.seqs[0]:
+        if not (self._is_sparse and batch.messages) or last_seq is None:
+            return False
+        if last_seq < batch.seqs[0]:
             return False
         stored = batch.split_off(sum(seq <= last_seq for seq in batch.seqs))
         rest = batch.count
@@ -402,33 +453,12 @@ class ProducerCore:
             batch.body = self._encode(batch.messages, batch.extras)
         else:
             self._unsettled.remove(batch)
+            if batch.is_closing:
+                self._close_later(batch, now)
         self.acks.acknowledge(ack, stored)
         return True
 
-    def _with_hint(self, error: ClientError) -> ClientError:
-        is_unknown_session = (
-            self._settings.session is not None
-            and not self._settings.is_claiming
-            and not self._identity.is_established
-            and isinstance(error, Refused)
-            and error.status == 400
-            and error.code == "bad_request"  # semel sends a more specific code
-        )
-        return ProtocolError(_NO_SESSIONS) if is_unknown_session else error
-
     # ---- failure ---------------------------------------------------------------------------------
-
-    def _timeout_error(self) -> ClientError:
-        oldest = self._unsettled[0] if self._unsettled else None
-        error = self._backoff.last_error
-        reason = "" if error is None else f": {error}"
-        message = (
-            "a message was not delivered within"
-            f" {self._settings.delivery_timeout:g} seconds{reason}"
-        )
-        if oldest is not None and (oldest.is_indeterminate or oldest.is_in_flight):
-            return Indeterminate(message)
-        return Unavailable(message)
 
     def _fail(self, error: ClientError, refused: ProducerBatch | None = None) -> None:
         """End the producer, and record for every batch whether it was stored or failed.
@@ -440,7 +470,7 @@ class ProducerCore:
             # A proxy sometimes sends a request twice. It is possible that the first copy was stored
             # before the producer was fenced, and that this is the response to the second copy.
             refused.is_indeterminate = True
-        is_end = refused is not None and _is_end(error, refused)
+        is_end = refused is not None and is_end_of(error, refused)
         for batch in (*self._unsettled, *self._builder.take_all()):
             if batch.ack is not None:
                 self.acks.acknowledge(batch.ack, batch)
@@ -448,9 +478,3 @@ class ProducerCore:
             may_be_stored = batch.is_indeterminate or (batch.is_in_flight and not is_end)
             self.acks.give_up(batch, is_certain=not may_be_stored)
         self._unsettled.clear()
-
-
-def _is_end(error: ClientError, refused: ProducerBatch) -> bool:
-    """Return True if no later batch can be stored, because the sequence of `refused` is missing."""
-    is_definite = isinstance(error, Refused) and error.applied == NO
-    return is_definite and not refused.is_indeterminate and not isinstance(error, PayloadMismatch)

@@ -1,60 +1,47 @@
-"""Opening a producer: its options, its claim, its body encoder and its identity.
+"""Opening a producer: its options, its claim, and the identity under which it appends.
 
-A new instance claims the producer id: the server first fences the earlier instance, and then
-returns the stored state. Without the fence, a request from the earlier instance could be stored
-after the state was read. The new instance would then store the same messages again.
+An instance that needs the stored state claims the producer id: the server first fences the earlier
+instance, and then returns the state. Without the fence, a request from the earlier instance could
+be stored after the state was read. The new instance would then store the same messages again.
+
+An instance that does not need the state sends its first batch at once. Its session is new, so this
+batch fences the earlier instance.
 """
 
-import os
 import secrets
-import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, Generic, TypedDict, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypedDict, TypeVar
 from weakref import WeakSet
 
 from msgspec import Struct
 
 from semel.client.errors import (
     ClientError,
+    Indeterminate,
     NotSupported,
     PayloadMismatch,
     ProducerExpired,
     ProducerFenced,
     ProtocolError,
     Refused,
-    TooLarge,
 )
 from semel.client.flows import Flow
-from semel.client.producer.batches import (
-    BatchAck,
-    FailedBatch,
-    ProducerBatch,
+from semel.client.producer.batches import ProducerBatch
+from semel.client.producer.outcomes import BatchAck, FailedBatch
+from semel.client.producer.settings import (
+    EXPIRES_SECONDS,
+    GeneratedId,
     ProducerSettings,
+    default_id,
 )
+from semel.client.requests import producer_id_field
 from semel.client.server_calls import claim_producer, producers
 from semel.client.stream_calls import StreamCalls
-from semel.client.values import (
-    PREENCODED,
-    Extra,
-    Headers,
-    Key,
-    ProducerClaim,
-    ProducerState,
-    columns_of,
-    encode,
-    encode_json,
-    extra_of,
-)
+from semel.client.values import ProducerClaim, ProducerState
 from semel.model.commands import DENSE, SPARSE
-from semel.model.commands import Batch as Payloads
-from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB, NUMBER_MAX
-from semel.model.messages import is_json
-from semel.wire.bodies import encode_batch
-from semel.wire.headers import BATCH, read_flag, to_number
-from semel.wire.json_depth import JSON_DEPTH_MAX
-from semel.wire.json_mode import split_json
+from semel.model.limits import BATCH_MESSAGES_MAX, MIB, NUMBER_MAX
+from semel.wire.headers import read_flag, to_number
 
 OnBatchAck = Callable[[BatchAck], object]
 OnError = Callable[[ClientError, FailedBatch], object]
@@ -62,7 +49,6 @@ OnError = Callable[[ClientError, FailedBatch], object]
 PENDING_BYTES_MAX: Final = 64 * MIB
 _NOT_SERVED: Final = frozenset({404, 405, 501})
 _DEDUP_OFF: Final = "dedup_off"
-_MISMATCH: Final = "producer-payload-mismatch"
 
 
 P = TypeVar("P")
@@ -88,7 +74,7 @@ class OpenProducers(Generic[P]):
 
 
 class OpenResult(Struct, frozen=True):
-    """What the server returned when the producer was opened.
+    """What is known about the stream and the producer when the first message is appended.
 
     - `claim`: the stored state and the new epoch, or None if the producer was not claimed.
     - `past`: a list with the stored state, or an empty list if nothing is stored. After a claim, or
@@ -102,24 +88,46 @@ class OpenResult(Struct, frozen=True):
 
 
 def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenResult]:
-    """Read the stream's media type. Claim the producer, or read its stored state instead.
+    """Return the stream's media type and, if it is needed now, the producer's stored state.
 
-    The producer is not claimed if the caller passed an epoch, if the server does not support
-    claims, or if the stream recognises duplicates only from its next append on.
+    Nothing is sent if the media type is known and the state is not needed. In that case the first
+    request of the producer is its first batch, and the server is assumed to be semel: no other
+    server accepts a batch that has a session and no epoch.
 
-    Raises ProtocolError if the stream does not recognise duplicates.
+    Raises ProtocolError if it is known that the stream does not recognise duplicates.
     """
+    if not settings.is_claimed_first:
+        content_type = settings.content_type or (yield from calls.known_type())
+        if calls.is_unguarded:
+            raise ProtocolError(_UNGUARDED_STREAM)
+        return OpenResult(content_type, is_semel=not calls.is_foreign)
     info = yield from calls.head()
+    content_type = settings.content_type or info.content_type
     if not calls.is_semel:
-        return OpenResult(info.content_type, is_semel=False)
+        return OpenResult(content_type, is_semel=False)
     if calls.is_unguarded:
         raise ProtocolError(_UNGUARDED_STREAM)
-    if settings.epoch is None:
+    claim, past = yield from read_past(calls, settings)
+    return OpenResult(content_type, is_semel=True, past=past, claim=claim)
+
+
+Past = tuple[ProducerClaim | None, list[ProducerState] | None]
+
+
+def read_past(
+    calls: StreamCalls, settings: ProducerSettings, *, is_claiming: bool = True
+) -> Flow[Past]:
+    """Return what a semel server has stored for the producer: a claim or its state.
+
+    The producer is not claimed if `is_claiming` is False, if the caller passed an epoch, if the
+    server does not support claims, or if the stream recognises duplicates only from its next append
+    on.
+    """
+    if is_claiming and settings.epoch is None:
         claim = yield from _claim(calls, settings)
         if claim is not None:
-            return OpenResult(info.content_type, is_semel=True, claim=claim)
-    past = yield from _past(calls, settings.id)
-    return OpenResult(info.content_type, is_semel=True, past=past)
+            return claim, None
+    return None, (yield from _stored(calls, settings.id))
 
 
 def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim | None]:
@@ -127,9 +135,13 @@ def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim
 
     Return None if the server does not support claims, or if dedup is off in the stream.
     """
-    session = settings.session or secrets.token_hex(16)
+    assert settings.session is not None
     try:
-        return (yield from claim_producer(calls, settings.id, session, settings.mode))
+        return (
+            yield from claim_producer(
+                calls, settings.id, settings.session, settings.mode, settings.expires
+            )
+        )
     except NotSupported:
         return None
     except Refused as error:
@@ -138,7 +150,7 @@ def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim
         raise
 
 
-def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | None]:
+def _stored(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | None]:
     try:
         states = yield from producers(calls, producer_id)
     except Refused as error:
@@ -148,24 +160,24 @@ def _past(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | No
     return [state for state in states if state.producer_id == producer_id]
 
 
-def default_id() -> str:
-    """Return the value of the environment variable `PRODUCER_ID`.
-
-    If the variable is not set, return the host name and the process id, joined by a hyphen.
-    """
-    return os.environ.get("PRODUCER_ID") or f"{socket.gethostname()}-{os.getpid()}"
+# ---- options -------------------------------------------------------------------------------------
 
 
 class ProducerOptions(TypedDict, total=False):
     """The options of a producer. All have defaults.
 
+    - `content_type`: the stream's media type. By default the client requests it from the server,
+      unless this stream object has already learned it.
     - `epoch`: an epoch that you choose. This works with every Durable Streams server. By default
-      the server assigns the next epoch, and fences earlier instances when the producer starts. If
-      you choose the epoch, earlier instances are fenced only when the first append is stored. Until
-      then they can still store messages, and `cursor` can be out of date.
-    - `auto_claim`: for servers that assign no epochs. The server's stored epoch plus one is used.
-    - `mode`: "dense" or "sparse". In sparse mode you pass a sequence with each message. Sequences
-      must increase, but can have gaps.
+      the server assigns the next epoch when the first batch is stored, or when `cursor` or
+      `last_seq` is read. This fences earlier instances. If you choose the epoch, earlier instances
+      are fenced only when the first batch is stored. Until then `cursor` can be out of date.
+    - `auto_claim`: claim the next epoch when the producer is opened. This also works with servers
+      that assign no epochs: then the stored epoch plus one is used.
+    - `mode`: "dense" or "sparse". In sparse mode each message has a sequence. Sequences must
+      increase, but can have gaps. Pass `seq` with every message or with none. Without `seq`, the
+      first message has the sequence `initial_seq` (by default 0), and each later one the next.
+    - `initial_seq`: the first sequence that a sparse producer assigns itself.
     - `max_in_flight`: the maximum number of batches that are sent and have no response yet.
     - `max_batch_bytes`, `max_batch_messages`: the maximum size of a batch.
     - `linger_ms`: how many milliseconds a batch waits for more messages.
@@ -176,9 +188,11 @@ class ProducerOptions(TypedDict, total=False):
     - `on_error(error, batch)`: called when a batch has failed.
     """
 
+    content_type: str | None
     epoch: int | None
     auto_claim: bool
     mode: str
+    initial_seq: int | None
     max_in_flight: int
     max_batch_bytes: int
     max_batch_messages: int
@@ -198,8 +212,9 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
     if unknown:
         raise TypeError(f"a producer has no option {unknown[0]!r}")
     epoch, auto_claim = options.get("epoch"), options.get("auto_claim", False)
+    name = default_id() if producer_id is None else producer_id
     return ProducerSettings(
-        id=default_id() if producer_id is None else producer_id,
+        id=str(name),
         session=secrets.token_hex(16) if epoch is None else None,
         epoch=epoch,
         is_claiming=auto_claim,
@@ -209,103 +224,15 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
         max_batch_messages=options.get("max_batch_messages", BATCH_MESSAGES_MAX),
         linger=options.get("linger_ms", 0) / 1000,
         delivery_timeout=options.get("delivery_timeout", 120.0),
+        expires=EXPIRES_SECONDS if isinstance(name, GeneratedId) else None,
+        initial_seq=options.get("initial_seq"),
+        content_type=options.get("content_type"),
     )
-
-
-# ---- encoding ------------------------------------------------------------------------------------
-
-_FRAME_BYTES: Final = 512  # for the brackets or the batch header that enclose a message
-_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
-
-
-class BodyEncoder:
-    """Encodes values as messages, and messages as request bodies, for one media type.
-
-    - If a message has extras (a key, headers or a timestamp), the body has semel's batch format.
-    - Otherwise, JSON messages are encoded as a JSON array.
-    - A single message of another media type is sent as it is. Two or more are sent to semel in the
-      batch format, and are concatenated for other servers.
-    """
-
-    def __init__(self, content_type: str, *, is_semel: bool) -> None:
-        self._content_type = content_type
-        self._is_json = is_json(content_type)
-        self._is_batching = is_semel and not self._is_json
-        self._is_semel = is_semel
-        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
-
-    def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
-        """Return the media type of a body that has `count` messages and these extras."""
-        is_batch = extras or (self._is_batching and count > 1)
-        return BATCH if is_batch else self._content_type
-
-    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-        """Return the request body for an append of these messages."""
-        if extras:
-            columns = columns_of(len(messages), extras)
-            return encode_batch(
-                self._content_type,
-                messages,
-                keys=columns.keys,
-                headers=columns.headers,
-                timestamps=columns.timestamps,
-            )
-        if self._is_json:
-            return b"[" + b",".join(messages) + b"]"
-        if self._is_batching and len(messages) > 1:
-            return encode_batch(self._content_type, messages)
-        return b"".join(messages)
-
-    def checked_extra(
-        self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
-    ) -> Extra | None:
-        """Return the extras of a message, or None if the message has no extras.
-
-        Raises NotSupported if there are extras and the server is not semel. Raises TooLarge if the
-        message and its extras together are too large.
-        """
-        extra = extra_of(key, headers, timestamp)
-        if extra is None:
-            return None
-        if not self._is_semel:
-            raise NotSupported("this server does not support message keys, headers and timestamps")
-        self._check_size(len(raw) + extra.size)
-        return extra
-
-    def _to_json(self, value: Any) -> bytes:
-        """Encode a value as JSON.
-
-        Raises ValueError if the value is invalid, because the server would refuse its whole batch.
-        """
-        raw = encode_json(value)
-        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
-            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
-        return raw
-
-    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
-        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
-            payloads = split_json(b"[" + raw + b"]")
-            if not isinstance(payloads, Payloads) or payloads.count != 1:
-                reason = payloads if isinstance(payloads, str) else "expected exactly one value"
-                raise ValueError(f"the stream cannot store this message as JSON: {reason}")
-        self._check_size(len(raw))
-
-    def _to_bytes(self, value: Any) -> bytes:
-        raw = encode(value, self._content_type)
-        if not raw:
-            raise ValueError("an empty message cannot be stored")
-        self._check_size(len(raw))
-        return raw
-
-    def _check_size(self, size: int) -> None:
-        if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
-            raise TooLarge(
-                f"the message has {size} bytes; the maximum is {BODY_BYTES_MAX - _FRAME_BYTES}"
-            )
 
 
 # ---- the identity --------------------------------------------------------------------------------
 
+_MISMATCH: Final = "producer-payload-mismatch"
 _IGNORED: Final = (
     "the append was stored, but the server ignored its producer headers: the response has no"
     " Producer-Epoch. Sending the append again would store it twice"
@@ -319,6 +246,18 @@ _UNGUARDED: Final = (
     " sending it again would store it twice. Switch dedup on, or use append_many"
 )
 
+_AMBIGUOUS: Final = (
+    "a request got no response, and the server does not report the epoch of stored batches;"
+    " it is therefore unknown whether the first batch was stored by this instance or an earlier one"
+)
+_FOREIGN: Final = (
+    "an earlier instance has probably used the same epoch, because the server reports a new batch"
+    " as a duplicate; pass a higher epoch= after each restart"
+)
+_NO_SESSIONS: Final = (
+    "the server does not support producer sessions; pass epoch= or auto_claim=True to producer()"
+)
+
 
 class ProducerIdentity:
     """An instance's epoch and session, and whether the server has accepted them."""
@@ -329,6 +268,8 @@ class ProducerIdentity:
         self._is_unused = False  # the server has stored nothing with the present epoch
         self._is_semel = False  # the server compares payloads
         self._is_ours = False  # a batch was new, so no earlier instance has stored later batches
+        self._id_field = producer_id_field(settings.id)
+        self._fixed = _fixed_headers(settings)
         self.epoch = 0 if settings.is_claiming else settings.epoch
         self.is_established = False
 
@@ -352,23 +293,34 @@ class ProducerIdentity:
 
     def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
         """Return the producer headers for a batch."""
-        settings = self._settings
-        fields = [("Producer-Id", settings.id), ("Producer-Seq", batch.printed_seq)]
+        fields = [self._id_field, ("Producer-Seq", batch.printed_seq)]
         if self.epoch is not None:
             fields.append(("Producer-Epoch", str(self.epoch)))
-        if settings.session is not None:
-            fields.append(("Producer-Session", settings.session))
-        if self._is_sparse:
-            fields.append(("Producer-Mode", SPARSE))
+        fields += self._fixed
         if batch.cursor is not None:
             fields.append(("Producer-Cursor", batch.cursor))
+        if batch.is_closing:
+            fields.append(("Stream-Closed", "true"))
         return fields
 
-    def confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
-        """Check a successful response, and record its epoch.
+    def accept(
+        self, headers: Mapping[str, str], batch: ProducerBatch, *, is_duplicate: bool
+    ) -> ClientError | None:
+        """Check a successful response to `batch`, and record its epoch.
 
         Return an error if the response shows that the producer must end. Otherwise return None.
         """
+        # Both must be computed before `_confirm` changes the identity.
+        is_ambiguous = self.is_ambiguous(batch)
+        is_foreign = self.is_foreign(headers, batch)
+        error = self._confirm(headers, is_duplicate=is_duplicate)
+        if error is None and is_duplicate and is_ambiguous:
+            return Indeterminate(_AMBIGUOUS)
+        if error is None and is_duplicate and is_foreign:
+            return Indeterminate(_FOREIGN)
+        return error
+
+    def _confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
         if read_flag(headers, _MISMATCH):
             return PayloadMismatch(
                 "the server has already stored different messages with this sequence",
@@ -390,6 +342,35 @@ class ProducerIdentity:
         self.is_established = True
         self._is_ours = self._is_ours or not is_duplicate
         return None
+
+    def renew(self, stored_epoch: int | None = None) -> bool:
+        """Move to a higher epoch, because the server may have forgotten the producer.
+
+        Return False if that is not possible. Call this only if no batch without an acknowledgement
+        can be stored. The session stays the same, so that the server refuses late copies of
+        earlier requests.
+        """
+        known = [epoch for epoch in (self.epoch, stored_epoch) if epoch is not None]
+        if not known or max(known) >= NUMBER_MAX:
+            return False
+        self.epoch = max(known) + 1
+        self.is_established = False
+        return True
+
+    def explained(self, error: ClientError) -> ClientError:
+        """Return the error to raise for a refusal of a batch.
+
+        If the server seems not to know sessions, return an error that says so.
+        """
+        is_unknown_session = (
+            self._settings.session is not None
+            and not self._settings.is_claiming
+            and not self.is_established
+            and isinstance(error, Refused)
+            and error.status == 400
+            and error.code == "bad_request"  # semel sends a more specific code
+        )
+        return ProtocolError(_NO_SESSIONS) if is_unknown_session else error
 
     def claim(self, error: ClientError, batch: ProducerBatch) -> bool:
         """Move to a higher epoch if the producer was fenced or has expired.
@@ -448,3 +429,15 @@ class ProducerIdentity:
 
 def _epoch_in(headers: Mapping[str, str]) -> int | None:
     return to_number(headers.get("producer-epoch", ""))
+
+
+def _fixed_headers(settings: ProducerSettings) -> tuple[tuple[str, str], ...]:
+    """Return the headers that are the same for every batch, except the id."""
+    fields = []
+    if settings.session is not None:
+        fields.append(("Producer-Session", settings.session))
+    if settings.mode == SPARSE:
+        fields.append(("Producer-Mode", SPARSE))
+    if settings.expires is not None:
+        fields.append(("Producer-Expires", str(settings.expires)))
+    return tuple(fields)

@@ -1,47 +1,54 @@
-"""Sending a producer's batches: the connection, the pump, and the base class of both producers.
+"""Sending a producer's batches: the connection, the encoding of bodies, and the pump.
 
 The core decides what to send. The pump sends it, on an event loop's thread. The pump holds the lock
 while it uses the core, because other threads can append at the same time.
 """
 
 import asyncio
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, cast
 
 from semel.client.computed import callback_failed
 from semel.client.errors import (
-    ClientClosed,
     ClientError,
     Indeterminate,
+    NotSupported,
     ProtocolError,
+    TooLarge,
     Unavailable,
 )
 from semel.client.flows import NotSent
-from semel.client.producer.batches import (
-    BatchAck,
-    BatchEvent,
-    ProducerBatch,
-    ProducerStats,
-)
+from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.opening import (
-    PENDING_BYTES_MAX,
-    BodyEncoder,
-    OpenResult,
-    ProducerOptions,
-    settings_of,
-)
+from semel.client.producer.outcomes import BatchEvent
 from semel.client.requests import Request, render
 from semel.client.response_parser import ParserEvent, Response, ResponseParser
-from semel.client.transport import Transport, connect_error, jitter
-from semel.client.values import Extra
+from semel.client.transport import Transport, connect_error
+from semel.client.values import (
+    PREENCODED,
+    Extra,
+    Headers,
+    Key,
+    columns_of,
+    encode,
+    encode_json,
+    extra_of,
+)
+from semel.model.commands import Batch as Payloads
+from semel.model.limits import BODY_BYTES_MAX
+from semel.model.messages import is_json
+from semel.wire.bodies import encode_batch
+from semel.wire.headers import BATCH
+from semel.wire.json_depth import JSON_DEPTH_MAX
+from semel.wire.json_mode import split_json
 
 # ---- the connection ------------------------------------------------------------------------------
 
-BatchResponses = list[tuple[ProducerBatch, Response]]
+# None instead of a batch means the HEAD request that shows whether the stream has dedup.
+BatchResponses = list[tuple[ProducerBatch | None, Response]]
 OnResponses = Callable[["ProducerConnection", BatchResponses, ClientError | None], None]
 
 
@@ -58,7 +65,7 @@ class ProducerConnection(asyncio.Protocol):
     def __init__(self, on_responses: OnResponses) -> None:
         self._on_responses = on_responses
         self._parser = ResponseParser()
-        self._sent: deque[ProducerBatch] = deque()
+        self._sent: deque[ProducerBatch | None] = deque()
         self._loop = asyncio.get_running_loop()
         self._is_over = False
         self.quiet_since = 0.0
@@ -68,12 +75,15 @@ class ProducerConnection(asyncio.Protocol):
         """True if a request has no response yet."""
         return bool(self._sent)
 
-    def send(self, batch: ProducerBatch, request: bytes) -> None:
-        """Send a request. If the connection is already closed, `on_responses` will report that."""
+    def send(self, batch: ProducerBatch | None, request: bytes) -> None:
+        """Send a request. If the connection is already closed, `on_responses` will report that.
+
+        `batch` is None for a HEAD request.
+        """
         if not self._sent:
             self.quiet_since = self._loop.time()
         self._sent.append(batch)
-        self._parser.expect()
+        self._parser.expect(is_head=batch is None)
         self._transport.write(request)
 
     def hang_up(self) -> None:
@@ -121,6 +131,98 @@ class ProducerConnection(asyncio.Protocol):
             assert isinstance(event, Response)
             matched.append((self._sent.popleft(), event))
         return matched
+
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+_FRAME_BYTES: Final = 512  # for the brackets or the batch header that enclose a message
+_DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
+
+
+class BodyEncoder:
+    """Encodes values as messages, and messages as request bodies, for one media type.
+
+    - If a message has extras (a key, headers or a timestamp), the body has semel's batch format.
+    - Otherwise, JSON messages are encoded as a JSON array.
+    - A single message of another media type is sent as it is. Two or more are sent to semel in the
+      batch format, and are concatenated for other servers.
+    """
+
+    def __init__(self, content_type: str, *, is_semel: bool) -> None:
+        self._content_type = content_type
+        self._is_json = is_json(content_type)
+        self._is_batching = is_semel and not self._is_json
+        self._is_semel = is_semel
+        self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
+
+    def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
+        """Return the media type of a body that has `count` messages and these extras."""
+        is_batch = extras or (self._is_batching and count > 1)
+        return BATCH if is_batch else self._content_type
+
+    def body(self, messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
+        """Return the request body for an append of these messages."""
+        if extras:
+            columns = columns_of(len(messages), extras)
+            return encode_batch(
+                self._content_type,
+                messages,
+                keys=columns.keys,
+                headers=columns.headers,
+                timestamps=columns.timestamps,
+            )
+        if self._is_json:
+            return b"[" + b",".join(messages) + b"]"
+        if self._is_batching and len(messages) > 1:
+            return encode_batch(self._content_type, messages)
+        return b"".join(messages)
+
+    def checked_extra(
+        self, raw: bytes, key: Key, headers: Headers, timestamp: datetime | None
+    ) -> Extra | None:
+        """Return the extras of a message, or None if the message has no extras.
+
+        Raises NotSupported if there are extras and the server is not semel. Raises TooLarge if the
+        message and its extras together are too large.
+        """
+        extra = extra_of(key, headers, timestamp)
+        if extra is None:
+            return None
+        if not self._is_semel:
+            raise NotSupported("this server does not support message keys, headers and timestamps")
+        self._check_size(len(raw) + extra.size)
+        return extra
+
+    def _to_json(self, value: Any) -> bytes:
+        """Encode a value as JSON.
+
+        Raises ValueError if the value is invalid, because the server would refuse its whole batch.
+        """
+        raw = encode_json(value)
+        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
+            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
+        return raw
+
+    def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
+        if is_ready or raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
+            payloads = split_json(b"[" + raw + b"]")
+            if not isinstance(payloads, Payloads) or payloads.count != 1:
+                reason = payloads if isinstance(payloads, str) else "expected exactly one value"
+                raise ValueError(f"the stream cannot store this message as JSON: {reason}")
+        self._check_size(len(raw))
+
+    def _to_bytes(self, value: Any) -> bytes:
+        raw = encode(value, self._content_type)
+        if not raw:
+            raise ValueError("an empty message cannot be stored")
+        self._check_size(len(raw))
+        return raw
+
+    def _check_size(self, size: int) -> None:
+        if size > BODY_BYTES_MAX - _FRAME_BYTES and self._is_semel:
+            raise TooLarge(
+                f"the message has {size} bytes; the maximum is {BODY_BYTES_MAX - _FRAME_BYTES}"
+            )
 
 
 # ---- the pump ------------------------------------------------------------------------------------
@@ -209,9 +311,11 @@ class Pump:
 
     # ---- sending ---------------------------------------------------------------------------------
 
-    def _choose(self, now: float) -> list[tuple[ProducerBatch, Request]]:
-        chosen: list[tuple[ProducerBatch, Request]] = []
+    def _choose(self, now: float) -> list[tuple[ProducerBatch | None, Request]]:
+        chosen: list[tuple[ProducerBatch | None, Request]] = []
         if self._connection is not None:
+            if self._core.starts_check(now):
+                return [(None, Request("HEAD", self._target))]
             while (batch := self._core.next_to_send(now)) is not None:
                 chosen.append((batch, self._request(batch)))
         return chosen
@@ -239,10 +343,10 @@ class Pump:
         self.step()
 
     def _request(self, batch: ProducerBatch) -> Request:
-        headers = (
-            ("Content-Type", self._encoder.content_type(batch.count, batch.extras)),
-            *self._core.headers(batch),
-        )
+        headers: tuple[tuple[str, str], ...] = tuple(self._core.headers(batch))
+        if batch.messages:
+            body_type = self._encoder.content_type(batch.count, batch.extras)
+            headers = (("Content-Type", body_type), *headers)
         return Request("POST", self._target, headers, batch.body)
 
     def _set_timer(self, now: float, wake_at: float | None, expires_at: float | None) -> None:
@@ -294,11 +398,18 @@ class Pump:
         now = self._loop.time()
         with self._lock:
             for batch, response in responses:
-                self._core.on_response(batch, response.status, response.headers, response.body, now)
+                self._pass_on(batch, response, now)
             if end is not None:
                 self._connection = None
                 self._core.connection_lost(now, end)
         self.step()
+
+    def _pass_on(self, batch: ProducerBatch | None, response: Response, now: float) -> None:
+        status, headers, body = response.status, response.headers, response.body
+        if batch is None:
+            self._core.on_check(status, headers, body, now)
+        else:
+            self._core.on_response(batch, status, headers, body, now)
 
     def _drop_silent_connection(self, now: float) -> None:
         connection = self._connection
@@ -310,164 +421,3 @@ class Pump:
             error = Indeterminate(f"the server sent nothing for {self._response_timeout:g} seconds")
             with self._lock:
                 self._core.connection_lost(now, error)
-
-
-# ---- the base class of both producers ------------------------------------------------------------
-
-_log = logging.getLogger("semel.client")
-
-
-def _no_body(messages: Sequence[bytes], extras: Mapping[int, Extra]) -> bytes:
-    del messages, extras
-    raise AssertionError("a batch was sent before the producer was open")
-
-
-class ProducerFacade:
-    """Base class for the threaded and the asyncio producer: state, callbacks and checks."""
-
-    # If a callback raises an exception of this type, it is logged and otherwise ignored.
-    _survives: type[BaseException] = Exception
-
-    def __init__(
-        self,
-        producer_id: str | None,
-        transport: Transport,
-        target: str,
-        options: ProducerOptions,
-        *,
-        response_timeout: float,
-    ) -> None:
-        self._settings = settings_of(producer_id, options)
-        self._transport = transport
-        self._target = target
-        self._response_timeout = response_timeout
-        self._pending_bytes_max = options.get("max_pending_bytes", PENDING_BYTES_MAX)
-        self._on_batch_ack = options.get("on_batch_ack")
-        self._on_error = options.get("on_error")
-        if self._pending_bytes_max < 1:
-            raise ValueError("max_pending_bytes must be at least 1")
-        self._lock = threading.Lock()
-        self._reported_count = 0  # messages whose callbacks have returned
-        self._is_closed = False  # `append` is refused
-        self._is_ended = False  # the producer is closed, and no message is pending
-        self._is_raised = False  # the failure was already raised to the caller
-        self._core = ProducerCore(self._settings, _no_body)  # replaced by `_open`
-        self._pump: Pump
-        self._encoder: BodyEncoder
-        self._to_raw: Callable[[Any], bytes]
-
-    def _open(self, opening: OpenResult) -> None:
-        encoder = BodyEncoder(opening.content_type, is_semel=opening.is_semel)
-        self._encoder, self._to_raw = encoder, encoder.to_raw
-        self._core = ProducerCore(
-            self._settings, encoder.body, jitter, is_counting=opening.is_semel
-        )
-        if opening.claim is not None:
-            claim = opening.claim
-            self._core.take_over(claim.producer_epoch, claim.last_seq, claim.cursor)
-        elif opening.past:
-            (state,) = opening.past
-            self._core.resume(state.epoch, state.last_seq, state.cursor)
-        elif opening.past is not None:
-            self._core.resume(None, None, None)
-        self._pump = Pump(
-            self._core,
-            encoder,
-            self._transport,
-            self._target,
-            lock=self._lock,
-            on_events=self._report,
-            response_timeout=self._response_timeout,
-        )
-
-    # ---- state -----------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        return self._settings.id
-
-    @property
-    def epoch(self) -> int | None:
-        """The epoch of this instance, or None until the server has assigned one."""
-        return self._core.epoch
-
-    @property
-    def last_seq(self) -> int | None:
-        """The last stored sequence.
-
-        Before the first acknowledgement, this is the last sequence that an earlier instance stored,
-        or None if no sequence is known.
-        """
-        return self._core.acks.last_seq
-
-    @property
-    def cursor(self) -> str | None:
-        """The last stored cursor.
-
-        Until a cursor of this instance is stored, this is the last cursor that an earlier instance
-        stored, or None if no cursor is known.
-        """
-        return self._core.acks.cursor
-
-    @property
-    def pending_count(self) -> int:
-        """The number of messages that are not acknowledged yet."""
-        with self._lock:
-            return self._core.pending_count
-
-    @property
-    def in_flight_count(self) -> int:
-        """The number of batches that were sent and have no response yet."""
-        return self._core.in_flight_count
-
-    @property
-    def stats(self) -> ProducerStats:
-        """The producer's counters, from the time it was opened."""
-        return self._core.acks.stats
-
-    # ---- callbacks -------------------------------------------------------------------------------
-
-    def _report(self, events: list[BatchEvent]) -> None:
-        failure = self._core.failure
-        for event in events:
-            if isinstance(event, BatchAck):
-                if self._on_batch_ack is not None:
-                    self._call(self._on_batch_ack, event)
-            elif self._on_error is not None:
-                assert failure is not None
-                self._call(self._on_error, failure, event)
-        with self._lock:
-            self._reported_count += sum(event.count for event in events)
-
-    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
-        try:
-            callback(*arguments)
-        except self._survives:  # an error in a callback must not stop the producer
-            _log.exception("a callback of the producer %s failed", self.id)
-
-    # ---- checks ----------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        """If the producer has failed, raise its failure. If it is closed, raise ClientClosed."""
-        failure = self._core.failure
-        if failure is not None:
-            self._is_raised = True
-            raise failure
-        if self._is_closed:
-            raise ClientClosed("the producer is closed")
-
-    def _check_settled(self, *, is_again: bool) -> None:
-        """Raise the failure if the producer has failed and the caller has set no `on_error`.
-
-        A failure that was already raised is raised again only if `is_again` is True.
-        """
-        failure = self._core.failure
-        if failure is None or self._on_error is not None or (self._is_raised and not is_again):
-            return
-        self._is_raised = True
-        raise failure
-
-    def _late(self, timeout: float | None) -> Indeterminate:
-        with self._lock:
-            count = self._core.appended_count - self._reported_count
-        return Indeterminate(f"{count} messages are not acknowledged after {timeout:g} seconds")

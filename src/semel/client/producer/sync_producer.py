@@ -6,21 +6,29 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
 from semel.client.errors import ClientError, Indeterminate
-from semel.client.producer.batches import BatchEvent, ProducerSettings
-from semel.client.producer.opening import OpenResult, ProducerOptions
-from semel.client.producer.pump import ProducerFacade
-from semel.client.transport import FOREVER, Transport
+from semel.client.flows import Flow, T
+from semel.client.producer.facade import ProducerFacade, retire_seconds
+from semel.client.producer.opening import Past, ProducerOptions, open_producer, read_past
+from semel.client.producer.outcomes import BatchEvent
+from semel.client.stream_calls import StreamCalls
+from semel.client.transport import CLIENT_DEFAULT, FOREVER, Timeout, Transport
 from semel.client.values import Headers, Key
 
 _EXIT_SECONDS: Final = 5.0
 _log = logging.getLogger("semel.client")
+
+
+class Run(Protocol):
+    """Runs a flow: the method `run` of a Client."""
+
+    def __call__(self, flow: Flow[T], timeout: Timeout = CLIENT_DEFAULT) -> T: ...
 
 
 class Producer(ProducerFacade):
@@ -28,6 +36,9 @@ class Producer(ProducerFacade):
 
     Messages are gathered into batches, and several batches can be in flight at the same time. After
     a temporary failure, a batch is sent again. The server recognises duplicates by their sequence.
+
+    The first batch that is stored fences earlier instances with the same id, and so does reading
+    `cursor` or `last_seq` before that.
 
     Leaving a `with` block waits until all messages are stored. If a producer is still open when the
     process ends, it waits at most five seconds, and then logs how many messages are not
@@ -48,17 +59,19 @@ class Producer(ProducerFacade):
     def __init__(
         self,
         producer_id: str | None,
+        calls: StreamCalls,
         transport: Transport,
-        target: str,
         options: ProducerOptions,
         *,
-        ask: Callable[[ProducerSettings], OpenResult],
+        run: Run,
         response_timeout: float,
     ) -> None:
-        super().__init__(producer_id, transport, target, options, response_timeout=response_timeout)
+        super().__init__(producer_id, calls, transport, options, response_timeout=response_timeout)
+        self._run = run
+        self._reading = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._background = background()
-        self._open(ask(self._settings))
+        self._open(run(open_producer(calls, self._settings)))
         self._background.at_exit.add(self)
 
     def append(
@@ -70,6 +83,7 @@ class Producer(ProducerFacade):
         timestamp: datetime | None = None,
         cursor: str | None = None,
         seq: int | None = None,
+        close: bool = False,
     ) -> None:
         """Add a message, and return before the message is stored.
 
@@ -79,7 +93,8 @@ class Producer(ProducerFacade):
         `key`, `headers` and `timestamp` are stored with the message. Only semel supports them.
         `seq` is the message's sequence, for mode="sparse" only. `cursor` is a string of your
         choice, such as an offset in your input. A later instance finds the last stored cursor in
-        its `cursor` attribute.
+        its `cursor` attribute. With `close`, this is the stream's last message: the stream is
+        closed in the same step that stores the message.
         """
         raw = self._to_raw(value)
         extra = None
@@ -94,9 +109,38 @@ class Producer(ProducerFacade):
                 if self._core.acks.pending_bytes >= self._pending_bytes_max:
                     self._wait_for_room()
                 must_wake = self._core.append(raw, time.monotonic(), cursor, seq, extra)
+                if close:
+                    must_wake = self._end_stream()
         finally:
             if must_wake:
                 self._wake()
+
+    def close_stream(self, value: Any = None, *, timeout: float | None = None) -> None:
+        """Close the stream permanently, and wait until it is closed.
+
+        If `value` is not None, it becomes the last message, in the same step. Messages that were
+        appended before are stored first. After this call, `append` raises StreamClosed. The call
+        can be repeated.
+
+        Raises Indeterminate after `timeout` seconds (None: no limit), but sending continues.
+        """
+        self._refuse_in_fork()
+        self._refuse_in_callback("close_stream")
+        if value is not None:
+            self.append(value, close=True)
+        else:
+            with self._lock:
+                if not self._core.is_closing:
+                    self._check()
+                    self._end_stream()
+            self._wake()
+        self.flush(timeout)
+
+    def _end_stream(self) -> bool:
+        """Let the last batch close the stream. The caller must hold the lock."""
+        self._core.close_stream(time.monotonic())
+        self._is_closed = True
+        return True
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message appended so far is stored.
@@ -116,16 +160,22 @@ class Producer(ProducerFacade):
         After `timeout` seconds, the producer abandons the remaining messages and fails with
         Indeterminate. If the producer has failed, this call raises the error that ended it. It
         raises nothing if `on_error` is set, or if an earlier call has already raised the error.
+
+        If the producer has no `id`, the server is told to forget it.
         """
         self._refuse_in_fork()
         self._refuse_in_callback("close")
         self._is_closed = True
         if self._is_ended:
             return
+        deadline = None if timeout is None else time.monotonic() + timeout
         if not self._drain(timeout):
             self._give_up(self._late(timeout))
         self._is_ended = True
         self._background.loop.call_soon_threadsafe(self._pump.end)
+        if self._is_to_retire:
+            with suppress(ClientError):
+                self._run(self._retirement(), retire_seconds(deadline))
         self._check_settled(is_again=False)
 
     def close_by(self, deadline: float) -> None:
@@ -144,6 +194,30 @@ class Producer(ProducerFacade):
         # If the block raised an error, `close` must not raise the producer's failure instead.
         self._is_raised = self._is_raised or error is not None
         self.close()
+
+    # ---- the past --------------------------------------------------------------------------------
+
+    def _read_past(self) -> None:
+        self._refuse_in_fork()
+        with self._reading:
+            if self._is_past_known:
+                return
+            with self._lock:
+                is_held = self._core.hold()
+                if not (is_held or self._background.is_here):
+                    # After the first response, no earlier instance can store anything.
+                    self._changed.wait_for(lambda: self._core.is_established or self._core.failure)
+                if self._core.failure is not None:
+                    return
+            past: Past = (None, None)
+            flow = read_past(self._calls, self._settings, is_claiming=is_held)
+            try:
+                past = self._run(flow)
+            finally:
+                with self._lock:
+                    self._set_past(past)
+                self._wake()
+            self._is_past_known = True
 
     # ---- waiting ---------------------------------------------------------------------------------
 
@@ -186,7 +260,7 @@ class Producer(ProducerFacade):
 
     def end_process(self) -> None:
         """Wait up to five seconds for pending messages. Called when the process ends."""
-        if self._is_ended or not self.pending_count:
+        if self._is_ended or not (self.pending_count or self._is_to_retire):
             return
         try:
             self.close(_EXIT_SECONDS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from semel.client import group_calls, server_calls
 from semel.client.addresses import StreamPlace
-from semel.client.producer.opening import ProducerOptions, open_producer
+from semel.client.producer.opening import ProducerOptions
 from semel.client.producer.sync_producer import Producer
 from semel.client.reading import PageReader
 from semel.client.requests import AppendHeaders, CreateHeaders
@@ -290,21 +290,23 @@ class Stream:
         """Return a producer that stores every message once and in order, despite failures.
 
         `id` identifies the producer across restarts. The default is the environment variable
-        `PRODUCER_ID`, or the host name and the process id if the variable is not set. The options
-        are described in `ProducerOptions`.
+        `PRODUCER_ID`. If it is not set, the producer gets an id that no other producer has, and
+        the server forgets the producer when it is closed, or after a day without an append. The
+        options are described in `ProducerOptions`.
 
-        A `Producer` contacts the server in this call, and raises StreamNotFound if there is no such
-        stream. An `AsyncProducer` contacts the server when it is entered or opened, or with its
-        first message.
+        Nothing is sent before the first batch if the media type is known: by `content_type`, or
+        because this object has created the stream, read its state or appended to it. Otherwise the
+        media type is requested: by a `Producer` in this call, which raises StreamNotFound if there
+        is no such stream, and by an `AsyncProducer` when it is entered, or by its first `append`.
         """
         client = self.client
         return client.close_with_client(
             Producer(
                 id,
+                self.calls,
                 client.transport,
-                self.calls.target,
                 options,
-                ask=lambda settings: client.run(open_producer(self.calls, settings)),
+                run=client.run,
                 response_timeout=client.timeout,
             )
         )

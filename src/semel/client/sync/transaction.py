@@ -112,7 +112,15 @@ class Transaction:
     def begin(self, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Begin the transaction. Entering the `with` block also does this."""
         self._in_use = self._registration or self._client.registered(self._producer_id)
-        self._run(self.calls.begin(self._in_use, self._streams), timeout)
+        try:
+            self._run(self.calls.begin(self._in_use, self._streams), timeout)
+        except Refused as error:
+            is_generated = self._registration is None and self._producer_id is None
+            if not (is_generated and error.code == server_calls.UNKNOWN_PRODUCER):
+                raise
+            # The client was idle for so long that the server has forgotten the generated id.
+            self._in_use = self._client.registered(None, is_new=True)
+            self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
     def add_streams(self, *streams: str | Stream, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Allow the transaction to write to more streams.
@@ -240,7 +248,8 @@ class Transaction:
                     owner, self._in_use = self._in_use, None
                     self.calls.remove()
                     if self._registration is None:
-                        self._client.pool.give_back(self._producer_id, owner)
+                        written = self.calls.written
+                        self._client.pool.give_back(self._producer_id, owner, written)
 
 
 # ---- sinks ---------------------------------------------------------------------------------------

@@ -1,0 +1,156 @@
+"""A producer's id and settings."""
+
+import os
+import secrets
+import socket
+from typing import Final
+
+from msgspec import Struct
+
+from semel.model.commands import DENSE, SPARSE
+from semel.model.limits import (
+    BATCH_MESSAGES_MAX,
+    CURSOR_BYTES_MAX,
+    NUMBER_MAX,
+    PRODUCER_ID_BYTES_MAX,
+)
+
+BATCH_BYTES_MAX: Final = 4_000_000  # with the encoding, the body is at most 4 MiB
+EXPIRES_SECONDS: Final = 86_400  # the server forgets a producer without a name after this idle time
+_HOST_CHARS_MAX: Final = 100
+
+
+class ProducerSettings(Struct, frozen=True, kw_only=True):
+    """A producer's identity and the limits of its batches. Times are in seconds, sizes in bytes.
+
+    `session` is a random id of this instance. The epoch has one of three sources:
+
+    - The caller passes `epoch`. Then `session` is None.
+    - `is_claiming` is True: the epoch is the server's stored epoch plus one. If two instances use
+      the same epoch, `session` distinguishes them.
+    - Only `session` is set: the server assigns the next epoch to each new `session`.
+
+    If `expires` is set, no other instance uses `id`. The server forgets the producer after this
+    many seconds without an append. `initial_seq` is the first sequence that a sparse producer
+    assigns itself. `content_type` is the stream's media type, if the caller has passed it.
+    """
+
+    id: str
+    session: str | None = None
+    epoch: int | None = None
+    is_claiming: bool = False
+    mode: str = DENSE
+    max_in_flight: int = 5
+    max_batch_bytes: int = 1_000_000
+    max_batch_messages: int = BATCH_MESSAGES_MAX
+    linger: float = 0.0
+    delivery_timeout: float = 120.0
+    expires: int | None = None
+    initial_seq: int | None = None
+    content_type: str | None = None
+
+    @property
+    def has_past(self) -> bool:
+        """True if an earlier instance can have stored messages with this id."""
+        return self.expires is None
+
+    @property
+    def is_claimed_first(self) -> bool:
+        """True if the stored state must be read before the first append.
+
+        A sparse producer needs the last stored sequence, so that it can skip what is stored.
+        """
+        return self.epoch is not None or self.is_claiming or (self.mode == SPARSE and self.has_past)
+
+    def __post_init__(self) -> None:
+        has_epoch, has_session = self.epoch is not None, self.session is not None
+        for is_valid, message in (
+            (
+                _is_text(self.id, PRODUCER_ID_BYTES_MAX),
+                f"{self.id!r} is not a producer id; expected 1 to {PRODUCER_ID_BYTES_MAX} bytes of"
+                " printable UTF-8 text without leading or trailing spaces",
+            ),
+            (
+                not (has_epoch and (self.is_claiming or has_session)),
+                "pass epoch= or auto_claim=True, not both",
+            ),
+            (
+                has_epoch or self.is_claiming or has_session,
+                "a producer needs session=, epoch= or is_claiming=True",
+            ),
+            (self.epoch is None or self.epoch >= 0, "the epoch must not be negative"),
+            (
+                self.mode in (DENSE, SPARSE),
+                f"mode must be 'dense' or 'sparse', not {self.mode!r}",
+            ),
+            (
+                0 < self.max_batch_messages <= BATCH_MESSAGES_MAX,
+                f"max_batch_messages must be from 1 to {BATCH_MESSAGES_MAX}",
+            ),
+            (
+                0 < self.max_batch_bytes <= BATCH_BYTES_MAX,
+                f"max_batch_bytes must be from 1 to {BATCH_BYTES_MAX}",
+            ),
+            (self.max_in_flight >= 1, "max_in_flight must be at least 1"),
+            (
+                self.linger >= 0 and self.delivery_timeout > 0,
+                "linger_ms must not be negative, and delivery_timeout must be positive",
+            ),
+            (
+                # A batch must not be sent again after the server has forgotten the producer.
+                self.expires is None or self.delivery_timeout <= self.expires,
+                f"delivery_timeout must be at most {self.expires} for a producer without an id",
+            ),
+            (
+                self.initial_seq is None or self.mode == SPARSE,
+                "pass initial_seq= only with mode='sparse'; a dense producer begins with 0",
+            ),
+            (
+                self.initial_seq is None or 0 <= self.initial_seq <= NUMBER_MAX,
+                f"initial_seq must be from 0 to {NUMBER_MAX}",
+            ),
+        ):
+            if not is_valid:
+                raise ValueError(message)
+
+
+def check_cursor(cursor: str) -> None:
+    """Raise ValueError if the cursor cannot be sent in a header."""
+    if not _is_header_value(cursor, CURSOR_BYTES_MAX):
+        raise ValueError(
+            f"{cursor!r} is not a cursor; expected 1 to {CURSOR_BYTES_MAX} printable ASCII"
+            " characters without leading or trailing spaces"
+        )
+
+
+def _is_header_value(text: str, bytes_max: int) -> bool:
+    return text.isascii() and _is_text(text, bytes_max)
+
+
+def _is_text(text: str, bytes_max: int) -> bool:
+    is_printable = text.isprintable() and text == text.strip()
+    return is_printable and 0 < len(text.encode()) <= bytes_max
+
+
+# ---- ids -----------------------------------------------------------------------------------------
+
+
+class GeneratedId(str):
+    """A producer id that no other producer has. The server can forget it when it is not used."""
+
+    __slots__ = ()
+
+
+def generated_id(prefix: str) -> GeneratedId:
+    """Return `prefix` and a random text, joined by a hyphen."""
+    return GeneratedId(f"{prefix}-{secrets.token_hex(8)}")
+
+
+def default_id() -> str:
+    """Return the value of the environment variable `PRODUCER_ID`.
+
+    If the variable is not set, return an id that is unique for each call: the host name, the
+    process id and a random text, joined by hyphens.
+    """
+    named = os.environ.get("PRODUCER_ID")
+    return named or generated_id(f"{socket.gethostname()[:_HOST_CHARS_MAX]}-{os.getpid()}")
