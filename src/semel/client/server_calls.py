@@ -1,5 +1,6 @@
 """Calls that list streams, manage producers, and send operator requests. They do no I/O."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 Document = dict[str, Any]
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
+_RETIRED_COUNT_MAX: Final = 1_000
+RETIRE_SECONDS_MAX: Final = 1.0  # a client that is closed waits at most this long
 # A 404 with one of these codes means that an object does not exist. Any other 404 means that the
 # server does not know the request target.
 _LACKING: Final = frozenset(
@@ -270,6 +273,18 @@ def claim_producer(
     """
     request = ClaimRequest(calls.path, producer_id, session, mode)
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
+
+
+def retire_producers(site: ServerConfig, entries: Sequence[Document]) -> Flow[None]:
+    """Tell the server that these producers are not used any more.
+
+    Each entry has the members `producer_id`, `stream` and `producer_epoch`. The server still
+    refuses late copies of their requests for ten minutes. What it cannot retire is left to expire.
+    """
+    target = site.address.target(PRODUCERS, "retire")
+    for start in range(0, len(entries), _RETIRED_COUNT_MAX):
+        page = entries[start : start + _RETIRED_COUNT_MAX]
+        (yield from send(site, target, {"producers": page})).expect(200)
 
 
 def explain_append(

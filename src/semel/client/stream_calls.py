@@ -46,6 +46,8 @@ class StreamCalls:
         # These two flags are False until a response shows whether the server is semel.
         self.is_semel = False
         self.is_foreign = False
+        # True if the last response to HEAD showed that the stream recognises duplicates.
+        self.has_dedup = False
 
     def retrying_forever(self) -> "StreamCalls":
         """Return a copy that does not limit the number of retries. The timeout still applies."""
@@ -93,6 +95,7 @@ class StreamCalls:
         self.content_type = info.content_type
         self.is_semel = info.incarnation is not None
         self.is_foreign = not self.is_semel
+        self.has_dedup = self.is_semel and info.dedup
         return info
 
     def exists(self) -> Flow[bool]:
@@ -152,7 +155,7 @@ class StreamCalls:
         """Close the stream and return the receipt. A closed stream stays closed."""
         request = Request("POST", self.target, conditions.headers, b"")
         exchange = yield from self._ask(request, RetrySafety.REPEATABLE)
-        return _receipt(exchange.expect(200, 204), conditions)
+        return receipt_of(exchange.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
         """Return the stream's media type. If it is not cached, get it from the server."""
@@ -179,7 +182,7 @@ class StreamCalls:
         kind = RetrySafety.REPEATABLE if is_safe else RetrySafety.ONCE
         exchange = yield from self._ask(Request("POST", self.target, headers, body), kind)
         if exchange.response.status < 400:
-            return _receipt(exchange.expect(200, 204), conditions)
+            return receipt_of(exchange.expect(200, 204), conditions)
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
             raise errors.Indeterminate(
@@ -206,6 +209,11 @@ def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> 
     Each element of `values` is one message, even if the element is a list.
     """
     messages = [encode(value, content_type) for value in values]
+    return encode_body(messages, content_type, extras)
+
+
+def encode_body(messages: Sequence[bytes], content_type: str, extras: Extras) -> tuple[str, bytes]:
+    """Return the media type and the body of an append of these encoded messages."""
     if extras:
         return BATCH, encode_batch(
             content_type,
@@ -221,7 +229,8 @@ def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> 
     return BATCH, encode_batch(content_type, messages)
 
 
-def _receipt(response: Response, conditions: AppendHeaders) -> Receipt:
+def receipt_of(response: Response, conditions: AppendHeaders) -> Receipt:
+    """Return the receipt for a successful append. Raises ProtocolError if it has no offset."""
     headers = response.headers
     # An append of a producer or a transaction has status 200 if it is new, and 204 if it is a
     # repeat.

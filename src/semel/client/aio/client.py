@@ -3,13 +3,14 @@
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
 
 from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
+from semel.client.async_appender import AsyncAppender
 from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
 from semel.client.errors import ClientError
 from semel.client.flows import Flow, T
@@ -55,6 +56,11 @@ class AsyncClient:
     A request is sent again only if that is safe, and at most `retries` times. With `retries=None`,
     only the timeout limits the retries.
 
+    Appends to one stream that are made while a request is in flight are sent together in the next
+    request. They are numbered, so that an append whose response is lost is sent again and stored
+    once. With `retry_appends=False` they are not numbered, and such an append raises
+    Indeterminate. This has no effect with another server than semel.
+
     `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. With
     `gzip=True`, the client asks for compressed responses. This helps only on slow networks.
 
@@ -73,6 +79,7 @@ class AsyncClient:
         retries: int | None = None,
         tls: ssl.SSLContext | str | None = None,
         gzip: bool = False,
+        retry_appends: bool = True,
     ) -> None:
         self.timeout = seconds_of(timeout, TIMEOUT_SECONDS)
         self.transport = transport_to(
@@ -85,6 +92,7 @@ class AsyncClient:
         )
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = AsyncDriver(self.transport)
+        self.appender = AsyncAppender(self.driver, random_id, is_retrying=retry_appends)
         self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
         # The transactions that this client has begun and that have not ended.
@@ -117,16 +125,23 @@ class AsyncClient:
         return self.transport.address.url
 
     async def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Wait until the messages of all producers are stored, and then close the client.
+        """Wait until appends and the messages of producers are stored, then close the client.
 
-        Raises Indeterminate if some messages are not stored within `timeout`. The client does not
-        send these messages again. Later calls raise ClientClosed.
+        Raises Indeterminate if some messages of producers are not stored within `timeout`. The
+        client does not send these messages again. Later calls raise ClientClosed.
         """
         deadline = time.monotonic() + seconds_of(timeout, self.timeout)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.driver.close)
+            stack.push_async_callback(self._end_appends, deadline)
             for producer in self._producers.remove_all():
                 stack.push_async_callback(producer.close_by, deadline)
+
+    async def _end_appends(self, deadline: float) -> None:
+        producers = await self.appender.close(deadline)
+        seconds = min(server_calls.RETIRE_SECONDS_MAX, deadline - time.monotonic())
+        with suppress(ClientError):  # they expire by themselves
+            await self.run(server_calls.retire_producers(self.site, producers), max(seconds, 0.0))
 
     # ---- running flows ---------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from semel.client.producer.sync_producer import Producer
 from semel.client.stream_calls import ServerConfig
 from semel.client.sync.stream import Group, Stream
 from semel.client.sync.transaction import Sink, Transaction
+from semel.client.sync_appender import SyncAppender
 from semel.client.sync_driver import Stop, SyncDriver, SyncLock
 from semel.client.transport import (
     CLIENT_DEFAULT,
@@ -56,6 +57,11 @@ class Client:
     A request is sent again only if that is safe, and at most `retries` times. With `retries=None`,
     only the timeout limits the retries.
 
+    Appends to one stream that are made while a request is in flight are sent together in the next
+    request. They are numbered, so that an append whose response is lost is sent again and stored
+    once. With `retry_appends=False` they are not numbered, and such an append raises
+    Indeterminate. This has no effect with another server than semel.
+
     `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. With
     `gzip=True`, the client asks for compressed responses. This helps only on slow networks.
 
@@ -74,6 +80,7 @@ class Client:
         retries: int | None = None,
         tls: ssl.SSLContext | str | None = None,
         gzip: bool = False,
+        retry_appends: bool = True,
     ) -> None:
         self.timeout = seconds_of(timeout, TIMEOUT_SECONDS)
         self.transport = transport_to(
@@ -86,6 +93,7 @@ class Client:
         )
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = SyncDriver(self.transport)
+        self.appender = SyncAppender(self.driver, random_id, is_retrying=retry_appends)
         self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
         # The transactions that this client has begun and that have not ended.
@@ -118,16 +126,23 @@ class Client:
         return self.transport.address.url
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Wait until the messages of all producers are stored, and then close the client.
+        """Wait until appends and the messages of producers are stored, then close the client.
 
-        Raises Indeterminate if some messages are not stored within `timeout`. The client does not
-        send these messages again. Later calls raise ClientClosed.
+        Raises Indeterminate if some messages of producers are not stored within `timeout`. The
+        client does not send these messages again. Later calls raise ClientClosed.
         """
         deadline = time.monotonic() + seconds_of(timeout, self.timeout)
         with ExitStack() as stack:
             stack.callback(self.driver.close)
+            stack.callback(self._end_appends, deadline)
             for producer in self._producers.remove_all():
                 stack.callback(producer.close_by, deadline)
+
+    def _end_appends(self, deadline: float) -> None:
+        producers = self.appender.close(deadline)
+        seconds = min(server_calls.RETIRE_SECONDS_MAX, deadline - time.monotonic())
+        with suppress(ClientError):  # they expire by themselves
+            self.run(server_calls.retire_producers(self.site, producers), max(seconds, 0.0))
 
     # ---- running flows ---------------------------------------------------------------------------
 

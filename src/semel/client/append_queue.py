@@ -1,0 +1,502 @@
+"""The plain appends of a stream that wait to be sent. No I/O, no locks and no clock.
+
+Appends that are called while a request is in flight wait here, and are sent together in the next
+request. Times are arguments, in seconds of any monotonic clock. These are the rules:
+
+1. One request of the stream is in flight at a time. An append that finds no request in flight is
+   sent at once, by its caller.
+2. Appends are sent in the order of the calls.
+3. Several appends share a request if none of them has to be sent alone, and if they have at most
+   1 MiB and 10,000 messages together.
+4. When a request has ended, the turn to send passes to the caller of the next request that has the
+   latest deadline. So a caller with a short timeout does not end the request of the others.
+5. A caller can leave at any time. An append that is not sent yet is taken out of the queue.
+6. A request that was interrupted is sent again by another of its callers, if a repeat is recognised
+   by the server. Otherwise its callers get Indeterminate.
+
+An append is in one of these states:
+
+    state    event                        next state
+    QUEUED   `take`                       SENT, or DONE if it cannot be encoded
+    QUEUED   `leave`                      LEFT: nothing was applied
+    SENT     `finish`, `fail`             DONE
+    SENT     `send_alone`, `encode_again` QUEUED, before all others
+    SENT     the sender leaves            SENT, or DONE if a repeat would not be recognised
+    SENT     `leave`                      LEFT: it may be applied
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from copy import copy
+from enum import Enum
+from typing import Any, Final
+
+from semel.client.errors import Indeterminate, TooLarge
+from semel.client.requests import AppendHeaders, ProducerHeaders
+from semel.client.stream_calls import encode_body
+from semel.client.values import PREENCODED, Extras, Receipt, encode
+from semel.model.commands import Batch as Payloads
+from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB
+from semel.model.messages import encode_extras, is_json
+from semel.model.offsets import parse_offset, print_offset
+from semel.wire.json_mode import split_json
+
+REQUEST_BYTES_MAX: Final = MIB
+HELD_BYTES_MAX: Final = 64 * MIB
+PLAIN: Final = AppendHeaders()
+_LENGTH_BYTES: Final = 4  # of one message in the batch format; a comma in JSON is shorter
+_LATER_SHARE: Final = 20
+_INTERRUPTED: Final = "the request was interrupted while it was in flight"
+
+
+class AppendState(Enum):
+    """What has happened to an append."""
+
+    QUEUED = "not sent yet"
+    SENT = "in a request that has no result yet"
+    DONE = "its result is known"
+    LEFT = "its caller no longer waits"
+
+
+class HeldBytes:
+    """The encoded bytes of all appends that wait in a client, in all its streams."""
+
+    def __init__(self, maximum: int = HELD_BYTES_MAX) -> None:
+        self.maximum = maximum
+        self.count = 0
+
+    def has_room(self, size: int) -> bool:
+        return self.count + size <= self.maximum
+
+
+class PendingAppend:
+    """One call of append, until its result is known.
+
+    `deadline` is the time at which the caller stops waiting. `waker` belongs to the driver.
+    """
+
+    __slots__ = (
+        "_is_checked",
+        "conditions",
+        "content_type",
+        "count",
+        "deadline",
+        "error",
+        "extras",
+        "has_been_retyped",
+        "held_bytes",
+        "is_alone",
+        "messages",
+        "receipt",
+        "size",
+        "state",
+        "values",
+        "waker",
+    )
+
+    def __init__(
+        self,
+        values: Sequence[Any],
+        conditions: AppendHeaders,
+        extras: Extras,
+        deadline: float,
+    ) -> None:
+        self.values = values
+        self.is_alone = conditions != PLAIN
+        self.conditions = conditions if self.is_alone else PLAIN
+        self.extras = extras
+        self.deadline = deadline
+        self.count = len(values)
+        self.has_been_retyped = False
+        self.state = AppendState.QUEUED
+        self.receipt: Receipt | None = None
+        self.error: BaseException | None = None
+        self.waker: Any = None
+        self.content_type: str | None = None  # None: not encoded
+        self.messages: Sequence[bytes] = ()
+        self.size = 0
+        self.held_bytes = 0  # the part of HeldBytes.count that is counted for this append
+        self._is_checked = False
+
+    def encode(self, content_type: str) -> None:
+        """Encode the messages for a stream with this media type.
+
+        Raises TypeError or ValueError if a value cannot be stored there, and TooLarge if the
+        messages do not fit into one request.
+        """
+        messages = [encode(value, content_type) for value in self.values]
+        size = sum(map(len, messages)) + _LENGTH_BYTES * len(messages)
+        if self.extras:
+            extras = self.extras
+            size += len(
+                encode_extras(
+                    self.count,
+                    keys=extras.keys,
+                    headers=extras.headers,
+                    timestamps=extras.timestamps,
+                )
+            )
+        if size - _LENGTH_BYTES * len(messages) > BODY_BYTES_MAX:
+            raise TooLarge(
+                f"the append has {size} bytes; the maximum is {BODY_BYTES_MAX}", status=413
+            )
+        self.messages, self.size, self.content_type = messages, size, content_type
+
+    def drop_encoded(self) -> None:
+        """Forget the encoded messages. `encode` makes them again."""
+        self.messages, self.size, self.content_type = (), 0, None
+
+    def check(self) -> None:
+        """Find out whether this append can share a request. Call it after `encode`.
+
+        Bytes for a JSON stream are sent as they are. Only if they are exactly one JSON value, they
+        cannot change the meaning of their neighbours in the same array. An empty message of
+        another stream is refused by the server, and must not make it refuse the others.
+        """
+        if self._is_checked or self.is_alone or self.content_type is None:
+            return
+        self._is_checked = True
+        if is_json(self.content_type):
+            self.is_alone = not all(
+                _is_one_value(raw)
+                for value, raw in zip(self.values, self.messages, strict=True)
+                if isinstance(value, PREENCODED)
+            )
+        else:
+            self.is_alone = not all(self.messages)
+
+    @property
+    def is_done(self) -> bool:
+        return self.state is AppendState.DONE
+
+    @property
+    def is_pending(self) -> bool:
+        """True if its result is not known and its caller waits."""
+        return self.state is AppendState.QUEUED or self.state is AppendState.SENT
+
+    def result(self) -> Receipt:
+        """Return the receipt, or raise the error. Call this when the append is done."""
+        assert self.is_done
+        if self.error is not None:
+            raise self.error
+        assert self.receipt is not None
+        return self.receipt
+
+
+def _is_one_value(raw: bytes) -> bool:
+    payloads = split_json(b"[" + raw + b"]")
+    return isinstance(payloads, Payloads) and payloads.count == 1
+
+
+class AppendBatch:
+    """The appends of one request."""
+
+    __slots__ = (
+        "appends",
+        "content_type",
+        "encoded",
+        "is_posted",
+        "is_repeatable",
+        "tag",
+        "was_lost",
+    )
+
+    def __init__(self, appends: list[PendingAppend]) -> None:
+        self.appends = appends
+        self.content_type = appends[0].content_type
+        self.encoded: tuple[str, bytes] | None = None  # a repeat has the same bytes
+        self.tag: ProducerHeaders | None = None  # a repeat has the same sequence
+        self.is_posted = False  # the server may have received it
+        self.is_repeatable = False  # the server recognises a repeat
+        self.was_lost = False
+
+    @property
+    def deadline(self) -> float:
+        """The time at which its last caller stops waiting."""
+        return max([append.deadline for append in self.appends])
+
+    @property
+    def waiting(self) -> list[PendingAppend]:
+        return [append for append in self.appends if append.state is AppendState.SENT]
+
+    def encode(self, content_type: str) -> None:
+        """Encode the only append of this batch. Raises what `PendingAppend.encode` raises."""
+        (append,) = self.appends
+        append.encode(content_type)
+        self.content_type = content_type
+
+    def body(self) -> tuple[str, bytes]:
+        """Return the media type and the body of the request. They never change."""
+        if self.encoded is None:
+            assert self.content_type is not None
+            first = self.appends[0]
+            messages, extras = first.messages, first.extras
+            if len(self.appends) > 1:
+                messages = [raw for append in self.appends for raw in append.messages]
+                extras = _join_extras(self.appends)
+            self.encoded = encode_body(messages, self.content_type, extras)
+        return self.encoded
+
+
+def _join_extras(appends: Sequence[PendingAppend]) -> Extras:
+    """Return the extras of all messages of these appends."""
+    if not any(append.extras for append in appends):
+        return Extras()
+    return Extras(
+        [key for each in appends for key in each.extras.keys or [None] * each.count],
+        [pairs for each in appends for pairs in each.extras.headers or [()] * each.count],
+        [time for each in appends for time in each.extras.timestamps or [None] * each.count],
+    )
+
+
+class AppendQueue:
+    """The plain appends of one stream. `turn` is the append whose caller has to send.
+
+    `turn` is None if nothing is in flight and nothing waits.
+    """
+
+    def __init__(self, held: HeldBytes) -> None:
+        self.turn: PendingAppend | None = None
+        self.bytes_max = REQUEST_BYTES_MAX
+        self._held = held
+        self._waiting: deque[PendingAppend] = deque()
+        self._flight: AppendBatch | None = None
+        self._interrupted: AppendBatch | None = None  # it is sent before all others
+
+    @property
+    def is_idle(self) -> bool:
+        return self.turn is None
+
+    @property
+    def is_ready(self) -> bool:
+        """True if `take` can be called: something waits, and nothing is in flight."""
+        return self.turn is not None and self._flight is None
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of appends that are not sent yet."""
+        return len(self._waiting)
+
+    # ---- called by the callers of append ---------------------------------------------------------
+
+    def add(self, append: PendingAppend) -> bool:
+        """Add an append. Return True if its caller has to send it now.
+
+        If the client holds too many bytes, the encoded messages are dropped. They are encoded
+        again when they are sent.
+        """
+        if append.content_type is not None:
+            if self._held.has_room(append.size):
+                self._hold(append)
+            else:
+                append.drop_encoded()
+        self._waiting.append(append)
+        if self.turn is not None:
+            return False
+        self.turn = append
+        return True
+
+    def leave(self, append: PendingAppend, *, is_sender: bool) -> list[PendingAppend]:
+        """Take out an append whose caller no longer waits. Return the appends that are done now.
+
+        `is_sender` is True if the caller was to send the next request, or was sending it. Such a
+        request is interrupted.
+        """
+        assert append.is_pending
+        if append.state is AppendState.QUEUED:
+            self._waiting.remove(append)
+            self._release(append)
+        append.state = AppendState.LEFT
+        if is_sender:
+            return self.interrupt()
+        if self.turn is append and self._flight is None:
+            self._pass_turn()
+        return []
+
+    def interrupt(self) -> list[PendingAppend]:
+        """Pass the turn on although the request has not ended. Return the appends done now.
+
+        If a repeat is recognised by the server, another of its callers sends it again. Otherwise
+        all of them get Indeterminate.
+        """
+        batch = self._flight
+        if batch is None:
+            self._pass_turn()
+            return []
+        if not batch.is_posted:
+            self._put_back(batch)
+            return []
+        if not batch.is_repeatable:
+            return self.fail(batch, Indeterminate(_INTERRUPTED))
+        batch.was_lost = True
+        self._interrupted = batch
+        self._pass_turn()
+        return []
+
+    # ---- called by the sender --------------------------------------------------------------------
+
+    def take(
+        self, now: float, content_type: str | None, *, is_sharing: bool = True
+    ) -> tuple[AppendBatch | None, list[PendingAppend]]:
+        """Return the batch to send, and the appends that could not be encoded and are now done.
+
+        `content_type` is the stream's media type, or None if it is not known yet. If `is_sharing`
+        is False, the batch has one append. The batch is None if the caller's own append could not
+        be encoded. In that case the turn has passed on.
+        """
+        assert self.is_ready
+        sender = self.turn
+        assert sender is not None
+        if self._interrupted is not None:
+            self._flight, self._interrupted = self._interrupted, None
+            return self._flight, []
+        if not self._encode(sender, content_type):
+            self._waiting.remove(sender)
+            self._pass_turn()
+            return None, [sender]
+        failed = []
+        shared = _SharedRequest(self.bytes_max)
+        until = sender.deadline + (sender.deadline - now) / _LATER_SHARE
+        while self._waiting:
+            append = self._waiting[0]
+            if not self._encode(append, content_type):
+                failed.append(self._waiting.popleft())
+                continue
+            is_first = not shared.appends
+            if not is_first and not (is_sharing and append.deadline <= until):
+                break
+            if not shared.add(append):
+                break
+            append.state = AppendState.SENT
+            self._waiting.popleft()
+        self._flight = AppendBatch(shared.appends)
+        return self._flight, failed
+
+    def finish(self, batch: AppendBatch, receipt: Receipt) -> list[PendingAppend]:
+        """Record that a batch is stored. Return the appends whose callers wait for it.
+
+        `receipt.next_offset` is the offset after the last message of the batch.
+        """
+        offset = receipt.next_offset
+        end = None if offset is None else parse_offset(offset)
+        later = 0
+        for append in reversed(batch.appends):
+            if later:
+                offset = None if end is None else print_offset(end - later)
+                append.receipt = Receipt(offset, receipt.duplicate, receipt.closed)
+            else:
+                append.receipt = receipt
+            later += append.count
+        return self._end(batch)
+
+    def fail(self, batch: AppendBatch, error: BaseException) -> list[PendingAppend]:
+        """Record that a batch has failed. Return the appends whose callers wait for it.
+
+        Each append gets an exception object of its own.
+        """
+        for append in batch.appends:
+            append.error = error if append is self.turn else copy(error)
+        return self._end(batch)
+
+    def send_alone(self, batch: AppendBatch, *, is_too_large: bool) -> None:
+        """Queue the appends of a refused batch again, to be sent one by one."""
+        if is_too_large:
+            size = sum([append.size for append in batch.appends])
+            self.bytes_max = min(self.bytes_max, size // 2)
+        for append in batch.appends:
+            append.is_alone = True
+        self._put_back(batch)
+
+    def encode_again(self, batch: AppendBatch) -> None:
+        """Queue the appends of a batch again. The stream's media type has changed."""
+        self._put_back(batch)
+
+    # ---- helpers ---------------------------------------------------------------------------------
+
+    def _encode(self, append: PendingAppend, content_type: str | None) -> bool:
+        """Encode an append for this media type, if it is not. Return False if that fails."""
+        if content_type is None or append.content_type == content_type:
+            return True
+        self._release(append)
+        try:
+            append.encode(content_type)
+        except Exception as error:  # noqa: BLE001 - its caller gets it
+            append.state, append.error = AppendState.DONE, error
+            return False
+        self._hold(append)
+        return True
+
+    def _put_back(self, batch: AppendBatch) -> None:
+        for append in reversed(batch.appends):
+            self._release(append)
+            if append.state is AppendState.SENT:
+                append.state = AppendState.QUEUED
+                self._waiting.appendleft(append)
+        self._pass_turn()
+
+    def _end(self, batch: AppendBatch) -> list[PendingAppend]:
+        waiting = batch.waiting
+        for append in batch.appends:
+            self._release(append)
+        for append in waiting:
+            append.state = AppendState.DONE
+        self._pass_turn()
+        return waiting
+
+    def _hold(self, append: PendingAppend) -> None:
+        append.held_bytes = append.size
+        self._held.count += append.size
+
+    def _release(self, append: PendingAppend) -> None:
+        self._held.count -= append.held_bytes
+        append.held_bytes = 0
+        append.drop_encoded()
+
+    def _pass_turn(self) -> None:
+        """End the request in flight, and choose the next sender."""
+        self._flight = None
+        if self._interrupted is not None:
+            waiting = self._interrupted.waiting
+            if waiting:
+                self.turn = _latest(waiting)
+                return
+            for append in self._interrupted.appends:
+                self._release(append)
+            self._interrupted = None
+        self.turn = _latest(self._likely_next()) if self._waiting else None
+
+    def _likely_next(self) -> list[PendingAppend]:
+        """Return the appends of the next request, as far as their sizes are known now."""
+        shared = _SharedRequest(self.bytes_max)
+        for append in self._waiting:
+            if not shared.add(append):
+                break
+        return shared.appends
+
+
+class _SharedRequest:
+    """The appends that are chosen for one request. The first one is always accepted."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.appends: list[PendingAppend] = []
+        self._bytes_max = bytes_max
+        self._count = 0
+        self._size = 0
+
+    def add(self, append: PendingAppend) -> bool:
+        """Add an append. Return False if it cannot share the request."""
+        count, size = self._count + append.count, self._size + append.size
+        if self.appends:
+            if count > BATCH_MESSAGES_MAX or size > self._bytes_max:
+                return False
+            self.appends[0].check()
+            append.check()
+            if self.appends[0].is_alone or append.is_alone:
+                return False
+        self.appends.append(append)
+        self._count, self._size = count, size
+        return True
+
+
+def _latest(appends: Iterable[PendingAppend]) -> PendingAppend | None:
+    return max(appends, key=lambda append: append.deadline, default=None)
