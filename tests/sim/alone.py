@@ -7,8 +7,9 @@ from collections import Counter
 from random import Random
 
 from semel.machine import MachineLimits, State, apply, validate_and_decide
-from semel.model.commands import CountHour, EngineCommand, ExpireTxn
+from semel.model.commands import EngineCommand, ExpireTxn
 from semel.model.outcomes import InvalidRequest
+from semel.model.producer_commands import CountHour
 from tests.sim.demands import demand, demand_equal, is_same
 from tests.sim.facts import with_facts
 from tests.sim.oracle import state_view

@@ -25,6 +25,7 @@ from semel.model.commands import (
     TxnCommand,
 )
 from semel.model.outcomes import Outcome
+from semel.model.producer_commands import CountHour
 from tests.sim import reference_producers as rules
 from tests.sim.reference_commit import Commits, bad_batch
 from tests.sim.reference_producers import Producer, Receipt
@@ -98,7 +99,7 @@ class Model:
             return self._create(command)
         if isinstance(command, ask.Register):
             return self._register(command)
-        if isinstance(command, ask.CountHour):
+        if isinstance(command, CountHour):
             self.write(command)
             self.hours += 1
             return out.HourCounted()

@@ -10,7 +10,6 @@ from semel.model.commands import (
     Append,
     Begin,
     Commit,
-    CountHour,
     EngineCommand,
     Expire,
     ExpireTxn,
@@ -19,6 +18,7 @@ from semel.model.commands import (
 )
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import Begun, Staged
+from semel.model.producer_commands import CountHour
 from tests.sim.demands import demand
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Txn

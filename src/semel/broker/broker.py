@@ -24,7 +24,8 @@ from semel.broker.durable_view import (
     unreadable,
 )
 from semel.broker.lookups import Lookups, affected_paths, affected_txns
-from semel.broker.timers import Deadlines, Expiry, Hours, IdleProducers, can_expire
+from semel.broker.producer_timers import ProducerLives
+from semel.broker.timers import Deadlines, Expiry, Hours, can_expire
 from semel.broker.worker import DecisionTurns
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
 from semel.journal.checkpoint import Cut
@@ -32,7 +33,7 @@ from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
-from semel.machine.events import StreamAppended, TxnBegun
+from semel.machine.events import StreamAppended, TxnBegun, declared_event
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import Effects, Stream, Txn
 from semel.machine.streams import retained_range
@@ -42,15 +43,19 @@ from semel.model.commands import (
     READ_UNCOMMITTED,
     TXN_STAGED,
     Append,
-    CountHour,
     EngineCommand,
     Expire,
-    ExpireProducer,
     ExpireTxn,
     TxnOutcome,
 )
 from semel.model.errors import ReadFailed
-from semel.model.limits import GROUP_BYTES_MAX, HOUR_MS, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
+from semel.model.limits import (
+    GROUP_BYTES_MAX,
+    HOUR_MS,
+    PARKED_COMMANDS_MAX,
+    READ_BYTES_DEFAULT,
+    TOMBSTONE_HOURS,
+)
 from semel.model.outcomes import (
     BatchTooLarge,
     DiskFull,
@@ -61,6 +66,7 @@ from semel.model.outcomes import (
     Outcome,
     Overloaded,
 )
+from semel.model.producer_commands import CountHour
 from semel.model.validation import find_invalid_field
 
 __all__ = ["TAIL", "Broker", "OutcomeReply", "ReadDone", "Reply"]
@@ -93,6 +99,7 @@ class Broker:
         monotonic_ms: Callable[[], int],
         segment_bytes: int,
         producer_idle_ms: int = 0,
+        tombstone_hours: int = TOMBSTONE_HOURS,
         hour_ms: int = HOUR_MS,
     ) -> None:
         self.state: State = recovered.state
@@ -114,9 +121,6 @@ class Broker:
         )
         self._expiry = Expiry(self.state, monotonic_ms)
         self._hours = Hours(hour_ms, monotonic_ms, self.state.run_ms)
-        self._idle: IdleProducers | None = None
-        if producer_idle_ms:
-            self._idle = IdleProducers(self.state, producer_idle_ms, monotonic_ms)
         self._appender = Appender(
             seed=recovered.seed,
             position=recovered.position,
@@ -126,6 +130,14 @@ class Broker:
             time_ms=recovered.state.time_ms,
         )
         self._frame_bytes_max = frame_bytes_max(segment_bytes)
+        self._lives = ProducerLives(
+            self.state,
+            monotonic_ms,
+            idle_ms=producer_idle_ms,
+            tombstone_hours=tombstone_hours,
+            frame_bytes_max=self._frame_bytes_max,
+        )
+        self._idle = self._lives.idle
         self._open = _Pending()
         self._flying: _Pending | None = None
         self._parked: deque[tuple[EngineCommand, Reply]] = deque()
@@ -220,7 +232,7 @@ class Broker:
             self.txns_ended[COMMITTED if is_committed else row.outcome.reason] += 1
         if isinstance(event, TxnBegun):
             self.txns_begun += 1
-        self.deadlines.note(event)
+        self.deadlines.note(declared_event(event))
         self._hours.note(event)
 
     def _note_changes(self, streams: Iterable[Stream]) -> None:
@@ -472,13 +484,7 @@ class Broker:
         txns = self.deadlines.due(count_max)
         count = sum(self._expire_if_due(stream.row.path, now_ms) for stream in streams)
         count += sum(self._end_if_due(txn, now_ms) for txn in txns)
-        if self._idle is not None:
-            for stream, name in self._idle.due(count_max):
-                elapsed_ms = self._idle.elapsed_ms(stream.row.number, name)
-                idle_ms, path = self._idle.idle_ms, stream.row.path
-                command = ExpireProducer(path, now_ms, name, idle_ms, elapsed_ms)
-                count += self._execute_own(command)
-        return count
+        return count + sum(map(self._execute_own, self._lives.end_commands(now_ms, count_max)))
 
     def count_hour(self, now_ms: int) -> bool:
         """Count an hour if the process has run for one more. Return False if none is due yet."""

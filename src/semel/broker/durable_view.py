@@ -19,10 +19,12 @@ from semel.journal.txn_history import TxnHistory
 from semel.machine.events import (
     SECTION_CONTROL,
     SECTION_STAGED,
+    ProducerDeclared,
     ProducerRaised,
     Section,
     StreamAppended,
     TxnPublished,
+    declared_event,
 )
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import State
@@ -421,6 +423,8 @@ def unreadable(error: ReadFailed) -> Outcome:
 
 
 def _producer(record: Record) -> SliceProducer | None:
+    if isinstance(record, ProducerDeclared):
+        record = declared_event(record)
     append = record.append if isinstance(record, TxnPublished | ProducerRaised) else record
     stamp = append.stamp if isinstance(append, StreamAppended) else None
     if stamp is None:

@@ -65,6 +65,7 @@ class Engine:
             monotonic_ms=clock.monotonic_ms,
             segment_bytes=settings.segment_bytes,
             producer_idle_ms=settings.producer_idle_ms,
+            tombstone_hours=settings.producer_tombstone_hours,
         )
         self.durable_view: Final[DurableView] = self.broker.durable_view
         self.clock: Final = clock
@@ -72,7 +73,7 @@ class Engine:
         self.replayed_frames: Final = recovered.replayed_frames
         self.replayed_bytes: Final = recovered.replayed_bytes
         self._directory = directory
-        self._settings = settings
+        self.settings: Final = settings
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self.space: Final = SpaceSurvey(directory.disk, directory.store)
@@ -140,8 +141,8 @@ class Engine:
         gc.freeze()
         # A request's objects stay until the sync, but form no cycles. So collect rarely.
         gc.set_threshold(_GC_ALLOCATIONS)
-        self._every(self._settings.checkpoint_interval_ms / 1000, self.checkpoint)
-        self._every(self._settings.sweep_interval_ms / 1000, self._sweep)
+        self._every(self.settings.checkpoint_interval_ms / 1000, self.checkpoint)
+        self._every(self.settings.sweep_interval_ms / 1000, self._sweep)
         self._every(_ROOM_RETRY_SECONDS, self._look_for_room)
         self._checkpoint_worker.do(self._directory.store.check_rest, lambda _: None)
         self._flush_soon()

@@ -20,6 +20,9 @@ class EngineFigures(Struct, frozen=True, kw_only=True):
     replayed_bytes: int
     is_full: bool
     producers: int  # excluding tombstones
+    expiring_producers: int
+    tombstones: int
+    producers_share: float  # over all streams, the largest share of a limit on producers, 0 to 1
     txns_started: int
     txns_committed: int
     txns_aborted: int
@@ -52,6 +55,7 @@ def figure_steps(engine: Engine) -> Steps[EngineFigures]:
     streams. A transaction that begins or ends between two steps may be left out.
     """
     txns = yield from _txn_steps(engine)
+    producers_share = yield from _producer_steps(engine)
     broker = engine.broker
     state, ended = broker.state, broker.txns_ended
     return EngineFigures(
@@ -63,6 +67,9 @@ def figure_steps(engine: Engine) -> Steps[EngineFigures]:
         replayed_bytes=engine.replayed_bytes,
         is_full=broker.is_full,
         producers=state.live_producers,
+        expiring_producers=sum(state.producer_counts.expiring.values()),
+        tombstones=state.producer_counts.tombstones,
+        producers_share=producers_share,
         txns_started=broker.txns_begun,
         txns_committed=ended[COMMITTED],
         txns_aborted=ended.total() - ended[COMMITTED],
@@ -92,6 +99,22 @@ def _txn_steps(engine: Engine) -> Steps[_TxnFigures]:
             unpaused_rows = 0
             yield
     return figures
+
+
+def _producer_steps(engine: Engine) -> Steps[float]:
+    """Return how much of a limit on producers the fullest stream uses, as a share from 0 to 1."""
+    state = engine.broker.state
+    lasting_max = state.limits.producers_per_stream
+    expiring_max = state.limits.expiring_producers_per_stream
+    share = 0.0
+    for count, number in enumerate(list(state.by_number) if state.live_producers else (), 1):
+        stream = state.by_number.get(number)
+        producers = None if stream is None else stream.producers
+        if producers is not None:
+            share = max(share, producers.lasting / lasting_max, producers.expiring / expiring_max)
+        if count % STEP_ROWS == 0:
+            yield
+    return share
 
 
 def _add_txn(engine: Engine, txn: Txn, figures: _TxnFigures) -> None:

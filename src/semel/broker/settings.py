@@ -25,7 +25,8 @@ class Settings(Struct, frozen=True):
     reserve_bytes: int = default.RESERVE_BYTES_DEFAULT
     checkpoint_interval_ms: int = default.CHECKPOINT_INTERVAL_MS
     sweep_interval_ms: int = default.SWEEP_INTERVAL_MS
-    producer_idle_ms: int = 0  # 0 means that producers never expire
+    producer_idle_ms: int = 0  # 0 means that only producers expire that declare an idle time
+    producer_tombstone_hours: int = default.TOMBSTONE_HOURS  # after that idle time
     limits: MachineLimits = MachineLimits()
 
     def __post_init__(self) -> None:
@@ -42,6 +43,7 @@ class Settings(Struct, frozen=True):
                 "checkpoint_interval_ms and sweep_interval_ms must be positive",
             ),
             (self.producer_idle_ms >= 0, "producer_idle_ms must not be negative"),
+            (self.producer_tombstone_hours >= 1, "producer_tombstone_hours must be at least 1"),
             (
                 self.limits.receipts >= default.RECEIPTS_MIN,
                 f"limits.receipts must be at least {default.RECEIPTS_MIN}",

@@ -1,9 +1,9 @@
-"""Finds overdue transactions, expired streams and idle producers, even if no request arrives.
+"""Finds overdue transactions and expired streams, and counts hours, even if no request arrives.
 
 All timeouts are measured by the monotonic clock of the process, because the wall clock can jump,
 and because frame time can stay ahead of it for years. What happened before the process started is
 not known to that clock, so every timeout starts again when the process starts. Everything can
-therefore end late, but never early.
+therefore end late, but never early. Producers are in `producer_timers.py`.
 
 Each class only returns the objects that are due. The broker then runs a command for each of
 them, such as ExpireTxn, with the time that has elapsed.
@@ -21,15 +21,12 @@ from semel.machine.events import (
     ChunkStaged,
     HourPassed,
     PositionsNamed,
-    ProducerClaimed,
-    ProducerRaised,
-    StreamAppended,
     TxnBegun,
     TxnExtended,
     TxnPrepared,
     TxnPublished,
 )
-from semel.machine.rows import ProducerRow, StreamRow
+from semel.machine.rows import StreamRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import is_expired
 from semel.machine.txn.decide_end import deadline_of, timeout_of
@@ -271,78 +268,6 @@ class Expiry:
                 if end_ms <= time_ms:
                     expired.append(stream)
         return expired
-
-
-# ---- producers -----------------------------------------------------------------------------------
-# By default, producers do not expire, and their rows are kept as long as the stream. An expired
-# producer leaves a tombstone. Because of the tombstone, a late retry is refused, not stored twice.
-
-
-_CHECKS_PER_RESULT: Final = 10
-
-
-class IdleProducers:
-    """A queue of all streams' producers, sorted by the time of their next idle check."""
-
-    def __init__(self, state: State, idle_ms: int, monotonic_ms: MonotonicMs) -> None:
-        self.idle_ms: Final = idle_ms
-        self._state = state
-        self._monotonic_ms = monotonic_ms
-        self._used: dict[tuple[int, str], int] = {}
-        self._queue: list[tuple[int, int, str]] = []
-        for number, stream in state.by_number.items():
-            for producer_id in stream.producers or ():
-                self._use(number, producer_id)
-
-    def note(self, event: Event | None) -> None:
-        """Record the use of a producer by an event that was just applied."""
-        if isinstance(event, TxnPublished | ProducerRaised):
-            claimed = event.claimed if isinstance(event, ProducerRaised) else None
-            event = event.append or claimed
-        if isinstance(event, StreamAppended) and event.stamp:
-            self._use(event.stream, event.stamp.id)
-        elif isinstance(event, ProducerClaimed):
-            self._use(event.stream, event.id)
-
-    def _use(self, number: int, producer_id: str) -> None:
-        is_watched = (number, producer_id) in self._used
-        if is_watched or self._is_live(number, producer_id):
-            now_ms = self._used[number, producer_id] = self._monotonic_ms()
-            if not is_watched:
-                heappush(self._queue, (now_ms + self.idle_ms, number, producer_id))
-
-    def elapsed_ms(self, number: int, producer_id: str) -> int:
-        """Return how long ago a watched producer was used."""
-        return self._monotonic_ms() - self._used[number, producer_id]
-
-    def due(self, count_max: int) -> list[tuple[Stream, str]]:
-        """Return at most `count_max` producers that have been idle for too long.
-
-        Each producer is returned as a pair: its stream, and its id.
-        """
-        idle: list[tuple[Stream, str]] = []
-        now_ms = self._monotonic_ms()
-        for _ in range(_CHECKS_PER_RESULT * count_max):
-            if not self._queue or self._queue[0][0] > now_ms or len(idle) >= count_max:
-                break
-            _, number, producer_id = heappop(self._queue)
-            if not self._is_live(number, producer_id):
-                del self._used[number, producer_id]
-                continue
-            due_ms = self._used[number, producer_id] + self.idle_ms
-            # Queue the producer again, because the disk may have no space to expire it now.
-            heappush(self._queue, (max(due_ms, now_ms + 1), number, producer_id))
-            if due_ms <= now_ms:
-                idle.append((self._state.by_number[number], producer_id))
-        return idle
-
-    def _is_live(self, number: int, producer_id: str) -> bool:
-        """Return False if the producer is unknown or expired, or if its stream is deleted."""
-        stream = self._state.by_number.get(number)
-        if stream is None or stream.tail.is_deleted or not stream.producers:
-            return False
-        row: ProducerRow | None = stream.producers.get(producer_id)
-        return row is not None and not row.is_expired
 
 
 # ---- retention -----------------------------------------------------------------------------------

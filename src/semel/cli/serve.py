@@ -29,6 +29,7 @@ from semel.model.limits import (
     GAP_HOLD_MS_MAX,
     RESERVE_BYTES_DEFAULT,
     SEGMENT_BYTES_DEFAULT,
+    TOMBSTONE_HOURS,
 )
 from semel.server.app import App
 from semel.server.browsers import BrowserRules
@@ -139,6 +140,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     dedup: str
     strict_payloads: bool
     producer_idle_seconds: float | None
+    producer_tombstone_hours: int
     gap_hold_ms: int
     unread_bytes_per_address: int
     cors_origin: tuple[str, ...]
@@ -218,6 +220,13 @@ def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
     "  [default: never]",
 )
 @_setting(
+    "producer-tombstone-hours",
+    type=click.IntRange(1, 87_600),
+    default=TOMBSTONE_HOURS,
+    help="How long the retries of a producer that has expired in this way are refused, in hours"
+    " during which the server runs.",
+)
+@_setting(
     "gap-hold-ms",
     type=click.IntRange(0, GAP_HOLD_MS_MAX),
     default=0,
@@ -264,6 +273,7 @@ def serve_command(**values: Any) -> None:
             segment_bytes=serving.segment_bytes,
             reserve_bytes=serving.reserve_bytes,
             producer_idle_ms=ceil(1000 * (serving.producer_idle_seconds or 0)),
+            producer_tombstone_hours=serving.producer_tombstone_hours,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -25,6 +25,7 @@ from semel.machine.events import (
     StreamAppended,
     TxnPublished,
 )
+from semel.machine.lifetimes import declare
 from semel.machine.producers import (
     check_sequence,
     find_sparse,
@@ -108,11 +109,12 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
     check = check_sequence(state, stream, tag, digest)
     if check.at_once is not None:
         return Decision(check.at_once)  # 7, 8
+    row = stream.producers.get(tag.id) if stream.producers else None
     refusal = (
         check_stream(state, stream, command)
         or check.later  # 11
         or check_content(stream, command)
-        or check_room(state, stream, tag)
+        or check_room(state, stream, tag, row)
     )
     if refusal is not None:
         return Decision(refusal)
@@ -129,7 +131,9 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
     event = StreamAppended(stream.row.number, command.close, command.stream_seq, stamp)
     decision = _accept(stream, command, event)
     if state.owned and (True, tag.id) in state.owned:
-        return _fence_older(state, stream, stamp, event, decision)
+        decision = _fence_older(state, stream, stamp, event, decision)
+    if row is None or row.is_expired or (tag.expires_ms and tag.expires_ms != row.expires_ms):
+        return declare(state, row, tag.id, tag.expires_ms, decision)
     return decision
 
 
@@ -249,7 +253,7 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
         check_stream(state, stream, command)
         or _refuse_sequence(txn, tag, current)  # 11
         or check_content(stream, command)
-        or check_room(state, stream, tag)
+        or check_room(state, stream, tag, row)
         or _refuse_more_streams(state, txn, stream)
     )
     if refusal is not None:
@@ -264,7 +268,8 @@ def _decide_inline(state: State, txn: Txn, stream: Stream, command: Append) -> D
         digest=digest,
         cursor=None,
     )
-    return _accept_inline(txn, stream, command, tag, stamp)
+    decision = _accept_inline(txn, stream, command, tag, stamp)
+    return declare(state, row, tag.id, tag.expires_ms, decision)
 
 
 def _decide_unguarded(

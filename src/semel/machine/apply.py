@@ -21,10 +21,12 @@ from semel.machine.events import (
     PositionsMoved,
     PositionsNamed,
     ProducerClaimed,
+    ProducerDeclared,
     ProducerExpired,
     ProducerForgotten,
     ProducerRaised,
     ProducerRegistered,
+    ProducersRetired,
     ProducerStamp,
     Sections,
     SinkForgotten,
@@ -35,11 +37,20 @@ from semel.machine.events import (
     StreamDeleted,
     StreamExpired,
     StreamTrimmed,
+    TombstonesDropped,
     TxnBegun,
     TxnExtended,
     TxnPrepared,
     TxnPublished,
     UnguardedCreated,
+    declared_event,
+)
+from semel.machine.lifetimes import (
+    apply_expired,
+    apply_forgotten,
+    apply_idle_time,
+    apply_retired,
+    apply_tombstones_dropped,
 )
 from semel.machine.positions import (
     apply_moved,
@@ -62,7 +73,8 @@ from semel.machine.state import (
     Stream,
     add_fork,
     advance_tail,
-    live_producers,
+    find_producer,
+    put_producer,
     set_tail,
 )
 from semel.machine.txn.apply_end import apply_decided, end_transactions, store_registration
@@ -197,7 +209,7 @@ def _remove_unneeded(state: State, stream: Stream) -> list[Stream]:
         state.dirty.tails.pop(number, None)
         state.dirty.dropped.add(number)
         removed.append(stream)
-        state.live_producers -= live_producers(stream)
+        state.producer_counts.drop_all(stream.producers)
         fork = stream.row.fork
         if fork is None:
             break
@@ -226,9 +238,9 @@ def _apply_switched(
     """
     stream = state.by_number[event.stream]
     set_tail(state, stream, replace(stream.tail, dedup_from=event.dedup_from))
-    state.live_producers -= live_producers(stream)
     for producer_id in stream.producers or ():
         state.dirty.producers[event.stream, producer_id] = None
+    state.producer_counts.drop_all(stream.producers)
     for key in stream.keys or ():
         state.dirty.keys[event.stream, key] = None
     stream.producers = stream.keys = None
@@ -243,11 +255,7 @@ def _apply_switched(
 def _record_producer(
     state: State, stream: Stream, stamp: ProducerStamp, *, first_offset: int, time_ms: int
 ) -> None:
-    if stream.producers is None:
-        stream.producers = {}
-    old = stream.producers.get(stamp.id)
-    if old is None or old.is_expired:
-        state.live_producers += 1
+    old = stream.producers.get(stamp.id) if stream.producers else None
     receipt = pack_receipt(
         stamp.first_seq, stamp.last_seq, first_offset, stream.tail.tail, stamp.digest
     )
@@ -275,8 +283,7 @@ def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerR
 
     If the registry has a lower epoch for the producer, raise that epoch to the row's epoch.
     """
-    assert stream.producers is not None
-    stream.producers[producer_id] = row
+    put_producer(state, stream, producer_id, row)
     state.dirty.producers[stream.row.number, producer_id] = row
     registered = state.registry.get(producer_id)
     if registered is not None and row.epoch > registered.epoch:
@@ -300,6 +307,12 @@ def _continue_producer(
             old.cursor,
             time_ms,
             old.forgotten_seq,
+            False,
+            0,
+            b"",
+            -1,
+            -1,
+            old.expires_ms,
         )
     ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
     surplus = 0 if stamp.mode == DENSE else receipts_of(ring) + 1 - receipts_max
@@ -319,6 +332,7 @@ def _continue_producer(
         time_ms,
         forgotten_seq,
         stored_from=stored_from,
+        expires_ms=old.expires_ms,
     )
 
 
@@ -330,10 +344,7 @@ def _first_receipt(stamp: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
 
 def _apply_claimed(state: State, event: ProducerClaimed, _sections: Sections, time_ms: int) -> None:
     stream = state.by_number[event.stream]
-    if stream.producers is None:
-        stream.producers = {}
-    old = stream.producers.get(event.id)
-    state.live_producers += old is None or old.is_expired
+    old = find_producer(stream, event.id)
     _set_producer(state, stream, event.id, claimed_row(old, event, time_ms))
 
 
@@ -345,39 +356,17 @@ def _apply_registered(
         state.next_producer = int(event.id) + 1
 
 
-def _apply_forgotten(
-    state: State, event: ProducerForgotten, _sections: Sections, _time_ms: int
-) -> None:
-    stream = state.by_number[event.stream]
-    assert stream.producers is not None
-    state.live_producers -= not stream.producers.pop(event.id).is_expired
-    state.dirty.producers[event.stream, event.id] = None
-
-
 def _apply_hour(state: State, _event: HourPassed, _sections: Sections, _time_ms: int) -> None:
     state.hours += 1
     state.run_ms = 0
 
 
-def _apply_expired(
-    state: State, event: ProducerExpired, _sections: Sections, _time_ms: int
-) -> None:
-    stream = state.by_number[event.stream]
-    assert stream.producers is not None
-    old = stream.producers[event.id]
-    state.live_producers -= 1
-    dropped = 0 if old.mode == DENSE else receipts_of(old.receipts)
-    forgotten_seq, stored_from = drop_receipts(old, dropped)
-    stream.producers[event.id] = state.dirty.producers[event.stream, event.id] = replace(
-        old,
-        receipts=b"",
-        forgotten_seq=forgotten_seq,
-        is_expired=True,
-        txn=0,
-        txn_receipts=b"",
-        latest_seq=-1,
-        stored_from=stored_from,
-    )
+def _apply_declared(
+    state: State, event: ProducerDeclared, sections: Sections, time_ms: int
+) -> Effects:
+    effects = apply(state, declared_event(event), sections, time_ms)
+    apply_idle_time(state, event)
+    return effects
 
 
 _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | None]]] = {
@@ -389,8 +378,11 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | N
     StreamTrimmed: _apply_trimmed,
     DedupSwitched: _apply_switched,
     ProducerRegistered: _apply_registered,
-    ProducerForgotten: _apply_forgotten,
-    ProducerExpired: _apply_expired,
+    ProducerForgotten: apply_forgotten,
+    ProducerExpired: apply_expired,
+    ProducersRetired: apply_retired,
+    TombstonesDropped: apply_tombstones_dropped,
+    ProducerDeclared: _apply_declared,
     HourPassed: _apply_hour,
     ProducerClaimed: _apply_claimed,
     ProducerRaised: _apply_raised,

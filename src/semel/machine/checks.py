@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from semel.machine.events import SECTION_DATA, Section
-from semel.machine.rows import KeyRow
+from semel.machine.rows import KeyRow, ProducerRow
 from semel.machine.state import State, Stream
 from semel.model.checksum import crc32c, digest_of
 from semel.model.commands import Append, Batch, ProducerTag
@@ -104,18 +104,50 @@ def check_body(batch: Batch | None, error: str | None, content_type: str) -> Ref
     return None
 
 
-def check_room(state: State, stream: Stream, tag: ProducerTag) -> Outcome | None:
+def check_room(
+    state: State, stream: Stream, tag: ProducerTag, row: ProducerRow | None
+) -> Outcome | None:
     """Return a refusal if the receipt of an append cannot be stored, otherwise None.
 
     The reason is either that the append spans too many sequences, or that the stream already has
-    too many producers.
+    too many producers. `row` is the producer's row in the stream.
     """
     if tag.last_seq - tag.first_seq > SEQUENCE_SPAN_MAX:
         return LimitReached("sequence_span", SEQUENCE_SPAN_MAX)  # 15
-    producers = stream.producers
-    maximum = state.limits.producers_per_stream
-    has_room = producers is None or tag.id in producers or len(producers) < maximum
-    return None if has_room else LimitReached("producers_per_stream", maximum)  # 15
+    if row is not None and not row.is_expired and (row.expires_ms or not tag.expires_ms):
+        return None
+    return refuse_producer_room(
+        state, stream, idle_time_of(state, row, tag.id, tag.expires_ms)
+    )  # 15
+
+
+def refuse_producer_room(state: State, stream: Stream, expires_ms: int) -> LimitReached | None:
+    """Return a refusal if the stream has no room for one more producer with this idle time.
+
+    Expiring producers, the others and tombstones are counted apart. Tombstones have no limit here.
+    """
+    producers, limits = stream.producers, state.limits
+    if expires_ms:
+        maximum = limits.expiring_producers_per_stream
+        is_full = producers is not None and producers.expiring >= maximum
+        return LimitReached("expiring_producers_per_stream", maximum) if is_full else None
+    maximum = limits.producers_per_stream
+    is_full = producers is not None and producers.lasting >= maximum
+    return LimitReached("producers_per_stream", maximum) if is_full else None
+
+
+def idle_time_of(state: State, row: ProducerRow | None, producer_id: str, asked_ms: int) -> int:
+    """Return the idle time that a producer has after an append or a claim, or 0 if it has none.
+
+    `asked_ms` is the idle time in the request, or 0. A producer that is new in the stream takes
+    over that of its registration: otherwise the registration could end while the producer appends.
+    """
+    if asked_ms:
+        return asked_ms
+    if row is not None and not row.is_expired:
+        return row.expires_ms
+    registered = state.registry.get(producer_id)
+    return 0 if registered is None else registered.expires_ms
 
 
 # ---- sections ------------------------------------------------------------------------------------

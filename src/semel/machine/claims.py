@@ -7,15 +7,16 @@ the same messages again.
 The comment at a check names the check's row in the table in `docs/reference/machine.md`.
 """
 
-from semel.machine.checks import holding_txn
+from msgspec.structs import replace
+
+from semel.machine.checks import idle_time_of, refuse_producer_room
 from semel.machine.events import (
     Decision,
     ProducerClaimed,
-    ProducerExpired,
-    ProducerForgotten,
     ProducerRaised,
     ProducerRegistered,
 )
+from semel.machine.lifetimes import declare, with_idle_time
 from semel.machine.producers import (
     FIRST_EPOCH,
     RECEIPT_BYTES,
@@ -31,8 +32,6 @@ from semel.machine.txn.draft import Draft
 from semel.model.commands import (
     DENSE,
     ClaimProducer,
-    ExpireProducer,
-    ForgetProducer,
     ProducerOwner,
     Register,
 )
@@ -41,7 +40,6 @@ from semel.model.outcomes import (
     Claimed,
     DedupOff,
     EpochExhausted,
-    Forgotten,
     LimitReached,
     ModeConflict,
     Outcome,
@@ -50,7 +48,6 @@ from semel.model.outcomes import (
     SessionConflict,
     StaleEpoch,
     StaleSession,
-    StillAlive,
     UnknownProducer,
 )
 
@@ -98,19 +95,20 @@ def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decis
 def _decide_new(
     state: State, stream: Stream, command: ClaimProducer, row: ProducerRow | None, floor: int
 ) -> Decision:
-    if row is None:
-        maximum = state.limits.producers_per_stream
-        if len(stream.producers or ()) >= maximum:
-            return Decision(LimitReached("producers_per_stream", maximum))  # h
-        epoch = floor if floor >= 0 else FIRST_EPOCH
-    else:
-        epoch = max(row.epoch + 1, floor)
+    producer_id, asked_ms = command.producer_id, command.expires_ms
+    if row is None or row.is_expired or (asked_ms and not row.expires_ms):
+        expires_ms = idle_time_of(state, row, producer_id, asked_ms)
+        refusal = refuse_producer_room(state, stream, expires_ms)
+        if refusal is not None:
+            return Decision(refusal)  # h
+    first = floor if floor >= 0 else FIRST_EPOCH
+    epoch = first if row is None else max(row.epoch + 1, floor)
     epoch = max(epoch, _epoch_of_transactions(state, command.producer_id) + 1)
     if epoch > NUMBER_MAX:
         return Decision(EpochExhausted(floor if row is None else row.epoch))  # i
-    producer_id = command.producer_id
     event = ProducerClaimed(stream.row.number, producer_id, command.mode, epoch, command.session)
-    return _raise_epoch(state, _claimed(producer_id, epoch, row), event)  # j
+    decision = _raise_epoch(state, _claimed(producer_id, epoch, row), event)  # j
+    return declare(state, row, producer_id, asked_ms, decision)
 
 
 def _epoch_of_transactions(state: State, producer_id: str) -> int:
@@ -157,6 +155,7 @@ def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -
         updated_ms=time_ms,
         forgotten_seq=old.forgotten_seq,
         stored_from=old.stored_from,
+        expires_ms=old.expires_ms,
     )
 
 
@@ -188,7 +187,7 @@ def last_receipt(old: ProducerRow) -> bytes:
     return pack_receipt(old.last_seq, old.last_seq, -1, 0, 0)
 
 
-# ---- register, forget, expire --------------------------------------------------------------------
+# ---- register ------------------------------------------------------------------------------------
 
 
 def decide_register(state: State, command: Register) -> Decision:
@@ -209,7 +208,10 @@ def decide_register(state: State, command: Register) -> Decision:
         return Decision(EpochExhausted(row.epoch))
     is_assigned = producer_id is None
     event = ProducerRegistered(producer_id or str(state.next_producer), epoch, is_assigned)
-    return _raise_epoch(state, Registered(event.id, epoch), event)
+    decision = _raise_epoch(state, Registered(event.id, epoch), event)
+    if row is not None or not command.expires_ms:
+        return decision
+    return replace(decision, event=with_idle_time(command.expires_ms, event))
 
 
 def _raise_epoch(
@@ -229,33 +231,3 @@ def _raise_epoch(
     else:
         raised = ProducerRaised(ended, registered=event)
     return Decision(outcome, raised, tuple(draft.sections), grows=True)
-
-
-def decide_forget(state: State, stream: Stream, command: ForgetProducer) -> Decision:
-    """Return the decision on a command that drops a producer's row in a stream."""
-    if command.producer_id not in (stream.producers or ()):
-        return Decision(UnknownProducer())
-    txns = _txns_in(state, stream, command.producer_id)
-    if txns:
-        return Decision(holding_txn(state, txns))
-    return Decision(Forgotten(), ProducerForgotten(stream.row.number, command.producer_id))
-
-
-def decide_expire_producer(state: State, stream: Stream, command: ExpireProducer) -> Decision:
-    """Return the decision on a command that expires a producer in a stream.
-
-    The row becomes a tombstone (it is marked as expired) if the producer has been idle for long
-    enough and has no pending transaction with messages in the stream.
-    """
-    row = find_producer(stream, command.producer_id)
-    if row is None or row.is_expired:
-        return Decision(UnknownProducer())
-    is_busy = _txns_in(state, stream, command.producer_id)
-    if is_busy or command.elapsed_ms < command.idle_ms:
-        return Decision(StillAlive())
-    return Decision(Forgotten(), ProducerExpired(stream.row.number, command.producer_id))
-
-
-def _txns_in(state: State, stream: Stream, producer_id: str) -> set[int]:
-    """Return the numbers of a producer's pending transactions that have messages in a stream."""
-    return state.owned.get((True, producer_id), set()).intersection(stream.open or ())

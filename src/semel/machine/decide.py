@@ -6,14 +6,16 @@ from typing import Any, Final
 from msgspec import Struct
 
 from semel.machine.append import decide_append
-from semel.machine.claims import (
-    decide_claim,
-    decide_expire_producer,
-    decide_forget,
-    decide_register,
-)
+from semel.machine.claims import decide_claim, decide_register
 from semel.machine.commits import decide_commit, decide_forget_sink, decide_rebind
 from semel.machine.events import Decision, HourPassed
+from semel.machine.lifetimes import (
+    decide_drop_tombstones,
+    decide_expire_producer,
+    decide_expire_registration,
+    decide_forget,
+    decide_retire,
+)
 from semel.machine.positions import decide_pin, decide_set_positions
 from semel.machine.producers import Receipt, check_sequence, find_dense, find_sparse
 from semel.machine.rows import ProducerRow
@@ -44,7 +46,6 @@ from semel.model.commands import (
     ClaimProducer,
     Commit,
     CommitTxn,
-    CountHour,
     Create,
     Delete,
     EngineCommand,
@@ -65,6 +66,12 @@ from semel.model.commands import (
     Trim,
 )
 from semel.model.outcomes import HourCounted, InvalidRequest, Outcome
+from semel.model.producer_commands import (
+    CountHour,
+    DropTombstones,
+    ExpireRegistration,
+    RetireProducers,
+)
 from semel.model.validation import find_invalid_field
 
 Decider = Callable[[State, Any], Decision]
@@ -94,6 +101,9 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
     ClaimProducer: _on_stream(decide_claim),
     ForgetProducer: _on_stream(decide_forget),
     ExpireProducer: _on_stream(decide_expire_producer),
+    RetireProducers: decide_retire,
+    ExpireRegistration: decide_expire_registration,
+    DropTombstones: decide_drop_tombstones,
     CountHour: lambda _state, _command: Decision(HourCounted(), HourPassed()),
     Begin: decide_begin,
     AddStreams: decide_add_streams,

@@ -288,6 +288,22 @@ class ProducerExpired(Struct, frozen=True, gc=False, array_like=True):
     id: str
 
 
+class ProducersRetired(Struct, frozen=True, gc=False, array_like=True):
+    """Producers are retired. Each is stored as (stream, id); stream 0 means the registration.
+
+    A row in a stream becomes a tombstone. A registration that the server assigned is dropped. A
+    registration with a name is marked, so that it is dropped after some days without use.
+    """
+
+    producers: tuple[tuple[int, str], ...]
+
+
+class TombstonesDropped(Struct, frozen=True, gc=False, array_like=True):
+    """Tombstones are dropped, and retired registrations. Each is stored as (stream, id)."""
+
+    tombstones: tuple[tuple[int, str], ...]
+
+
 class HourPassed(Struct, frozen=True, gc=False, array_like=True):
     """A server has run for one more hour, by a monotonic clock."""
 
@@ -312,6 +328,20 @@ class ProducerRaised(Struct, frozen=True, gc=False, array_like=True):
     claimed: ProducerClaimed | None = None
 
 
+class ProducerDeclared(Struct, frozen=True, gc=False, array_like=True):
+    """A producer declares its idle time, in the frame of its append, claim or registration.
+
+    Exactly one of the fields after `expires_ms` is set: what else the frame does.
+    """
+
+    expires_ms: int
+    append: StreamAppended | None = None
+    published: TxnPublished | None = None
+    claimed: ProducerClaimed | None = None
+    registered: ProducerRegistered | None = None
+    raised: ProducerRaised | None = None
+
+
 Event = (
     StreamCreated
     | UnguardedCreated
@@ -324,11 +354,40 @@ Event = (
     | ProducerForgotten
     | ProducerExpired
     | ProducerClaimed
+    | ProducersRetired
+    | TombstonesDropped
     | HourPassed
     | TxnPublished
     | ProducerRaised
+    | ProducerDeclared
     | TxnEvent
 )
+
+
+def declared_event(event: Event) -> Event:
+    """Return the event in a ProducerDeclared, or any other event as it is."""
+    if not isinstance(event, ProducerDeclared):
+        return event
+    inner = event.append or event.published or event.claimed or event.registered or event.raised
+    assert inner is not None
+    return inner
+
+
+def producer_in(event: Event) -> tuple[int, str] | None:
+    """Return the stream and the id of the producer that appends, claims or registers in an event.
+
+    The stream of a registration is 0. Return None if the event names no producer.
+    """
+    inner: Event | None = declared_event(event)
+    if isinstance(inner, TxnPublished):
+        inner = inner.append
+    elif isinstance(inner, ProducerRaised):
+        inner = inner.append or inner.claimed or inner.registered
+    if isinstance(inner, StreamAppended):
+        return None if inner.stamp is None else (inner.stream, inner.stamp.id)
+    if isinstance(inner, ProducerClaimed):
+        return inner.stream, inner.id
+    return (0, inner.id) if isinstance(inner, ProducerRegistered) else None
 
 
 class Decision(Struct, frozen=True, gc=False):

@@ -85,6 +85,11 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     # Sparse producers: every sequence from this one to `forgotten_seq` is stored. -1 if that is not
     # known of any sequence, also in a row from a version without this field.
     stored_from: int = -1
+    expires_ms: int = 0  # the idle time that the producer has declared; 0 if none, or a tombstone
+    tombstone: int = 0  # counts all tombstones; 0 in one from a version without this field
+    tombstone_hour: int = -1  # the hours that were counted before it became a tombstone
+    is_brief: bool = False  # a tombstone that stays for minutes: of a retired or expiring producer
+    ended_ms: int = 0  # when it became a tombstone
 
 
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
@@ -111,6 +116,8 @@ class RegistryRow(Row, frozen=True, gc=False, array_like=True):
     decided: int = 0  # the number of the producer's transactions that have ended
     digests: tuple[int, ...] = ()  # for each result, the digest of the request
     txn_epoch: int = 0  # the highest transaction epoch among the ended transactions
+    expires_ms: int = 0  # the idle time that the registration has declared; 0 if none
+    retired_hour: int = -1  # the hours that were counted before it was retired; -1 if it is in use
 
 
 class MetaRow(Row, frozen=True, gc=False, array_like=True):
@@ -123,6 +130,7 @@ class MetaRow(Row, frozen=True, gc=False, array_like=True):
     next_outcome: int = 1
     hours: int = 0
     run_ms: int = 0  # since the last hour was counted
+    next_tombstone: int = 1
 
 
 # ---- transactions, groups and sinks --------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Struct
 
+from semel.machine.producer_counts import ProducerCounts, Producers, sort_tombstones
 from semel.machine.rows import (
     NAME_KEY,
     NUMBER_KEY,
@@ -48,6 +49,8 @@ class MachineLimits(Struct, frozen=True):
     receipts: int = default.RECEIPTS_DEFAULT
     streams: int = default.STREAMS_MAX
     producers_per_stream: int = default.PRODUCERS_PER_STREAM_MAX
+    expiring_producers_per_stream: int = default.EXPIRING_PRODUCERS_PER_STREAM_MAX
+    tombstones_per_stream: int = default.TOMBSTONES_PER_STREAM_MAX
     keys: int = default.IDEMPOTENCY_KEYS_MAX
     key_hours: int = default.IDEMPOTENCY_HOURS
     outcome_hours: int = default.OUTCOME_HOURS
@@ -68,7 +71,7 @@ class Stream(Struct, gc=False, eq=False):
 
     row: StreamRow
     tail: TailRow
-    producers: dict[str, ProducerRow] | None = None
+    producers: Producers | None = None
     keys: dict[str, KeyRow] | None = None
     next_key: int = 0
     forks: set[int] | None = None
@@ -123,10 +126,10 @@ def _load_tail(state: "State", number: int, row: TailRow) -> None:
 def _load_producer(state: "State", key: tuple[int, str], row: ProducerRow) -> None:
     number, producer_id = key
     stream = state.by_number[number]
-    if stream.producers is None:
-        stream.producers = {}
-    stream.producers[producer_id] = row
-    state.live_producers += not row.is_expired
+    if row.is_expired and row.tombstone_hour < 0:  # written by a version without this field
+        row = msgspec.structs.replace(row, tombstone_hour=state.hours)
+        state.dirty.producers[key] = row  # otherwise its time would begin anew with every start
+    put_producer(state, stream, producer_id, row)
 
 
 def _load_key(state: "State", key: tuple[int, str], row: KeyRow) -> None:
@@ -139,6 +142,8 @@ def _load_key(state: "State", key: tuple[int, str], row: KeyRow) -> None:
 
 def _load_registered(state: "State", producer_id: str, row: RegistryRow) -> None:
     state.registry[producer_id] = row
+    if row.expires_ms or row.retired_hour >= 0:
+        state.producer_counts.to_watch.append((0, producer_id))
 
 
 def _load_transaction(state: "State", _number: int, row: TxnRow) -> None:
@@ -198,7 +203,9 @@ class Dirty(Struct, eq=False):
     keys: Annotated[
         dict[tuple[int, str], KeyRow | None], Table(OWNED_KEY, KeyRow, _load_key, OF_STREAM)
     ] = {}
-    registry: Annotated[dict[str, RegistryRow], Table(NAME_KEY, RegistryRow, _load_registered)] = {}
+    registry: Annotated[
+        dict[str, RegistryRow | None], Table(NAME_KEY, RegistryRow, _load_registered)
+    ] = {}
     transactions: Annotated[
         dict[int, TxnRow], Table(NUMBER_KEY, TxnRow, _load_transaction, OF_TXN)
     ] = {}
@@ -243,13 +250,14 @@ class State:
         "groups",
         "hours",
         "limits",
-        "live_producers",
         "named",
         "next_outcome",
         "next_producer",
         "next_stream",
+        "next_tombstone",
         "next_txn",
         "owned",
+        "producer_counts",
         "registry",
         "run_ms",
         "sink_txn_count",
@@ -285,8 +293,14 @@ class State:
         self.time_ms = 0
         self.hours = 0  # during which servers have run on this data
         self.run_ms = 0  # of the next hour, when the last checkpoint was made
-        self.live_producers = 0  # in all streams, not counting tombstones
+        self.next_tombstone = 1
+        self.producer_counts = ProducerCounts()
         self.dirty = Dirty()
+
+    @property
+    def live_producers(self) -> int:
+        """The number of producers in all streams, not counting tombstones."""
+        return self.producer_counts.live
 
     def frame_time(self, now_ms: int) -> int:
         """Return the time for a frame written at `now_ms`. Frame times never go backwards."""
@@ -310,6 +324,7 @@ class State:
             next_outcome=self.next_outcome,
             hours=self.hours,
             run_ms=run_ms,
+            next_tombstone=self.next_tombstone,
         )
 
     def load_meta(self, row: MetaRow) -> None:
@@ -317,6 +332,7 @@ class State:
         self.next_stream, self.next_producer = row.next_stream, row.next_producer
         self.time_ms, self.hours, self.run_ms = row.time_ms, row.hours, row.run_ms
         self.next_txn, self.next_outcome = row.next_txn, row.next_outcome
+        self.next_tombstone = row.next_tombstone
 
     def load_links(self) -> None:
         """Compute the derived data after all rows are loaded.
@@ -340,14 +356,17 @@ class State:
                 stream.next_key = ordered[-1][1].number + 1
             if stream.open:
                 stream.open = dict(sorted(stream.open.items(), key=lambda item: item[1]))
+            sort_tombstones(stream.producers)
 
 
 # ---- streams -------------------------------------------------------------------------------------
 
 
-def live_producers(stream: Stream) -> int:
-    """Return the number of a stream's producers that are not tombstones."""
-    return sum(not row.is_expired for row in (stream.producers or {}).values())
+def put_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
+    """Store a stream's row for a producer, and count it."""
+    if stream.producers is None:
+        stream.producers = Producers()
+    state.producer_counts.put(stream.producers, stream.row.number, producer_id, row)
 
 
 def find_producer(stream: Stream, producer_id: str) -> ProducerRow | None:

@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from semel.model.producer_commands import LifeCommand
+
 # ---- outcomes of transactions --------------------------------------------------------------------
 
 COMMITTED: Final = "committed"
@@ -95,6 +97,7 @@ class ProducerTag(Struct, frozen=True, gc=False):
     mode: str = DENSE
     cursor: bytes | None = None
     is_strict: bool = False
+    expires_ms: int = 0  # the idle time after which the producer ends by itself; 0 means never
 
 
 class TxnTag(Struct, frozen=True, gc=False):
@@ -208,6 +211,7 @@ class Register(Struct, frozen=True, gc=False):
     now_ms: int
     producer_id: str | None = None  # None means that the server assigns a new id
     first_epoch: int = 0
+    expires_ms: int = 0  # as in `ProducerTag`; it counts only for a new id
 
 
 class ClaimProducer(StreamCommand, frozen=True, gc=False):
@@ -219,6 +223,7 @@ class ClaimProducer(StreamCommand, frozen=True, gc=False):
     producer_id: str
     session: str
     mode: str = DENSE
+    expires_ms: int = 0  # as in `ProducerTag`
 
 
 class ForgetProducer(StreamCommand, frozen=True, gc=False):
@@ -230,19 +235,13 @@ class ForgetProducer(StreamCommand, frozen=True, gc=False):
 class ExpireProducer(StreamCommand, frozen=True, gc=False):
     """If a producer has been idle for `idle_ms`, replace it with a tombstone.
 
-    The tombstone keeps old instances of the producer fenced. `elapsed_ms` is the time since the
-    producer's last append or claim, by the broker's monotonic clock.
+    If the producer has declared an idle time, that counts, and not `idle_ms`. `elapsed_ms` is the
+    time since the producer's last append or claim, by the broker's monotonic clock.
     """
 
     producer_id: str
     idle_ms: int
     elapsed_ms: int = 0
-
-
-class CountHour(Struct, frozen=True, gc=False):
-    """Record that a server has run for one more hour. Retention is measured in such hours."""
-
-    now_ms: int
 
 
 Command = (
@@ -256,7 +255,7 @@ Command = (
     | ClaimProducer
     | ForgetProducer
     | ExpireProducer
-    | CountHour
+    | LifeCommand
 )
 
 

@@ -33,9 +33,20 @@ SEQUENCE_SPAN_MAX: Final = 2**32 - 1
 # Limits of the state. A command that would exceed a limit is refused. Old entries are not evicted.
 STREAMS_MAX: Final = 1_000_000
 PRODUCERS_PER_STREAM_MAX: Final = 10_000
+EXPIRING_PRODUCERS_PER_STREAM_MAX: Final = 10_000
 FORK_DEPTH_MAX: Final = 64
 FORKS_PER_STREAM_MAX: Final = 10_000
 REGISTRY_MAX: Final = 1_000_000
+
+# Producers that end. The oldest tombstones of a stream leave when there are more than the maximum.
+EXPIRES_MS_MIN: Final = 60 * 1000
+EXPIRES_MS_MAX: Final = 7 * 24 * 60 * 60 * 1000
+RETIRE_LIST_MAX: Final = 1_000
+TOMBSTONES_PER_STREAM_MAX: Final = 10_000
+TOMBSTONE_HOURS: Final = 168  # of an idle producer, in hours during which a server ran
+TOMBSTONE_MS: Final = 10 * 60 * 1000  # of a retired or expiring producer
+# A retired registration with a name stays until the outcomes of its transactions are removed.
+REGISTRATION_MORE_HOURS: Final = 24
 
 # How many receipts and old sessions are retained for each producer.
 RECEIPTS_DEFAULT: Final = 64

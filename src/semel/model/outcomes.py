@@ -120,6 +120,29 @@ class Forgotten(Outcome, frozen=True, gc=False):
     """The stream's row for the producer is dropped or, by `ExpireProducer`, marked as expired."""
 
 
+class RetireResult(Struct, frozen=True, gc=False):
+    """What became of one producer of a `RetireProducers`.
+
+    `refusal` is None if the producer is retired now or was already retired.
+    """
+
+    id: str
+    path: str | None
+    refusal: Refusal | None = None
+
+
+class Retired(Outcome, frozen=True, gc=False):
+    """The producers are retired, except those whose result has a refusal."""
+
+    results: tuple[RetireResult, ...]
+
+
+class DropDone(Outcome, frozen=True, gc=False):
+    """The tombstones that were due are removed."""
+
+    count: int
+
+
 class HourCounted(Outcome, frozen=True, gc=False):
     """The hour is counted, and what is older than its retention is no longer retained."""
 

@@ -22,7 +22,6 @@ from semel.model.commands import (
     Commit,
     CommitAppend,
     CommitTxn,
-    CountHour,
     Create,
     Delete,
     EngineCommand,
@@ -54,6 +53,8 @@ from semel.model.limits import (
     BATCH_MESSAGES_MAX,
     CURSOR_BYTES_MAX,
     DIGEST_BYTES_MAX,
+    EXPIRES_MS_MAX,
+    EXPIRES_MS_MIN,
     GROUP_NAME_BYTES_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX,
     INCARNATION_BYTES_MAX,
@@ -61,11 +62,19 @@ from semel.model.limits import (
     NUMBER_MAX,
     PATH_BYTES_MAX,
     PRODUCER_ID_BYTES_MAX,
+    RETIRE_LIST_MAX,
     SESSION_BYTES_MAX,
     STREAM_SEQ_BYTES_MAX,
     TXN_ID_BYTES_MAX,
     TXN_LIST_MAX,
     TXN_TIMEOUT_MS_MAX,
+)
+from semel.model.producer_commands import (
+    CountHour,
+    DropTombstones,
+    ExpireRegistration,
+    RetiredProducer,
+    RetireProducers,
 )
 
 # ---- names, numbers, batches ---------------------------------------------------------------------
@@ -304,8 +313,15 @@ def _in_tag(tag: ProducerTag) -> str | None:
         return "producer_epoch"
     if tag.session is not None and not is_name(tag.session, SESSION_BYTES_MAX):
         return "producer_session"
+    if tag.expires_ms and not is_idle_time(tag.expires_ms):
+        return "producer_expires"
     is_valid = tag.cursor is None or len(tag.cursor) <= CURSOR_BYTES_MAX
     return None if is_valid else "producer_cursor"
+
+
+def is_idle_time(expires_ms: int) -> bool:
+    """Return True if a producer can declare this idle time; 0 means that it declares none."""
+    return expires_ms == 0 or EXPIRES_MS_MIN <= expires_ms <= EXPIRES_MS_MAX
 
 
 def _in_path(command: StreamCommand) -> str | None:
@@ -317,7 +333,27 @@ def _in_trim(command: Trim) -> str | None:
 
 
 def _in_register(command: Register) -> str | None:
-    return _in_producer(command.producer_id, command.first_epoch)
+    field = _in_producer(command.producer_id, command.first_epoch)
+    return field or (None if is_idle_time(command.expires_ms) else "expires")
+
+
+def _in_retire(command: RetireProducers) -> str | None:
+    if not 0 < len(command.producers) <= RETIRE_LIST_MAX:
+        return "producers"
+    return next(filter(None, map(_in_retired, command.producers)), None)
+
+
+def _in_retired(item: RetiredProducer) -> str | None:
+    has_identity = item.epoch is not None or (item.path is not None and item.session is not None)
+    return _in_producer(item.id, item.epoch) or _first_invalid(
+        ("path", _is_optional_name(item.path, PATH_BYTES_MAX)),
+        ("session", _is_optional_name(item.session, SESSION_BYTES_MAX)),
+        ("producer_epoch", has_identity),
+    )
+
+
+def _in_registration(command: ExpireRegistration) -> str | None:
+    return _in_producer(command.id, None)
 
 
 def _in_producer_command(command: ClaimProducer | ForgetProducer | ExpireProducer) -> str | None:
@@ -328,6 +364,7 @@ def _in_claim(command: ClaimProducer) -> str | None:
     return _in_producer_command(command) or _first_invalid(
         ("producer_mode", command.mode in (DENSE, SPARSE)),
         ("producer_session", is_name(command.session, SESSION_BYTES_MAX)),
+        ("expires", is_idle_time(command.expires_ms)),
     )
 
 
@@ -371,6 +408,9 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
     ClaimProducer: _in_claim,
     ForgetProducer: _in_producer_command,
     ExpireProducer: _in_producer_command,
+    RetireProducers: _in_retire,
+    ExpireRegistration: _in_registration,
+    DropTombstones: lambda _command: None,
     CountHour: lambda _command: None,
     Begin: _in_begin,
     AddStreams: _in_streams,

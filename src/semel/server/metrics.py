@@ -149,6 +149,24 @@ def _producer_metrics(figures: EngineFigures, tally: OutcomeCounts, gaps_held: i
     )
     return [
         ("producers", "gauge", "Producers that have not expired, in all streams.", producers),
+        (
+            "producers_expiring",
+            "gauge",
+            "Producers that have declared an idle time, in all streams; semel_producers has them.",
+            figures.expiring_producers,
+        ),
+        (
+            "producer_tombstones",
+            "gauge",
+            "Expired and retired producers whose late retries are refused, in all streams.",
+            figures.tombstones,
+        ),
+        (
+            "producers_limit_ratio",
+            "gauge",
+            "Largest share of a limit on producers that a stream uses; at 1, new ones are refused.",
+            figures.producers_share,
+        ),
         ("gaps_held", "gauge", "Appends that are held until earlier appends arrive.", gaps_held),
         *((f"producer_{name}_total", "counter", text, value) for name, text, value in totals),
         # Two of these metrics are repeated under the names that other servers of this protocol use.

@@ -1,4 +1,4 @@
-"""The endpoints below `/v1/producers`: register, claim, show, explain and forget producers.
+"""The endpoints below `/v1/producers`: register, claim, show, explain, retire and forget.
 
 A response that shows state is sent only after that state has become durable (rule EO-4).
 """
@@ -12,10 +12,13 @@ from msgspec.structs import asdict
 
 from semel.machine import State, Stream
 from semel.machine.decide import dry_run
+from semel.machine.producer_counts import Producers
 from semel.machine.producers import Receipt, receipts_of, unpack_receipt
 from semel.machine.rows import ProducerRow
+from semel.machine.state import find_producer
 from semel.machine.streams import find_stream
 from semel.model.commands import Register
+from semel.model.limits import HOUR_MS, TOMBSTONE_MS
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.server.http import Request, Responder
@@ -23,7 +26,7 @@ from semel.server.resources import Resource, Route, reads, valid
 from semel.wire import producers as calls
 from semel.wire import responses
 from semel.wire.headers import print_instant
-from semel.wire.paths import CLAIM, EXPLAIN, PRODUCERS
+from semel.wire.paths import CLAIM, EXPLAIN, PRODUCERS, RETIRE
 from semel.wire.producers import explain_outcome
 from semel.wire.rendering import Response
 from semel.wire.schema.producers import (
@@ -42,15 +45,21 @@ Page = ProducersPage[RegisteredProducer]
 
 
 class ProducersResource(Resource):
-    """The handlers that register, claim, show and forget producers, and that explain appends."""
+    """The handlers that register, claim, show, retire and forget producers, and explain appends."""
 
     def pages(self) -> dict[str, Mapping[str, Route]]:
         """Return the routes of each address: a mapping from HTTP method to handler."""
         return {
             PRODUCERS: {"POST": self._register, **reads(self._show), "DELETE": self._forget},
             CLAIM: {"POST": self._claim},
+            RETIRE: {"POST": self._retire},
             EXPLAIN: reads(self._explain),
         }
+
+    @property
+    def _stays(self) -> int:
+        """How long the tombstone of an idle producer stays at least, in milliseconds."""
+        return self.engine.settings.producer_tombstone_hours * HOUR_MS
 
     def fresh_id(self) -> str:
         """Return a random producer id."""
@@ -63,6 +72,10 @@ class ProducersResource(Resource):
     def _claim(self, request: Request, responder: Responder) -> None:
         command = valid(calls.parse_claim(request.headers, request.body, now_ms=self.now_ms))
         self.submit(command, responder, partial(calls.claim_response, path=command.path))
+
+    def _retire(self, request: Request, responder: Responder) -> None:
+        command = calls.parse_retire(request.headers, request.body, now_ms=self.now_ms)
+        self.submit(command, responder, calls.retire_response)
 
     def asks_for_id(self, request: Request, path: str) -> bool:
         """Return True if a POST to `path` asks for a producer id and is not an append.
@@ -91,12 +104,12 @@ class ProducersResource(Resource):
 
     def _show(self, request: Request, responder: Responder) -> None:
         query = valid(calls.parse_producer_query(request.query))
-        question = partial(producers_page, query=query)
+        question = partial(producers_page, query=query, stays=self._stays)
         self.ask(question, responder, _page_response, query.stream or "")
 
     def _explain(self, request: Request, responder: Responder) -> None:
         query = valid(calls.parse_explain_query(request.query))
-        question = partial(explain_append, query=query, now_ms=self.now_ms)
+        question = partial(explain_append, query=query, now_ms=self.now_ms, stays=self._stays)
         self.ask(question, responder, _page_response, query.stream)
 
 
@@ -109,8 +122,10 @@ def _page_response(page: Page | ExplainResponse | Outcome) -> Response:
 # ---- documents of the state ----------------------------------------------------------------------
 
 
-def producers_page(state: State, query: calls.ProducerQuery) -> Page | Outcome:
+def producers_page(state: State, query: calls.ProducerQuery, stays: int) -> Page | Outcome:
     """Return a page with the producers that `query` selects.
+
+    `stays` is how long the tombstone of an idle producer stays at least, in milliseconds.
 
     If `query` names no stream, the page contains only the registration of `query.id`. If `query`
     names a stream that does not exist, return a refusal.
@@ -120,13 +135,15 @@ def producers_page(state: State, query: calls.ProducerQuery) -> Page | Outcome:
     stream = find_stream(state, query.stream)
     if not isinstance(stream, Stream):
         return stream
-    rows = stream.producers or {}
+    rows = stream.producers or Producers()
     if query.id is not None:
         row = rows.get(query.id)
-        return ProducersPage([] if row is None else [_state_of(state, stream, query.id, row)])
+        return ProducersPage(
+            [] if row is None else [_state_of(state, stream, query.id, row, stays)]
+        )
     page = nsmallest(query.limit + 1, (name for name in rows if name > query.after))
     return ProducersPage(
-        [_entry_of(state, stream, name, rows[name]) for name in page[: query.limit]],
+        [_entry_of(state, stream, name, rows[name], stays) for name in page[: query.limit]],
         page[query.limit - 1] if len(page) > query.limit else None,
     )
 
@@ -138,7 +155,9 @@ def _registered(state: State, producer_id: str) -> list[RegisteredProducer]:
     return [RegisteredProducer(None, producer_id, None, row.epoch, registered_epoch=row.epoch)]
 
 
-def _entry_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> ProducerEntry:
+def _entry_of(
+    state: State, stream: Stream, producer_id: str, row: ProducerRow, stays: int
+) -> ProducerEntry:
     last = None if row.is_expired else _last_receipt_of(row)
     registered = state.registry.get(producer_id)
     return ProducerEntry(
@@ -153,10 +172,24 @@ def _entry_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) 
         registered_epoch=None if registered is None else registered.epoch,
         session=row.session,
         expired=row.is_expired,
+        state=_life_of(row),
+        expires=row.expires_ms // 1000 or None,
+        ended_at=print_instant(row.ended_ms) if row.ended_ms else None,
+        until=print_instant(row.ended_ms + (TOMBSTONE_MS if row.is_brief else stays))
+        if row.ended_ms
+        else None,
     )
 
 
-def _state_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> ProducerState:
+def _life_of(row: ProducerRow) -> str:
+    if row.is_expired:
+        return "retired" if row.is_brief else "expired"
+    return "expiring" if row.expires_ms else "live"
+
+
+def _state_of(
+    state: State, stream: Stream, producer_id: str, row: ProducerRow, stays: int
+) -> ProducerState:
     retained = [
         ProducerReceipt(
             receipt.first_seq,
@@ -167,7 +200,9 @@ def _state_of(state: State, stream: Stream, producer_id: str, row: ProducerRow) 
         )
         for receipt in _receipts_of(row)
     ]
-    return ProducerState(**asdict(_entry_of(state, stream, producer_id, row)), receipts=retained)
+    return ProducerState(
+        **asdict(_entry_of(state, stream, producer_id, row, stays)), receipts=retained
+    )
 
 
 def _last_receipt_of(row: ProducerRow) -> Receipt | None:
@@ -186,7 +221,7 @@ def _receipts_of(row: ProducerRow) -> list[Receipt]:
 
 
 def explain_append(
-    state: State, query: calls.ExplainQuery, now_ms: int
+    state: State, query: calls.ExplainQuery, now_ms: int, stays: int
 ) -> ExplainResponse | Outcome:
     """Return the outcome that an append would have, and explain it. Nothing is appended.
 
@@ -197,7 +232,7 @@ def explain_append(
     stream = find_stream(state, query.stream)
     if not isinstance(stream, Stream):
         return stream
-    row = (stream.producers or {}).get(tag.id)
+    row = find_producer(stream, tag.id)
     explain = partial(
         explain_outcome,
         tag=tag,
@@ -218,5 +253,5 @@ def explain_append(
         reason=explanation.reason,
         facts=explanation.facts,
         other_payload=None if run.other is None else explain(run.other),
-        known=None if row is None else _entry_of(state, stream, tag.id, row),
+        known=None if row is None else _entry_of(state, stream, tag.id, row, stays),
     )

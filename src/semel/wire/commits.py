@@ -28,7 +28,6 @@ from semel.model.commands import (
 )
 from semel.model.limits import (
     BATCH_MESSAGES_MAX,
-    PRODUCER_ID_BYTES_MAX,
     TXN_ID_BYTES_MAX,
     TXN_LIST_MAX,
 )
@@ -37,6 +36,7 @@ from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
 from semel.model.steps import STEP_BYTES, Steps
 from semel.wire.documents import (
     check_name,
+    check_producer,
     decode_document,
     read_document,
     read_offset,
@@ -92,7 +92,7 @@ def parse_commit(headers: Headers, body: bytes, *, now_ms: int, type_of: TypeOf)
     if is_long:
         yield
     if request.producer_id is not None:
-        check_name(request.producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
+        check_producer(request.producer_id)
     listed = [
         ListedTxn(check_name(each.id, "transactions", TXN_ID_BYTES_MAX), each.epoch)
         for each in request.transactions

@@ -13,7 +13,7 @@ from msgspec import Raw
 from semel.model.limits import NUMBER_MAX, TXN_LIST_MAX
 from semel.model.offsets import parse_offset
 from semel.model.steps import STEP_BYTES, finish
-from semel.wire.headers import Headers, require_json
+from semel.wire.headers import PRODUCER_ID_RULE, Headers, is_producer_id, require_json
 from semel.wire.json_mode import without_surrogates
 from semel.wire.problems import MalformedRequest, bad_request
 from semel.wire.schema.transactions import Offset
@@ -107,4 +107,15 @@ def check_name(value: str, field: str, bytes_max: int) -> str:
     if not (0 < len(value) <= bytes_max and value.isascii() and value.isprintable()):
         message = f"'{field}' must have 1 to {bytes_max} printable ASCII characters"
         raise bad_request("invalid_request", message, field=field)
+    return value
+
+
+def check_producer(value: str) -> str:
+    """Return the member `producer_id` of a document; raise MalformedRequest if it is no id.
+
+    In a header, an id that is not printable ASCII is sent as `Producer-Id*`.
+    """
+    if not is_producer_id(value):
+        message = f"'producer_id' {PRODUCER_ID_RULE}"
+        raise bad_request("invalid_request", message, field="producer_id")
     return value

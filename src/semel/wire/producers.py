@@ -1,8 +1,8 @@
-"""Requests and responses of `/v1/producers`: register, claim, show, explain and forget."""
+"""Requests and responses of `/v1/producers`: register, claim, show, explain, retire and forget."""
 
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from semel.model.commands import (
     DENSE,
@@ -12,16 +12,20 @@ from semel.model.commands import (
     ProducerTag,
     Register,
 )
-from semel.model.limits import PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
+from semel.model.limits import RETIRE_LIST_MAX, SESSION_BYTES_MAX
 from semel.model.offsets import print_offset
-from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered
+from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered, Retired
+from semel.model.producer_commands import RetiredProducer, RetireProducers
 from semel.wire.documents import read_document
 from semel.wire.headers import (
+    IDLE_SECONDS,
     Headers,
+    check_producer_id,
     check_text,
     read_number,
     read_range,
     read_text,
+    to_idle_ms,
 )
 from semel.wire.paths import parse_query, read_choice, read_limit
 from semel.wire.problems import bad_request, parser
@@ -34,6 +38,10 @@ from semel.wire.schema.producers import (
     ProducerClaim,
     RegisterRequest,
     Registration,
+    RetiredEntry,
+    RetireEntry,
+    RetireRequest,
+    RetireResponse,
 )
 
 # The first epoch of a producer in the older dialect. In `/v1/producers` the first epoch is 0.
@@ -67,10 +75,11 @@ class ExplainQuery(Struct, frozen=True):
 @parser
 def parse_register(headers: Headers, body: bytes, *, now_ms: int) -> Register:
     """Parse a request to register a producer. If the body is empty, the server chooses the id."""
-    producer_id = read_document(headers, body, RegisterRequest).producer_id
+    document = read_document(headers, body, RegisterRequest)
+    producer_id = document.producer_id
     if producer_id is not None:
-        check_text(producer_id, "producer-id", PRODUCER_ID_BYTES_MAX)
-    return Register(now_ms, producer_id)
+        check_producer_id(producer_id, "producer-id")
+    return Register(now_ms, producer_id, expires_ms=_idle_ms(document.expires))
 
 
 @parser
@@ -79,9 +88,42 @@ def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer:
     claim = read_document(headers, body, ClaimRequest)
     if claim.mode not in _MODES:
         raise bad_request("bad_body", "'mode' must be 'dense' or 'sparse'", field="mode")
-    name = check_text(claim.producer_id, "producer-id", PRODUCER_ID_BYTES_MAX)
+    name = check_producer_id(claim.producer_id, "producer-id")
     session = check_text(claim.session, "producer-session", SESSION_BYTES_MAX)
-    return ClaimProducer(claim.stream, now_ms, name, session, claim.mode)
+    expires_ms = _idle_ms(claim.expires)
+    return ClaimProducer(claim.stream, now_ms, name, session, claim.mode, expires_ms)
+
+
+def _idle_ms(seconds: int | None) -> int:
+    """Return a declared idle time in milliseconds; 0 if there is none."""
+    expires_ms = 0 if seconds is None else to_idle_ms(seconds)
+    if expires_ms is None:
+        message = f"'expires' must be an integer from {IDLE_SECONDS}, in seconds"
+        raise bad_request("bad_body", message, field="expires")
+    return expires_ms
+
+
+@parser
+def parse_retire(headers: Headers, body: bytes, *, now_ms: int) -> RetireProducers:
+    """Parse a request to retire producers."""
+    entries = read_document(headers, body, RetireRequest).producers
+    if not 0 < len(entries) <= RETIRE_LIST_MAX:
+        message = f"'producers' must have 1 to {RETIRE_LIST_MAX:,} entries"
+        raise bad_request("invalid_request", message, field="producers")
+    return RetireProducers(now_ms, tuple(map(_retired, entries)))
+
+
+def _retired(entry: RetireEntry) -> RetiredProducer:
+    name = check_producer_id(entry.producer_id, "producer-id")
+    if entry.session is not None:
+        check_text(entry.session, "producer-session", SESSION_BYTES_MAX)
+    if entry.stream is None and entry.session is not None:
+        message = "'session' needs 'stream'; a registration has only an epoch"
+        raise bad_request("bad_body", message, field="session")
+    if entry.producer_epoch is None and entry.session is None:
+        message = "each producer needs 'producer_epoch' or, with 'stream', 'session'"
+        raise bad_request("bad_body", message, field="producer_epoch")
+    return RetiredProducer(name, entry.stream, entry.producer_epoch, entry.session)
 
 
 @parser
@@ -114,7 +156,7 @@ def parse_explain_query(query: str) -> ExplainQuery:
     names = ("stream", "id", "epoch", "session", "seq", "mode")
     parameters = parse_query(query, names, required=("id", "seq", "stream"))
     mode = read_choice(parameters, "mode", _MODES, DENSE)
-    name = check_text(parameters["id"], "id", PRODUCER_ID_BYTES_MAX)
+    name = check_producer_id(parameters["id"], "id")
     if mode == SPARSE:
         first, last = read_range(parameters, "seq") or (0, 0)
     else:
@@ -153,6 +195,21 @@ def claim_response(outcome: Claimed, *, path: str) -> Response:
         cursor=None if outcome.cursor is None else outcome.cursor.decode("utf-8", "replace"),
     )
     return json_response(200, response)
+
+
+@responds_to(Retired)
+def retire_response(outcome: Retired) -> Response:
+    """Return the response to a retirement: what became of each producer."""
+    entries = [
+        RetiredEntry(
+            result.id,
+            result.path,
+            result.refusal is None,
+            UNSET if result.refusal is None else result.refusal.code,
+        )
+        for result in outcome.results
+    ]
+    return json_response(200, RetireResponse(entries))
 
 
 # ---- explanations --------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from semel.wire.headers import (
     Headers,
     accepts_gzip,
     accepts_type,
+    names_producer,
     parse_producer,
     parse_transaction,
     read_canonical,
@@ -115,7 +116,7 @@ def plan_post(
     except MalformedRequest as refusal:
         media_type = refusal.problem
     is_x = producer is not None and speaks_x(headers)
-    is_named = producer is None or is_x or "producer-id" in headers
+    is_named = producer is None or is_x or names_producer(headers)
     return AppendPlan(
         path=path,
         media_type=media_type,
@@ -192,8 +193,16 @@ def _append(plan: AppendPlan, content: Content, now_ms: int, seq: bytes) -> Appe
 
 
 def _renumber(tag: ProducerTag, seq: int) -> ProducerTag:
-    return ProducerTag(
-        tag.id, seq, seq, tag.epoch, tag.session, tag.mode, tag.cursor, tag.is_strict
+    return ProducerTag(  # positional arguments, for the same reason
+        tag.id,
+        seq,
+        seq,
+        tag.epoch,
+        tag.session,
+        tag.mode,
+        tag.cursor,
+        tag.is_strict,
+        tag.expires_ms,
     )
 
 

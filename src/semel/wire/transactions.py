@@ -26,11 +26,11 @@ from semel.model.commands import (
     TxnOutcome,
     TxnResult,
 )
-from semel.model.limits import PRODUCER_ID_BYTES_MAX, TXN_ID_BYTES_MAX, TXN_TIMEOUT_MS_MAX
+from semel.model.limits import TXN_ID_BYTES_MAX, TXN_TIMEOUT_MS_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import AbortDone, Begun, CommitDone, ExtendDone, Prepared
-from semel.wire.documents import check_name, read_document
+from semel.wire.documents import check_name, check_producer, read_document
 from semel.wire.groups import read_move
 from semel.wire.headers import Headers, print_instant, to_number
 from semel.wire.paths import parse_query, read_limit
@@ -119,7 +119,7 @@ def _read_producer(request: BeginRequest | TxnRequest) -> tuple[str | None, int 
         message = "producer_id and producer_epoch must be sent together"
         raise bad_request("invalid_request", message, field="producer_epoch")
     if producer_id is not None:
-        check_name(producer_id, "producer_id", PRODUCER_ID_BYTES_MAX)
+        check_producer(producer_id)
     return producer_id, epoch
 
 

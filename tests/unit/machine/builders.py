@@ -23,7 +23,6 @@ from semel.model.commands import (
     Append,
     Batch,
     ClaimProducer,
-    CountHour,
     Create,
     EngineCommand,
     ExpireProducer,
@@ -32,6 +31,7 @@ from semel.model.commands import (
     StoredAppend,
 )
 from semel.model.outcomes import Outcome, Refusal
+from semel.model.producer_commands import CountHour
 
 TEXT = "text/plain"
 JSON = "application/json"

@@ -5,6 +5,7 @@ import pytest
 from semel.machine import State, apply, decide
 from semel.model import commands as ask
 from semel.model.commands import Batch, Command, StoredAppend
+from semel.model.producer_commands import CountHour
 from tests.unit.machine.builders import (
     DAY_MS,
     JSON,
@@ -56,7 +57,7 @@ EVERYTHING: tuple[Command, ...] = (
     append(key="k"),
     append(b"other", key="k"),
     append(key="k", now=DAY_MS),
-    ask.CountHour(0),
+    CountHour(0),
     append(key="new"),
     *[append(by=dense(n, epoch=e)) for n in (0, 1, 2) for e in (None, 0, 1, 2)],
     *[append(by=dense(n, session=s)) for n in (0, 1, 2) for s in "xy"],

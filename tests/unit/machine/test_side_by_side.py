@@ -12,6 +12,7 @@ from semel.model import commands as ask
 from semel.model.commands import DENSE, SPARSE, Batch, Command, ForkRequest, StoredAppend
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import encode_extras
+from semel.model.producer_commands import CountHour
 from tests.sim.oracle import state_view
 from tests.sim.reference import Model
 from tests.sim.reference_producers import Producer
@@ -107,7 +108,7 @@ def command_of(step: Step, model: Model) -> Command:
         case "bury" | "forget" | "claim":
             return _on_producer(step, model, now)
         case "hour":
-            return ask.CountHour(now)
+            return CountHour(now)
         case "switch":
             is_off = stream is not None and stream.dedup_from is None
             return ask.SwitchDedup(step.path, now, is_off or step.span == 1)

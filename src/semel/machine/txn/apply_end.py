@@ -140,7 +140,7 @@ def _number_outcome(
         ordinal = registered.decided
         highest = max(registered.txn_epoch, row.epoch)
         changed = replace(registered, decided=ordinal + 1, txn_epoch=highest)
-        _set_registered(state, row.owner.id, changed)
+        set_registered(state, row.owner.id, changed)
     state.next_outcome += 1
     return OutcomeRow(state.next_outcome - 1, ordinal, row.owner, outcome, state.hours)
 
@@ -236,7 +236,10 @@ def _check_next(is_next: bool) -> None:
 # ---- the producer or sink of a commit ------------------------------------------------------------
 
 
-def _set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
+def set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
+    """Store a registration. It is in use, so it is no longer retired."""
+    if row.retired_hour >= 0:
+        row = replace(row, retired_hour=-1)
     state.registry[producer_id] = state.dirty.registry[producer_id] = row
 
 
@@ -246,13 +249,17 @@ def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRo
     If the epoch is new, the sequences of the producer's one-shot commits start from 0 again.
     """
     old = state.registry.get(producer_id)
-    if old is not None and old.epoch == epoch:
+    if old is not None and old.epoch == epoch and old.retired_hour < 0:
         return old
     row = RegistryRow(epoch)
-    if old is not None:
-        row = replace(row, decided=old.decided, txn_epoch=old.txn_epoch)
-    _set_registered(state, producer_id, row)
-    return row
+    if old is not None and old.epoch == epoch:
+        row = old
+    elif old is not None:
+        row = RegistryRow(
+            epoch, decided=old.decided, txn_epoch=old.txn_epoch, expires_ms=old.expires_ms
+        )
+    set_registered(state, producer_id, row)
+    return state.registry[producer_id]
 
 
 def _stamp_producer(state: State, stamp: CommitStamp, packed: bytes) -> None:
@@ -261,7 +268,7 @@ def _stamp_producer(state: State, stamp: CommitStamp, packed: bytes) -> None:
         results = push_result(row.results, packed)
         digests = (*row.digests, stamp.digest)[-len(results) :]
         row = replace(row, commit_seq=stamp.seq, results=results, digests=digests)
-        _set_registered(state, stamp.id, row)
+        set_registered(state, stamp.id, row)
 
 
 def _stamp_sink(state: State, stamp: SinkStamp, packed: bytes, outcomes_from: int) -> None:

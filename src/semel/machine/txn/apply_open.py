@@ -28,9 +28,11 @@ from semel.machine.state import (
     add_named_position,
     add_transaction,
     advance_tail,
+    find_producer,
     hold_positions,
     index_stream,
     mark_open_in,
+    put_producer,
     remove_named_position,
 )
 from semel.machine.txn.apply_end import end_transactions, store_registration
@@ -180,11 +182,7 @@ def apply_published(state: State, event: TxnPublished, sections: Sections, time_
 def _record_publish(
     state: State, stream: Stream, stamp: ProducerStamp, txn_number: int, first: int
 ) -> None:
-    if stream.producers is None:
-        stream.producers = {}
-    old = stream.producers.get(stamp.id)
-    if old is None or old.is_expired:
-        state.live_producers += 1
+    old = find_producer(stream, stamp.id)
     tail, time_ms = stream.tail.tail, stream.tail.written_ms
     receipt = pack_receipt(stamp.first_seq, stamp.last_seq, first, tail, stamp.digest)
     row = new_producer(DENSE, stamp.epoch, time_ms)
@@ -195,7 +193,12 @@ def _record_publish(
             ring = old.txn_receipts if old.txn == txn_number else b""
             session = old.session if session is None else session
         else:
-            row = replace(row, cursor=old.cursor, first_receipt=last_receipt(old))
+            row = replace(
+                row,
+                cursor=old.cursor,
+                first_receipt=last_receipt(old),
+                expires_ms=old.expires_ms,
+            )
         is_current = session == old.session
         old_sessions = old.old_sessions if is_current else retained_sessions(old, session)
     row = replace(
@@ -207,7 +210,8 @@ def _record_publish(
         txn_receipts=push_after_first(ring, receipt, state.limits.receipts),
         latest_seq=stamp.last_seq,
     )
-    stream.producers[stamp.id] = state.dirty.producers[stream.row.number, stamp.id] = row
+    state.dirty.producers[stream.row.number, stamp.id] = row
+    put_producer(state, stream, stamp.id, row)
 
 
 # ---- deletion of a stream ------------------------------------------------------------------------

@@ -113,7 +113,9 @@ def is_outcome_retained(state: State, row: OutcomeRow) -> bool:
         return False
     owner = row.owner
     if isinstance(owner, ProducerOwner):
-        return row.ordinal >= state.registry[owner.id].decided - OUTCOMES_PER_PRODUCER_MAX
+        registered = state.registry.get(owner.id)  # None if the server assigned it and it retired
+        last = 0 if registered is None else registered.decided
+        return row.ordinal >= last - OUTCOMES_PER_PRODUCER_MAX
     sink = state.sinks.get(owner.app)
     cutoff = state.forgotten_sink_cutoffs.get(owner.app, 0) if sink is None else sink.outcomes_from
     return row.number >= cutoff

@@ -2,7 +2,7 @@
 
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from semel.model.commands import DENSE
 from semel.wire.schema import StrictRequest
@@ -13,10 +13,12 @@ T = TypeVar("T")
 class RegisterRequest(StrictRequest, frozen=True, forbid_unknown_fields=False):
     """The body of `POST /v1/producers`. Unknown members are ignored.
 
-    If `producer_id` is None, the server chooses the id.
+    If `producer_id` is None, the server chooses the id. With `expires`, a new id leaves the
+    registry by itself when it was not used for that many seconds.
     """
 
     producer_id: str | None = None
+    expires: int | None = None
 
 
 class ClaimRequest(StrictRequest, frozen=True, forbid_unknown_fields=False, omit_defaults=False):
@@ -26,6 +28,41 @@ class ClaimRequest(StrictRequest, frozen=True, forbid_unknown_fields=False, omit
     producer_id: str
     session: str
     mode: str = DENSE
+    expires: int | None = None
+
+
+class RetireEntry(StrictRequest, frozen=True):
+    """A producer to retire. Without `stream`, it is the registration of the id.
+
+    At least one of `producer_epoch` and `session` must be that of the current instance. Without
+    `stream`, `producer_epoch` is required.
+    """
+
+    producer_id: str
+    stream: str | None = None
+    producer_epoch: int | None = None
+    session: str | None = None
+
+
+class RetireRequest(StrictRequest, frozen=True):
+    """The body of `POST /v1/producers/retire`: 1 to 1,000 producers."""
+
+    producers: list[RetireEntry]
+
+
+class RetiredEntry(Struct, frozen=True, omit_defaults=True):
+    """What became of one producer. If `retired` is False, `code` says why."""
+
+    producer_id: str
+    stream: str | None
+    retired: bool
+    code: str | UnsetType = UNSET
+
+
+class RetireResponse(Struct, frozen=True):
+    """The response to `POST /v1/producers/retire`, in the order of the request."""
+
+    producers: list[RetiredEntry]
 
 
 class Registration(Struct, frozen=True):
@@ -84,18 +121,27 @@ class RegisteredProducer(Struct, frozen=True):
 
 
 class ProducerEntry(RegisteredProducer, frozen=True):
-    """A producer in the list of a stream's producers."""
+    """A producer in the list of a stream's producers.
+
+    `state` is `live`, `expiring` (it has declared an idle time of `expires` seconds), `expired` or
+    `retired`. In the last two states, `expired` is True, the producer ended at `ended_at`, and its
+    late copies are refused at least until `until`.
+    """
 
     session: str | None = None
     expired: bool = False
+    state: str = "live"
+    expires: int | None = None
+    ended_at: str | None = None
+    until: str | None = None
 
 
 class ProducerState(ProducerEntry, frozen=True):
     """The state of a producer in a stream.
 
-    If `expired` is True, the producer was idle for so long that the server has deleted the
-    receipts of its recent appends. Then `last_offset` is None. `registered_epoch` is None if the
-    producer is not registered. `receipts` is None in a list of producers.
+    If `expired` is True, the producer was idle for too long or was retired, and the server has
+    deleted the receipts of its recent appends. Then `last_offset` is None. `registered_epoch` is
+    None if the producer is not registered. `receipts` is None in a list of producers.
     """
 
     receipts: list[ProducerReceipt] | None = None

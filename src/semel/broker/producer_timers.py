@@ -1,0 +1,267 @@
+"""Finds producers that have been idle for too long, and tombstones that have stayed long enough.
+
+As in `timers.py`, times are measured by the monotonic clock of the process, and start again when it
+starts: a producer can end late, but never early. Only the tombstones of idle producers are measured
+in hours, which the journal counts.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Final
+
+from msgspec import Struct
+
+from semel.broker.timers import MonotonicMs
+from semel.machine import Event
+from semel.machine.events import producer_in
+from semel.machine.lifetimes import is_due, leave_hour
+from semel.machine.rows import ProducerRow
+from semel.machine.state import State, Stream, find_producer
+from semel.model.commands import ExpireProducer
+from semel.model.limits import NUMBER_MAX, TOMBSTONE_MS
+from semel.model.producer_commands import DropTombstones, ExpireRegistration, Tombstone
+
+# ---- the server's idle time ----------------------------------------------------------------------
+# By default, producers that declare no idle time do not expire, and their rows are kept as long as
+# the stream. An expired producer leaves a tombstone. Because of the tombstone, a late retry is
+# refused, not stored twice.
+
+
+_CHECKS_PER_RESULT: Final = 10
+
+
+class IdleProducers:
+    """A queue of all streams' producers, sorted by the time of their next idle check."""
+
+    def __init__(self, state: State, idle_ms: int, monotonic_ms: MonotonicMs) -> None:
+        self.idle_ms: Final = idle_ms
+        self._state = state
+        self._monotonic_ms = monotonic_ms
+        self._used: dict[tuple[int, str], int] = {}
+        self._queue: list[tuple[int, int, str]] = []
+        for number, stream in state.by_number.items():
+            for producer_id in stream.producers or ():
+                self._use(number, producer_id)
+
+    def note(self, event: Event) -> None:
+        """Record the use of a producer by an event that was just applied."""
+        found = producer_in(event)
+        if found is not None:
+            self._use(*found)
+
+    def _use(self, number: int, producer_id: str) -> None:
+        is_watched = (number, producer_id) in self._used
+        if is_watched or self._is_live(number, producer_id):
+            now_ms = self._used[number, producer_id] = self._monotonic_ms()
+            if not is_watched:
+                heappush(self._queue, (now_ms + self.idle_ms, number, producer_id))
+
+    def end_commands(self, now_ms: int, count_max: int) -> Iterator[ExpireProducer]:
+        """Return the commands that expire at most `count_max` producers.
+
+        `now_ms` is the time of the wall clock. Execute each command before the next is requested.
+        """
+        for stream, producer_id in self._due(count_max):
+            elapsed_ms = self._monotonic_ms() - self._used[stream.row.number, producer_id]
+            yield ExpireProducer(stream.row.path, now_ms, producer_id, self.idle_ms, elapsed_ms)
+
+    def _due(self, count_max: int) -> list[tuple[Stream, str]]:
+        """Return at most `count_max` producers that have been idle for too long.
+
+        Each producer is returned as a pair: its stream, and its id.
+        """
+        idle: list[tuple[Stream, str]] = []
+        now_ms = self._monotonic_ms()
+        for _ in range(_CHECKS_PER_RESULT * count_max):
+            if not self._queue or self._queue[0][0] > now_ms or len(idle) >= count_max:
+                break
+            _, number, producer_id = heappop(self._queue)
+            if not self._is_live(number, producer_id):
+                del self._used[number, producer_id]
+                continue
+            due_ms = self._used[number, producer_id] + self.idle_ms
+            # Queue the producer again, because the disk may have no space to expire it now.
+            heappush(self._queue, (max(due_ms, now_ms + 1), number, producer_id))
+            if due_ms <= now_ms:
+                idle.append((self._state.by_number[number], producer_id))
+        return idle
+
+    def _is_live(self, number: int, producer_id: str) -> bool:
+        """Return True if the server's idle time counts for a producer of a stream that is there."""
+        stream = self._state.by_number.get(number)
+        if stream is None or stream.tail.is_deleted or not stream.producers:
+            return False
+        row: ProducerRow | None = stream.producers.get(producer_id)
+        return row is not None and not row.is_expired and not row.expires_ms
+
+
+# ---- declared idle times, and tombstones ---------------------------------------------------------
+# A producer that declares its idle time is looked at a few times within that time. Its appends are
+# not noted one by one: that would cost time in every append. A use is seen at the next look.
+
+_LOOKS: Final = 4  # within an idle time, so a producer ends at most a quarter of it too late
+_TOMBSTONES_MAX: Final = 1_000  # in one frame
+_ENTRY_BYTES: Final = 16  # that a tombstone takes in a frame in addition to its id
+
+EndCommand = ExpireProducer | ExpireRegistration | DropTombstones
+
+
+class _Watch(Struct):
+    """What was seen of a producer at the last look, and since when nothing else was seen."""
+
+    mark: object
+    limit_ms: int
+    since_ms: int
+    look_ms: int
+
+
+class ProducerLives:
+    """Watches expiring producers, registrations that can end, and all tombstones.
+
+    A registration is watched as a producer of stream 0.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        monotonic_ms: MonotonicMs,
+        *,
+        idle_ms: int,
+        tombstone_hours: int,
+        frame_bytes_max: int,
+    ) -> None:
+        self.idle: Final = IdleProducers(state, idle_ms, monotonic_ms) if idle_ms else None
+        self._state = state
+        self._monotonic_ms = monotonic_ms
+        self._tombstone_hours = tombstone_hours
+        self._bytes_max = frame_bytes_max // 2
+        self._watched: dict[tuple[int, str], _Watch] = {}
+        self._queue: list[tuple[int, int, str]] = []  # (time of the next look, stream, id)
+        self._by_hour: list[tuple[int, int, str]] = []  # (hour of the next look, stream, id)
+        self._take()
+
+    def _take(self) -> None:
+        """Begin to watch what has become expiring or a tombstone since the last call."""
+        counts = self._state.producer_counts
+        fresh, counts.to_watch = counts.to_watch, []
+        for number, producer_id in fresh:
+            self._look(number, producer_id)
+
+    def _look(self, number: int, producer_id: str) -> _Watch | None:
+        """Look at a producer, and queue it for the next look. Return None if it has none by time.
+
+        The times of tombstones of idle producers are hours, so they are queued by hours.
+        """
+        key, now_ms = (number, producer_id), self._monotonic_ms()
+        mark, limit_ms = self._mark_of(number, producer_id)
+        if limit_ms is None:
+            self._watched.pop(key, None)
+            hour = leave_hour(self._state, *key, self._tombstone_hours)
+            if hour is not None:
+                heappush(self._by_hour, (hour, *key))
+            return None
+        old = self._watched.get(key)
+        since_ms = old.since_ms if old is not None and old.mark == mark else now_ms
+        look_ms = now_ms + limit_ms // _LOOKS
+        watch = self._watched[key] = _Watch(mark, limit_ms, since_ms, look_ms)
+        heappush(self._queue, (look_ms, *key))
+        return watch
+
+    def _mark_of(self, number: int, producer_id: str) -> tuple[object, int | None]:
+        """Return a value that changes with every use of a producer, and the time until its end.
+
+        The time is None if it is not watched, or is measured in hours.
+        """
+        if number == 0:
+            return self._registration_mark(producer_id)
+        row = self._row(number, producer_id)
+        if row is None or (row.is_expired and not row.is_brief):
+            return None, None
+        if row.is_expired:
+            return row.tombstone, TOMBSTONE_MS
+        use = (row.epoch, row.last_seq, row.txn, row.latest_seq, row.expires_ms)
+        return use, row.expires_ms or None
+
+    def _registration_mark(self, producer_id: str) -> tuple[object, int | None]:
+        row = self._state.registry.get(producer_id)
+        if row is None or row.retired_hour >= 0 or not row.expires_ms:
+            return None, None
+        is_pending = (True, producer_id) in self._state.owned
+        is_used = is_pending or producer_id in self._state.producer_counts.expiring
+        # While it is in use, every look gives another value, so its idle time starts again.
+        busy_ms = self._monotonic_ms() if is_used else -1
+        return (row.epoch, row.commit_seq, row.decided, busy_ms), row.expires_ms
+
+    def _row(self, number: int, producer_id: str) -> ProducerRow | None:
+        stream = self._state.by_number.get(number)
+        if stream is None or stream.tail.is_deleted:
+            return None
+        return find_producer(stream, producer_id)
+
+    # ---- what is due -----------------------------------------------------------------------------
+
+    def end_commands(self, now_ms: int, count_max: int) -> Iterator[EndCommand]:
+        """Return the commands that end at most `count_max` producers of each kind.
+
+        `now_ms` is the time of the wall clock. Execute each command before the next is requested.
+        """
+        if self.idle is not None:
+            yield from self.idle.end_commands(now_ms, count_max)
+        self._take()
+        tombstones: list[Tombstone] = []
+        for number, producer_id, elapsed_ms in self._due(count_max):
+            row = self._row(number, producer_id)
+            if number == 0:
+                yield ExpireRegistration(now_ms, producer_id, elapsed_ms)
+            elif row is not None and row.is_expired:
+                tombstones.append(Tombstone(number, producer_id, elapsed_ms))
+            else:
+                path = self._state.by_number[number].row.path
+                yield ExpireProducer(path, now_ms, producer_id, NUMBER_MAX, elapsed_ms)
+        tombstones += self._due_by_hour(count_max)
+        yield from self._drop(tombstones, now_ms)
+
+    def _due(self, count_max: int) -> list[tuple[int, str, int]]:
+        """Return at most `count_max` producers whose time has passed, and how long they waited."""
+        due: list[tuple[int, str, int]] = []
+        now_ms = self._monotonic_ms()
+        for _ in range(_CHECKS_PER_RESULT * count_max):
+            if not self._queue or self._queue[0][0] > now_ms or len(due) >= count_max:
+                break
+            look_ms, number, producer_id = heappop(self._queue)
+            old = self._watched.get((number, producer_id))
+            if old is None or old.look_ms != look_ms:
+                continue  # it was looked at since then
+            # It is queued again even if it is due: the disk may have no space to end it now.
+            watch = self._look(number, producer_id)
+            if watch is not None and now_ms - watch.since_ms >= watch.limit_ms:
+                due.append((number, producer_id, now_ms - watch.since_ms))
+        return due
+
+    def _due_by_hour(self, count_max: int) -> list[Tombstone]:
+        """Return at most `count_max` tombstones for which enough hours were counted."""
+        due: list[Tombstone] = []
+        hours = self._state.hours
+        while self._by_hour and self._by_hour[0][0] <= hours and len(due) < count_max:
+            _, number, producer_id = heappop(self._by_hour)
+            tombstone = Tombstone(number, producer_id)
+            hour = leave_hour(self._state, number, producer_id, self._tombstone_hours)
+            if hour is not None:
+                heappush(self._by_hour, (max(hour, hours + 1), number, producer_id))
+                if is_due(self._state, tombstone, self._tombstone_hours):
+                    due.append(tombstone)
+        return due
+
+    def _drop(self, tombstones: list[Tombstone], now_ms: int) -> Iterator[DropTombstones]:
+        """Return commands that drop tombstones, as many at once as fit into a frame."""
+        batch: list[Tombstone] = []
+        size = 0
+        for tombstone in tombstones:
+            length = len(tombstone.id.encode()) + _ENTRY_BYTES
+            if batch and (size + length > self._bytes_max or len(batch) == _TOMBSTONES_MAX):
+                yield DropTombstones(now_ms, tuple(batch), self._tombstone_hours)
+                batch, size = [], 0
+            batch.append(tombstone)
+            size += length
+        if batch:
+            yield DropTombstones(now_ms, tuple(batch), self._tombstone_hours)
