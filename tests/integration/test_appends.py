@@ -444,6 +444,49 @@ def test_a_condition_is_definite_after_a_lost_response(kind: str, proxy: FaultPr
         assert values(stream) == [0, 1, 3]
 
 
+# ---- the producers of plain appends --------------------------------------------------------------
+
+
+def test_the_producer_of_plain_appends_expires_and_is_retired_on_close(
+    kind: str, server: Server
+) -> None:
+    path = f"lives-{kind}"
+    with Client(server.url) as operator:
+        orders = operator.stream(path).create(JSON)
+        with client_of(kind, server.url) as client:
+            client.stream(path).append(1)
+            (alive,) = orders.producers()
+            assert (alive.state, alive.expires) == ("expiring", 600)
+            entries = server.ask("GET", f"/v1/producers?stream={path}").json["producers"]
+            assert entries[0]["producer_id"].startswith("append-")
+        (ended,) = orders.producers()
+        assert (ended.state, ended.producer_id) == ("retired", alive.producer_id)
+
+
+def test_two_clients_append_to_one_stream_without_fencing_each_other(
+    kind: str, server: Server
+) -> None:
+    with client_of(kind, server.url) as one, client_of(kind, server.url) as two:
+        stream = one.stream(f"two-{kind}").create(JSON)
+        other = two.stream(f"two-{kind}")
+        for number in range(3):
+            stream.append(number)
+            other.append(number)
+        assert values(stream) == [0, 0, 1, 1, 2, 2]
+        assert len(stream.producers()) == 2
+
+
+def test_an_expired_producer_is_replaced_and_nothing_is_lost(kind: str, server: Server) -> None:
+    with client_of(kind, server.url) as client, Client(server.url) as operator:
+        stream = client.stream(f"forgotten-{kind}").create(JSON)
+        for number in range(3):
+            stream.append(number)
+        (state,) = stream.producers()
+        operator.stream(stream.path).forget_producer(state.producer_id)
+        stream.append(3)  # the server no longer knows the sequence before it
+        assert values(stream) == [0, 1, 2, 3]
+
+
 # ---- many appends, many faults, kill -9 ----------------------------------------------------------
 
 

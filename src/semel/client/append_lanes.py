@@ -36,6 +36,7 @@ from semel.client.response_parser import Response
 from semel.client.stream_calls import StreamCalls, receipt_of
 from semel.client.values import Receipt
 from semel.model.messages import normalise
+from semel.wire.schema.producers import RetireEntry
 
 Clock = Callable[[], float]
 
@@ -352,15 +353,11 @@ class AppendLanes:
         self._held = HeldBytes()
         self._producer_id = _producer_id(self._new_id())
 
-    def retirements(self) -> list[dict[str, Any]]:
-        """Return the producers that the server still has, as `POST /v1/producers/retire` wants."""
+    def retirements(self) -> list[RetireEntry]:
+        """Return the producers that the server still has."""
         oldest = self._clock() - EXPIRES_SECONDS
         return [
-            {
-                "producer_id": lane.producer.id,
-                "stream": lane.calls.path,
-                "producer_epoch": lane.producer.epoch,
-            }
+            RetireEntry(lane.producer.id, lane.calls.path, lane.producer.epoch)
             for lane in self._lanes.values()
             if lane.producer.stored_at is not None and lane.producer.stored_at > oldest
         ]

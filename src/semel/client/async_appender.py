@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
 from semel.client.append_lanes import AppendLane, AppendLanes, left_error, send_unshared, wakers
 from semel.client.append_queue import PendingAppend
@@ -16,6 +15,7 @@ from semel.client.async_driver import AsyncDriver
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import FOREVER
 from semel.client.values import Receipt
+from semel.wire.schema.producers import RetireEntry
 
 
 class AsyncAppender:
@@ -57,7 +57,7 @@ class AsyncAppender:
             raise
         return append.result()
 
-    async def close(self, deadline: float) -> list[dict[str, Any]]:
+    async def close(self, deadline: float) -> list[RetireEntry]:
         """Accept no more appends, and wait for the others until the deadline.
 
         Return the producers that can be retired.

@@ -12,6 +12,7 @@ from semel.client.requests import Request, query
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.values import to_plain
+from semel.model.limits import RETIRE_LIST_MAX
 from semel.model.messages import JSON_MEDIA_TYPE, normalise
 from semel.wire.headers import PROBLEM
 from semel.wire.paths import (
@@ -20,6 +21,7 @@ from semel.wire.paths import (
     GROUPS,
     HEALTH,
     PRODUCERS,
+    RETIRE,
     SINKS,
     STREAMS,
     TRANSACTIONS,
@@ -33,6 +35,10 @@ from semel.wire.schema.producers import (
     ProducerState,
     RegisterRequest,
     Registration,
+    RetiredEntry,
+    RetireEntry,
+    RetireRequest,
+    RetireResponse,
 )
 from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 
@@ -40,7 +46,6 @@ from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 Document = dict[str, Any]
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
-_RETIRED_COUNT_MAX: Final = 1_000
 RETIRE_SECONDS_MAX: Final = 1.0  # a client that is closed waits at most this long
 # A 404 with one of these codes means that an object does not exist. Any other 404 means that the
 # server does not know the request target.
@@ -275,16 +280,19 @@ def claim_producer(
     return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
 
 
-def retire_producers(site: ServerConfig, entries: Sequence[Document]) -> Flow[None]:
-    """Tell the server that these producers are not used any more.
+def retire_producers(
+    site: ServerConfig, entries: Sequence[RetireEntry]
+) -> Flow[list[RetiredEntry]]:
+    """Tell the server that these producers are not used any more. Return what became of each.
 
-    Each entry has the members `producer_id`, `stream` and `producer_epoch`. The server still
-    refuses late copies of their requests for ten minutes. What it cannot retire is left to expire.
+    The server still refuses late copies of their requests for ten minutes.
     """
-    target = site.address.target(PRODUCERS, "retire")
-    for start in range(0, len(entries), _RETIRED_COUNT_MAX):
-        page = entries[start : start + _RETIRED_COUNT_MAX]
-        (yield from send(site, target, {"producers": page})).expect(200)
+    results: list[RetiredEntry] = []
+    for start in range(0, len(entries), RETIRE_LIST_MAX):
+        request = RetireRequest(list(entries[start : start + RETIRE_LIST_MAX]))
+        page = yield from post(site, site.address.target(RETIRE), request, RetireResponse, 200)
+        results += page.producers
+    return results
 
 
 def explain_append(

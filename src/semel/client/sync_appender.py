@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 from weakref import WeakSet
 
 from semel.client.append_lanes import AppendLane, AppendLanes, left_error, send_unshared, wakers
@@ -17,6 +17,7 @@ from semel.client.stream_calls import StreamCalls
 from semel.client.sync_driver import SyncDriver
 from semel.client.transport import FOREVER
 from semel.client.values import Receipt
+from semel.wire.schema.producers import RetireEntry
 
 
 class SyncAppender:
@@ -52,7 +53,7 @@ class SyncAppender:
             raise
         return append.result()
 
-    def close(self, deadline: float) -> list[dict[str, Any]]:
+    def close(self, deadline: float) -> list[RetireEntry]:
         """Accept no more appends, and wait for the others until the deadline.
 
         Return the producers that can be retired.

@@ -26,6 +26,7 @@ from semel.client.response_parser import Response
 from semel.client.stream_calls import NO_EXTRAS, StreamCalls
 from semel.client.values import Receipt
 from semel.model.offsets import print_offset
+from semel.wire.schema.producers import RetireEntry
 from tests.unit.client.hand import SITE, Played, answer, calls, problem
 
 JSON = "application/json"
@@ -373,9 +374,7 @@ def test_only_producers_that_have_stored_something_are_retired() -> None:
     used = found.open_lane(calls("b"))
     used.producer.begin(0.0)
     used.producer.confirm(0.0)
-    assert found.retirements() == [
-        {"producer_id": used.producer.id, "stream": "b", "producer_epoch": 0}
-    ]
+    assert found.retirements() == [RetireEntry(used.producer.id, "b", 0)]
 
 
 def test_a_forked_process_has_other_producers_and_an_empty_queue() -> None:
