@@ -151,7 +151,9 @@ class AppendLane:
         its appends otherwise.
         """
         first = batch.appends[0]
-        yield from self._prepare(batch)
+        content_type = batch.content_type
+        if content_type is None or content_type != self.content_type:
+            yield from self._prepare(batch)
         if not first.count or self.calls.is_foreign:
             batch.is_posted = True
             return (yield from send_unshared(self.calls, first))
@@ -206,7 +208,7 @@ class AppendLane:
             self.is_retrying
             and self.calls.has_dedup
             and conditions.idempotency_key is None
-            and self._clock() >= self._limited_until
+            and (not self._limited_until or self._clock() >= self._limited_until)
         )
 
     def _post_numbered(
@@ -326,10 +328,13 @@ class AppendLanes:
         """True if no append waits or is in flight."""
         return all(lane.queue.is_idle for lane in self._lanes.values())
 
+    def find(self, calls: StreamCalls) -> AppendLane | None:
+        """Return the lane of a stream, or None if it has none yet."""
+        return self._lanes.get(calls.target)
+
     def open_lane(self, calls: StreamCalls) -> AppendLane:
         """Return the lane of a stream. Raises ClientClosed after `close`."""
-        if self.is_closed:
-            raise ClientClosed("the client is closed")
+        self.check_open()
         lane = self._lanes.get(calls.target)
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
@@ -338,6 +343,11 @@ class AppendLanes:
             lane.is_retrying = self._is_retrying
             self._lanes[calls.target] = lane
         return lane
+
+    def check_open(self) -> None:
+        """Raise ClientClosed after `close`."""
+        if self.is_closed:
+            raise ClientClosed("the client is closed")
 
     def _drop_idle(self) -> None:
         """Drop the older half of the idle lanes. Their producers expire."""

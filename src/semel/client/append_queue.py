@@ -27,9 +27,12 @@ An append is in one of these states:
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from enum import Enum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from semel.client.errors import Indeterminate, TooLarge
 from semel.client.requests import AppendHeaders, ProducerHeaders
@@ -69,54 +72,38 @@ class HeldBytes:
         return self.count + size <= self.maximum
 
 
-class PendingAppend:
+class PendingAppend(Struct, eq=False):
     """One call of append, until its result is known.
 
     `deadline` is the time at which the caller stops waiting. `waker` belongs to the driver.
     """
 
-    __slots__ = (
-        "_is_checked",
-        "conditions",
-        "content_type",
-        "count",
-        "deadline",
-        "error",
-        "extras",
-        "has_been_retyped",
-        "held_bytes",
-        "is_alone",
-        "messages",
-        "receipt",
-        "size",
-        "state",
-        "values",
-        "waker",
-    )
+    values: Sequence[Any]
+    conditions: AppendHeaders
+    extras: Extras
+    deadline: float
+    state: AppendState = AppendState.QUEUED
+    receipt: Receipt | None = None
+    error: BaseException | None = None
+    waker: Any = None
+    is_alone: bool = False
+    has_been_retyped: bool = False
+    content_type: str | None = None  # None: not encoded
+    messages: Sequence[bytes] = ()
+    size: int = 0
+    held_bytes: int = 0  # the part of HeldBytes.count that is counted for this append
+    is_checked: bool = False
 
-    def __init__(
-        self,
-        values: Sequence[Any],
-        conditions: AppendHeaders,
-        extras: Extras,
-        deadline: float,
-    ) -> None:
-        self.values = values
-        self.is_alone = conditions != PLAIN
-        self.conditions = conditions if self.is_alone else PLAIN
-        self.extras = extras
-        self.deadline = deadline
-        self.count = len(values)
-        self.has_been_retyped = False
-        self.state = AppendState.QUEUED
-        self.receipt: Receipt | None = None
-        self.error: BaseException | None = None
-        self.waker: Any = None
-        self.content_type: str | None = None  # None: not encoded
-        self.messages: Sequence[bytes] = ()
-        self.size = 0
-        self.held_bytes = 0  # the part of HeldBytes.count that is counted for this append
-        self._is_checked = False
+    def __post_init__(self) -> None:
+        if self.conditions == PLAIN:
+            self.conditions = PLAIN
+        else:
+            self.is_alone = True
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return len(self.values)
 
     def encode(self, content_type: str) -> None:
         """Encode the messages for a stream with this media type.
@@ -153,9 +140,9 @@ class PendingAppend:
         cannot change the meaning of their neighbours in the same array. An empty message of
         another stream is refused by the server, and must not make it refuse the others.
         """
-        if self._is_checked or self.is_alone or self.content_type is None:
+        if self.is_checked or self.is_alone or self.content_type is None:
             return
-        self._is_checked = True
+        self.is_checked = True
         if is_json(self.content_type):
             self.is_alone = not all(
                 _is_one_value(raw)
@@ -188,31 +175,22 @@ def _is_one_value(raw: bytes) -> bool:
     return isinstance(payloads, Payloads) and payloads.count == 1
 
 
-class AppendBatch:
+class AppendBatch(Struct, eq=False):
     """The appends of one request."""
 
-    __slots__ = (
-        "appends",
-        "content_type",
-        "encoded",
-        "is_posted",
-        "is_repeatable",
-        "tag",
-        "was_lost",
-    )
-
-    def __init__(self, appends: list[PendingAppend]) -> None:
-        self.appends = appends
-        self.content_type = appends[0].content_type
-        self.encoded: tuple[str, bytes] | None = None  # a repeat has the same bytes
-        self.tag: ProducerHeaders | None = None  # a repeat has the same sequence
-        self.is_posted = False  # the server may have received it
-        self.is_repeatable = False  # the server recognises a repeat
-        self.was_lost = False
+    appends: list[PendingAppend]
+    content_type: str | None
+    encoded: tuple[str, bytes] | None = None  # a repeat has the same bytes
+    tag: ProducerHeaders | None = None  # a repeat has the same sequence
+    is_posted: bool = False  # the server may have received it
+    is_repeatable: bool = False  # the server recognises a repeat
+    was_lost: bool = False
 
     @property
     def deadline(self) -> float:
         """The time at which its last caller stops waiting."""
+        if len(self.appends) == 1:
+            return self.appends[0].deadline
         return max([append.deadline for append in self.appends])
 
     @property
@@ -279,6 +257,20 @@ class AppendQueue:
 
     # ---- called by the callers of append ---------------------------------------------------------
 
+    def start(self, append: PendingAppend) -> AppendBatch | None:
+        """Return the batch to send if nothing waits. Otherwise add the append and return None.
+
+        This is a short form of `add` and `take` for an append that finds no request in flight.
+        """
+        if self.turn is not None:
+            self.add(append)
+            return None
+        self._hold(append)
+        append.state = AppendState.SENT
+        self.turn = append
+        self._flight = AppendBatch([append], append.content_type)
+        return self._flight
+
     def add(self, append: PendingAppend) -> bool:
         """Add an append. Return True if its caller has to send it now.
 
@@ -304,7 +296,8 @@ class AppendQueue:
         """
         assert append.is_pending
         if append.state is AppendState.QUEUED:
-            self._waiting.remove(append)
+            with suppress(ValueError):  # its caller was interrupted before it was added
+                self._waiting.remove(append)
             self._release(append)
         append.state = AppendState.LEFT
         if is_sender:
@@ -369,7 +362,7 @@ class AppendQueue:
                 break
             append.state = AppendState.SENT
             self._waiting.popleft()
-        self._flight = AppendBatch(shared.appends)
+        self._flight = AppendBatch(shared.appends, shared.appends[0].content_type)
         return self._flight, failed
 
     def finish(self, batch: AppendBatch, receipt: Receipt) -> list[PendingAppend]:
@@ -377,6 +370,9 @@ class AppendQueue:
 
         `receipt.next_offset` is the offset after the last message of the batch.
         """
+        if len(batch.appends) == 1:
+            batch.appends[0].receipt = receipt
+            return self._end(batch)
         offset = receipt.next_offset
         end = None if offset is None else parse_offset(offset)
         later = 0
@@ -482,6 +478,20 @@ class _SharedRequest:
         self._bytes_max = bytes_max
         self._count = 0
         self._size = 0
+
+    def start(self, append: PendingAppend) -> AppendBatch | None:
+        """Return the batch to send if nothing waits. Otherwise add the append and return None.
+
+        This is a short form of `add` and `take` for an append that finds no request in flight.
+        """
+        if self.turn is not None:
+            self.add(append)
+            return None
+        self._hold(append)
+        append.state = AppendState.SENT
+        self.turn = append
+        self._flight = AppendBatch([append], append.content_type)
+        return self._flight
 
     def add(self, append: PendingAppend) -> bool:
         """Add an append. Return False if it cannot share the request."""

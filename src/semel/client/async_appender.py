@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from semel.client.append_lanes import AppendLane, AppendLanes, left_error, send_unshared, wakers
-from semel.client.append_queue import PendingAppend
+from semel.client.append_queue import AppendBatch, PendingAppend
 from semel.client.async_driver import AsyncDriver
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import FOREVER
@@ -42,10 +42,11 @@ class AsyncAppender:
             self._lanes.reset()
         lane = self._lanes.open_lane(calls)
         lane.prepare(append)
-        is_sender = lane.queue.add(append)
+        batch = lane.queue.start(append)
+        is_sender = batch is not None
         try:
-            if is_sender:
-                await self._send(lane)
+            if batch is not None:
+                await self._deliver(lane, batch)
                 is_sender = False
             while not append.is_done:
                 await self._wait(lane, append)
@@ -70,17 +71,22 @@ class AsyncAppender:
 
     async def _send(self, lane: AppendLane) -> None:
         """Send the next request, and let the one after it be sent by another task."""
-        now = time.monotonic()
-        batch, done = lane.take(now)
+        batch, done = lane.take(time.monotonic())
         self._wake(done)
-        if batch is not None:
-            try:
-                receipt = await self._driver.run(lane.deliver(batch), batch.deadline - now)
-            except Exception as error:  # noqa: BLE001 - the callers get it
-                done = lane.fail(batch, error)
-            else:
-                done = lane.queue.finish(batch, receipt)
-            self._wake(done)
+        if batch is None:
+            self._continue(lane)
+        else:
+            await self._deliver(lane, batch)
+
+    async def _deliver(self, lane: AppendLane, batch: AppendBatch) -> None:
+        seconds = batch.deadline - time.monotonic()
+        try:
+            receipt = await self._driver.run(lane.deliver(batch), seconds)
+        except Exception as error:  # noqa: BLE001 - the callers get it
+            done = lane.fail(batch, error)
+        else:
+            done = lane.queue.finish(batch, receipt)
+        self._wake(done)
         self._continue(lane)
 
     async def _send_next(self, lane: AppendLane) -> None:

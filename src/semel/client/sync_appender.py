@@ -12,7 +12,7 @@ from typing import Final
 from weakref import WeakSet
 
 from semel.client.append_lanes import AppendLane, AppendLanes, left_error, send_unshared, wakers
-from semel.client.append_queue import PendingAppend
+from semel.client.append_queue import AppendBatch, PendingAppend
 from semel.client.stream_calls import StreamCalls
 from semel.client.sync_driver import SyncDriver
 from semel.client.transport import FOREVER
@@ -35,12 +35,17 @@ class SyncAppender:
         if calls.is_foreign:
             seconds = append.deadline - time.monotonic()
             return self._driver.run(send_unshared(calls, append), seconds)
-        with self._lock:
-            lane = self._lanes.open_lane(calls)
+        lane = self._lanes.find(calls)
+        if lane is None:
+            with self._lock:
+                lane = self._lanes.open_lane(calls)
+        self._lanes.check_open()
         lane.prepare(append)
         try:
             with self._lock:
-                lane.queue.add(append)
+                batch = lane.queue.start(append)
+            if batch is not None:
+                self._deliver(lane, append, batch)
             while not append.is_done:
                 if lane.queue.turn is append:
                     self._send(lane, append)
@@ -75,15 +80,15 @@ class SyncAppender:
 
     def _send(self, lane: AppendLane, append: PendingAppend) -> None:
         """Send the next request. Other callers may have appends in it."""
-        now = time.monotonic()
         with self._lock:
-            batch, done = lane.take(now)
-            if batch is None or done:
-                self._wake(lane, done)
-        if batch is None:
-            return
+            batch, done = lane.take(time.monotonic())
+            self._wake(lane, done)
+        if batch is not None:
+            self._deliver(lane, append, batch)
+
+    def _deliver(self, lane: AppendLane, append: PendingAppend, batch: AppendBatch) -> None:
         try:
-            receipt = self._driver.run(lane.deliver(batch), append.deadline - now)
+            receipt = self._driver.run(lane.deliver(batch), append.deadline - time.monotonic())
         except Exception as error:  # noqa: BLE001 - the callers get it
             with self._lock:
                 self._wake(lane, lane.fail(batch, error))

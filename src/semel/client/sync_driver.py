@@ -77,6 +77,26 @@ class Stop:
         self._event.wait(seconds)
 
 
+class _NeverSet(Stop):
+    """The signal of a call that nobody can end. All such calls share one."""
+
+    def __init__(self) -> None:
+        """Make no event, which would take longer than the rest of a small call."""
+
+    @property
+    def is_set(self) -> bool:
+        return False
+
+    def watch(self, connection: socket.socket | None) -> None:
+        """Do nothing."""
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+_NEVER: Final = _NeverSet()
+
+
 class SyncConnection(PooledConnection):
     """A connection with a blocking socket."""
 
@@ -84,6 +104,8 @@ class SyncConnection(PooledConnection):
         super().__init__()
         self.line = line
         self._pid = os.getpid()
+        self._poll = select.poll()
+        self._poll.register(line, select.POLLIN)
 
     def is_usable(self) -> bool:
         """Return True if the connection is open and no bytes have arrived since the last response.
@@ -93,9 +115,7 @@ class SyncConnection(PooledConnection):
         is_ours = self._pid == os.getpid()
         if not is_ours or (isinstance(self.line, ssl.SSLSocket) and self.line.pending()):
             return False
-        poll = select.poll()
-        poll.register(self.line, select.POLLIN)
-        return not poll.poll(0)
+        return not self._poll.poll(0)
 
     def send(self, data: bytes, deadline: float) -> int:
         """Send `data` and return the number of bytes that were sent.
@@ -152,7 +172,7 @@ class SyncDriver:
         limit, a failure of the server's machine would not be noticed.
         """
         deadline = time.monotonic() + timeout
-        stop = stop or Stop()
+        stop = stop or _NEVER
         reply: Any = None
         while True:
             try:
