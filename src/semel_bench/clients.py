@@ -75,24 +75,24 @@ async def measure_client(harness: Harness) -> list[Figure]:
             Figure(f"p50, {name}", p50, "us", None, *compared),
             Figure(f"p99, {name}", _median_us(each, 99), "us"),
         ]
-    plain, queued, numbered = (percentile(costs[name], 50) * 1e6 for name in _COSTS)
-    return [
-        *figures,
-        Figure("p50, unnumbered append, no queue", plain, "us"),
-        Figure(_QUEUED, queued, "us", ratio_at_most(1.05), queued / plain, "no queue"),
-        Figure(_NUMBERED, numbered, "us", ratio_at_most(1.2), numbered / plain, "no queue"),
-    ]
+    figures.append(Figure(_PLAIN, median(costs[_PLAIN]) * 1e6, "us"))
+    for name, most in ((_QUEUED, 1.05), (_NUMBERED, 1.2)):
+        turns = zip(costs[name], costs[_PLAIN], strict=True)
+        compared = (median([each / plain for each, plain in turns]), "no queue")
+        figures.append(
+            Figure(name, median(costs[name]) * 1e6, "us", ratio_at_most(most), *compared)
+        )
+    return figures
 
 
-_PLAIN: Final = "plain"
+_PLAIN: Final = "p50, unnumbered append, no queue"
 _QUEUED: Final = "p50, unnumbered append"
 _NUMBERED: Final = "p50, numbered append"
-_COSTS: Final = (_PLAIN, _QUEUED, _NUMBERED)
-_TURN_COUNT: Final = 10
+_TURN_COUNT: Final = 20
 
 
 def _append_costs(process: Process, seconds: float) -> dict[str, Latencies]:
-    """Append in three ways, in turns of a few appends. Return the latencies of each way.
+    """Append in three ways, in turns of a few appends. Return the median latency of each turn.
 
     The turns are short, because the speed of a disk and of a shared machine changes all the time.
     """
@@ -108,15 +108,17 @@ def _append_costs(process: Process, seconds: float) -> dict[str, Latencies]:
         }
         for way in ways.values():
             way()
-        latencies: dict[str, Latencies] = {name: [] for name in ways}
+        medians: dict[str, Latencies] = {name: [] for name in ways}
         ends = time.perf_counter() + seconds
         while time.perf_counter() < ends:
             for name, way in ways.items():
+                latencies = []
                 for _ in range(_TURN_COUNT):
                     began = time.perf_counter()
                     way()
-                    latencies[name].append(time.perf_counter() - began)
-    return latencies
+                    latencies.append(time.perf_counter() - began)
+                medians[name].append(median(latencies))
+    return medians
 
 
 def _median_us(rounds: Sequence[Latencies], percent: float) -> float:
