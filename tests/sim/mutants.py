@@ -34,6 +34,7 @@ from semel.machine.streams import OFFSET_MAX
 from semel.model import messages
 from semel.model.limits import HOUR_MS
 from tests.sim import reference_producers, world
+from tests.sim.mutants_lives import LIVES_MUTANTS
 from tests.sim.mutants_txn import TXN_MUTANTS
 
 Mutant = Callable[[], Any]
@@ -385,5 +386,6 @@ MUTANTS: tuple[Mutant, ...] = (
     keep_producers_over_a_switch,
     create_guarded_after_all,
     claim_without_fencing,
+    *LIVES_MUTANTS,
     *TXN_MUTANTS,
 )

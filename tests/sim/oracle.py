@@ -25,6 +25,10 @@ def state_view(state: State) -> dict[str, object]:
         "next_stream": state.next_stream,
         "next_producer": state.next_producer,
         "registry": {name: row.epoch for name, row in state.registry.items()},
+        "registrations": {
+            name: (row.expires_ms, row.retired_hour) for name, row in state.registry.items()
+        },
+        "tombstones": state.next_tombstone - 1,
         "streams": {
             path: _stream_view(state, stream) for path, stream in sorted(state.by_path.items())
         },
@@ -95,6 +99,11 @@ def _producer_view(state: State, row: ProducerRow) -> dict[str, object]:
         "cursor": row.cursor,
         "updated_ms": row.updated_ms,
         "is_tombstone": row.is_expired,
+        "expires_ms": row.expires_ms,
+        "is_brief": row.is_brief,
+        "hour": row.tombstone_hour,
+        "order": row.tombstone,
+        "ended_ms": row.ended_ms,
         "past": past,
         "txn": row.txn if is_writing else 0,
         "txn_receipts": tuple(

@@ -25,9 +25,10 @@ from semel.model.commands import (
     TxnCommand,
 )
 from semel.model.outcomes import Outcome
-from semel.model.producer_commands import CountHour
+from semel.model.producer_commands import LifeCommand
 from tests.sim import reference_producers as rules
 from tests.sim.reference_commit import Commits, bad_batch
+from tests.sim.reference_lives import Lives
 from tests.sim.reference_producers import Producer, Receipt
 from tests.sim.reference_publish import publish
 from tests.sim.reference_streams import KeyUse, Label, Message, Origin, Stream, media_type
@@ -62,6 +63,9 @@ class Model:
         key_hours: int = limits.IDEMPOTENCY_HOURS,
         registry_max: int = limits.REGISTRY_MAX,
         bounds: Bounds | None = None,
+        *,
+        expiring_max: int = limits.EXPIRING_PRODUCERS_PER_STREAM_MAX,
+        tombstones_max: int = limits.TOMBSTONES_PER_STREAM_MAX,
     ) -> None:
         self.receipts, self.streams_max, self.producers_max = receipts, streams_max, producers_max
         self.keys_max, self.key_hours = keys_max, key_hours
@@ -73,6 +77,7 @@ class Model:
         self.streams: dict[str, Stream] = {}  # soft-deleted ones included: they keep their path
         self.registry: dict[str, int] = {}
         self.bounds = (bounds or Bounds())._replace(registry=registry_max)
+        self.lives = Lives(self, expiring_max, tombstones_max)
         self.txns = Transactions(self, self.bounds)
         self.commits = Commits(self.txns)
 
@@ -83,6 +88,7 @@ class Model:
         twin.time_ms, twin.hours = self.time_ms, self.hours
         twin.next_stream, twin.next_producer = self.next_stream, self.next_producer
         twin.registry = dict(self.registry)
+        twin.lives = self.lives.copy(twin)
         for path, old in self.streams.items():
             new = replace(old, messages=list(old.messages))
             new.producers, new.keys = dict(old.producers), dict(old.keys)
@@ -99,10 +105,8 @@ class Model:
             return self._create(command)
         if isinstance(command, ask.Register):
             return self._register(command)
-        if isinstance(command, CountHour):
-            self.write(command)
-            self.hours += 1
-            return out.HourCounted()
+        if isinstance(command, LifeCommand):
+            return self.lives.execute(command)
         stream = self.streams.get(command.path)
         if stream is None:
             return out.NotFound()
@@ -365,9 +369,7 @@ class Model:
         """Check 15."""
         if tag.last_seq - tag.first_seq > limits.SEQUENCE_SPAN_MAX:
             return out.LimitReached("sequence_span", limits.SEQUENCE_SPAN_MAX)
-        if tag.id in stream.producers or len(stream.producers) < self.producers_max:
-            return None
-        return out.LimitReached("producers_per_stream", self.producers_max)
+        return self.lives.no_room(stream, tag.id, tag.expires_ms)
 
     def accept(self, stream: Stream, c: Append, txn: int = 0) -> Outcome:
         """Store an append; `txn` is the number of the inline transaction it is part of."""
@@ -388,7 +390,8 @@ class Model:
             producer = rules.after_inline(known, tag, receipt, txn, now)
         else:
             producer = rules.after(known, tag, registered, receipt, self.receipts, now)
-        stream.producers[tag.id] = producer
+        idle = self.lives.idle_of(known, tag.id, tag.expires_ms)
+        stream.producers[tag.id] = producer._replace(expires_ms=idle)
         stream.sign(first, (tag.id, producer.epoch, tag.first_seq, tag.last_seq))
         done = out.Appended(first, stream.tail, stream.is_closed, producer.epoch, tag.last_seq)
         if registered is not None:
@@ -418,6 +421,8 @@ class Model:
         elif self.registry.get(name, 0) >= limits.NUMBER_MAX:
             return out.EpochExhausted(self.registry[name])
         known = self.registry.get(name)
+        if known is None and c.expires_ms:
+            self.lives.idle[name] = c.expires_ms
         self.txns.raise_epoch(name, c.first_epoch if known is None else known + 1, self.write(c))
         return out.Registered(name, self.registry[name])
 
@@ -442,12 +447,15 @@ class Model:
         owners = [txn.owner for txn in self.txns.pending_of(c.producer_id)]
         writing = [owner.epoch for owner in owners if isinstance(owner, ProducerOwner)]
         epoch = rules.claim_epoch(known, registered, writing)
-        if known is None and len(stream.producers) >= self.producers_max:
-            return out.LimitReached("producers_per_stream", self.producers_max)
+        full = self.lives.no_room(stream, c.producer_id, c.expires_ms)
+        if full is not None:
+            return full
         if epoch > limits.NUMBER_MAX:
             return out.EpochExhausted(registered or 0 if known is None else known.epoch)
         now = self.write(c)
-        stream.producers[c.producer_id] = rules.after_claim(known, c, epoch, now)
+        idle = self.lives.idle_of(known, c.producer_id, c.expires_ms)
+        taken = rules.after_claim(known, c, epoch, now)
+        stream.producers[c.producer_id] = taken._replace(expires_ms=idle)
         if registered is not None:
             self.txns.raise_epoch(c.producer_id, epoch, now)
         return rules.claimed(known, c, epoch)
@@ -457,19 +465,20 @@ class Model:
         if known is None:
             return out.UnknownProducer()
         if isinstance(c, ask.ForgetProducer):
-            if writing := self._writing(stream, c.producer_id):
+            if writing := self.writing(stream, c.producer_id):
                 return txn_out.StreamInTransaction(writing[0].id)
+            self.write(c)
             del stream.producers[c.producer_id]
         elif known.is_tombstone:
             return out.UnknownProducer()
-        elif c.elapsed_ms < c.idle_ms or self._writing(stream, c.producer_id):
+        elif c.elapsed_ms < (known.expires_ms or c.idle_ms) or self.writing(stream, c.producer_id):
             return out.StillAlive()
         else:
-            stream.producers[c.producer_id] = rules.tombstone(known)
-        self.write(c)
+            self.lives.bury(stream, c.producer_id, known.expires_ms > 0, self.write(c))
         return out.Forgotten()
 
-    def _writing(self, stream: Stream, producer_id: str) -> list[Txn]:
+    def writing(self, stream: Stream, producer_id: str) -> list[Txn]:
+        """Return the pending transactions of a producer that have messages in a stream."""
         own = self.txns.pending_of(producer_id)
         return [txn for txn in self.txns.open_in(stream) if txn in own]
 
@@ -549,6 +558,8 @@ class Model:
             "next_stream": self.next_stream,
             "next_producer": self.next_producer,
             "registry": dict(self.registry),
+            "registrations": self.lives.view(),
+            "tombstones": self.lives.tombstone_count,
             "streams": {path: self._stream_view(s) for path, s in sorted(self.streams.items())},
             "transactions": self._txn_views(),
         }

@@ -249,6 +249,7 @@ class Commits:
         assert c.producer_seq is not None
         txns, name = self.txns, c.producer_id
         txns.raise_epoch(name, c.producer_epoch, now)
+        txns.use_registration(name)
         txns.commit_seqs[name] = c.producer_seq
         held = [*txns.results.get(name, []), (c.producer_seq, result)]
         txns.results[name] = held[-txns.bounds.results :]

@@ -31,6 +31,9 @@ class Producer(NamedTuple):
     `last` is the last accepted sequence, `plain` the last one outside transactions at this epoch (P
     in the rules). `txn` is the latest inline transaction, `txn_receipts` all of its receipts.
 
+    `expires_ms` is its declared idle time. A tombstone has the number and the hour at its beginning
+    (`order`, `hour`), and `is_brief` if the producer was retired or had an idle time.
+
     `accepted` has the sequences and the number of messages of every sparse append. No rule uses it:
     it is for `was_stored`, by which every confirmation is checked.
     """
@@ -50,6 +53,11 @@ class Producer(NamedTuple):
     txn: int = 0
     txn_receipts: tuple[Receipt, ...] = ()
     stored_from: int = -1
+    expires_ms: int = 0
+    is_brief: bool = False
+    hour: int = -1
+    order: int = 0
+    ended_ms: int = 0
     accepted: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -443,6 +451,10 @@ def after_claim(known: Producer | None, claim: ClaimProducer, epoch: int, now_ms
         older_sessions=older[-SESSIONS_REMEMBERED:],
         updated_ms=now_ms,
         is_tombstone=False,
+        is_brief=False,
+        hour=-1,
+        order=0,
+        ended_ms=0,
     )
     if claim.mode != DENSE:
         return taken

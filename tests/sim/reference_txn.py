@@ -104,11 +104,21 @@ class Bounds(NamedTuple):
     registry: int = limits.REGISTRY_MAX
 
 
+class Lives(Protocol):
+    """The registrations that are retired, by their ids."""
+
+    retired: dict[str, int]
+
+
 class Book(Protocol):
     """The fields of the model that the rules of transactions use."""
 
     streams: dict[str, Stream]
     registry: dict[str, int]
+
+    @property
+    def lives(self) -> Lives: ...
+
     time_ms: int
     hours: int
 
@@ -316,6 +326,7 @@ class Transactions:
         last = max(known, default=0)
         if isinstance(c.owner, ProducerOwner):
             self.raise_epoch(c.owner.id, c.owner.epoch, now)  # 6
+            self.use_registration(c.owner.id)
         timeout = None
         if isinstance(c.owner, ProducerOwner):
             timeout = limits.TXN_TIMEOUT_MS_DEFAULT if c.timeout_ms is None else c.timeout_ms
@@ -343,6 +354,7 @@ class Transactions:
         """Register an epoch; a higher one aborts the transactions of the older ones."""
         if self.book.registry.get(producer_id, -1) >= epoch:
             return
+        self.use_registration(producer_id)
         self.book.registry[producer_id] = epoch
         self.commit_seqs.pop(producer_id, None)
         self.results.pop(producer_id, None)
@@ -350,6 +362,10 @@ class Transactions:
         for txn in sorted(self.pending_of(producer_id), key=lambda txn: txn.number):
             reason = BY_OPERATOR if txn is fenced_by_hand else BY_FENCE
             self.finish(txn, ABORTED, reason, now)
+
+    def use_registration(self, producer_id: str) -> None:
+        """Use a registration: it is no longer retired."""
+        self.book.lives.retired.pop(producer_id, None)
 
     # ---- adding ----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from semel.model.outcomes import InvalidRequest, LimitReached, Outcome
+from semel.model.outcomes import DropDone, InvalidRequest, LimitReached, Outcome, Retired
 from semel.model.outcomes_txn import PositionConflict
 
 
@@ -13,7 +13,15 @@ def count(counts: Counter[str], outcome: Outcome) -> None:
     match outcome:
         case PositionConflict(reason=reason):
             counts[f"{name}, {reason}"] += 1
-        case LimitReached(limit="groups_per_stream" | "transaction_positions" as what):
+        case LimitReached(
+            limit="groups_per_stream"
+            | "transaction_positions"
+            | "expiring_producers_per_stream" as what
+        ):
             counts[f"{name}, {what}"] += 1
+        case Retired(results=results) if any(each.refusal is None for each in results):
+            counts[f"{name}, at least one"] += 1
+        case DropDone(count=dropped) if dropped:
+            counts[f"{name}, at least one"] += 1
         case InvalidRequest(field="positions" as what):
             counts[f"{name}, {what}"] += 1

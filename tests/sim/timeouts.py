@@ -9,19 +9,28 @@ from collections.abc import Iterator
 from semel.model.commands import (
     Append,
     Begin,
+    ClaimProducer,
     Commit,
     EngineCommand,
     Expire,
+    ExpireProducer,
     ExpireTxn,
     SinkOwner,
     TxnCall,
 )
+from semel.model.limits import NUMBER_MAX, TOMBSTONE_HOURS
 from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import Begun, Staged
-from semel.model.producer_commands import CountHour
+from semel.model.producer_commands import (
+    CountHour,
+    DropTombstones,
+    RetireProducers,
+    Tombstone,
+)
 from tests.sim.demands import demand
 from tests.sim.reference import Model
 from tests.sim.reference_txn import Txn
+from tests.sim.workload import STAYED_MS
 
 
 class Timeouts:
@@ -35,12 +44,13 @@ class Timeouts:
         self._txns: dict[int, int] = {}
         self._streams: dict[int, int] = {}
         self._ends: dict[int, tuple[int, bool]] = {}
+        self._producers: dict[tuple[int, str], int] = {}  # the last use or, of a tombstone, its end
 
     def restart(self, model: Model, monotonic_ms: int) -> None:
         """Begin again, because a new process knows of no use."""
         self._started_ms = monotonic_ms
         self._hour = model.hours
-        self._txns, self._streams = {}, {}
+        self._txns, self._streams, self._producers = {}, {}, {}
         self._ends = {s.number: (s.tail, s.is_closed) for s in model.streams.values()}
 
     def read(self, number: int, monotonic_ms: int) -> None:
@@ -57,6 +67,8 @@ class Timeouts:
                 self._ends[stream.number] = end
                 self._streams[stream.number] = monotonic_ms
         self._hour = model.hours
+        for key in _ended_or_used(command, model):
+            self._producers[key] = monotonic_ms
         if isinstance(command, CountHour):
             self._hours_began_ms[model.hours] = monotonic_ms
         for txn in _named(command, model):
@@ -82,6 +94,26 @@ class Timeouts:
                 used_ms = self._streams.get(stream.number, self._started_ms)
                 is_due = monotonic_ms >= used_ms + stream.ttl_ms
                 demand(is_due, f"{command.path} expired while in use")
+        elif isinstance(command, ExpireProducer):
+            stream = model.streams[command.path]
+            idle_ms = stream.producers[command.producer_id].expires_ms
+            since_ms = self._since_ms(stream.number, command.producer_id)
+            is_idle = monotonic_ms - since_ms >= idle_ms or command.idle_ms < NUMBER_MAX
+            demand(is_idle, f"{command.producer_id} expired while in use")
+        elif isinstance(command, DropTombstones) and command.hours == TOMBSTONE_HOURS:
+            for each in command.tombstones:
+                self._demand_tombstone_over(each, model, monotonic_ms)
+
+    def _since_ms(self, number: int, producer_id: str) -> int:
+        return self._producers.get((number, producer_id), self._started_ms)
+
+    def _demand_tombstone_over(self, each: Tombstone, model: Model, monotonic_ms: int) -> None:
+        """Check that a brief tombstone that the broker drops has stayed for 10 minutes."""
+        stream = next((s for s in model.streams.values() if s.number == each.stream), None)
+        known = None if stream is None else stream.producers.get(each.id)
+        if known is not None and known.is_brief and each.elapsed_ms not in STAYED_MS:
+            stayed_ms = monotonic_ms - self._since_ms(each.stream, each.id)
+            demand(stayed_ms >= 10 * 60_000, f"the tombstone of {each.id} left early")
 
     def demand_found_in_time(self, command: EngineCommand, model: Model, monotonic_ms: int) -> None:
         """Check that a call finds no transaction whose time has passed."""
@@ -101,6 +133,19 @@ class Timeouts:
             is_dated = stream.expires_at_ms is not None and now_ms >= stream.expires_at_ms
             is_left = (is_idle or is_dated) and not stream.is_deleted
             demand(not is_left, f"{path} never expires")
+
+
+def _ended_or_used(command: EngineCommand, model: Model) -> list[tuple[int, str]]:
+    """Return the producers that a written command has used or turned into tombstones."""
+    names: list[tuple[str | None, str]] = []
+    if isinstance(command, Append) and command.producer is not None:
+        names = [(command.path, command.producer.id)]
+    elif isinstance(command, ClaimProducer | ExpireProducer):
+        names = [(command.path, command.producer_id)]
+    elif isinstance(command, RetireProducers):
+        names = [(each.path, each.id) for each in command.producers]
+    paths = ((model.streams.get(path or ""), name) for path, name in names)
+    return [(stream.number, name) for stream, name in paths if stream is not None]
 
 
 def _named(command: EngineCommand, model: Model) -> Iterator[Txn]:

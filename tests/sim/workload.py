@@ -25,12 +25,21 @@ from semel.model.commands import (
 )
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import encode_extras
+from semel.model.producer_commands import (
+    DropTombstones,
+    ExpireRegistration,
+    RetiredProducer,
+    RetireProducers,
+    Tombstone,
+)
 from tests.sim.reference import Model
 from tests.sim.reference_streams import BAD_EXTRAS, Stream
 from tests.sim.workload_txn import TxnWorkload
 
 JSON = "application/json"
 TEXT = "text/plain"
+MINUTE_MS = 60_000
+STAYED_MS = (0, 10 * MINUTE_MS - 1, 10 * MINUTE_MS)  # how long a tombstone has stayed, as drawn
 T = TypeVar("T")
 
 
@@ -55,12 +64,18 @@ class Workload:
         self._count = 0
         self._txn_rng, self._txn_share = txn_rng or Random(0), txn_share
         self._txns = TxnWorkload(self._txn_rng, self._paths, self._batch)
+        # A separate generator: without these commands a seed draws what it drew before.
+        self._lives_rng = Random(f"lives {rng.getstate()[1][:4]}")
 
     def draw(self, model: Model, now_ms: int) -> EngineCommand:
         """Return the next command: sometimes one that was sent before, like a retry."""
         self._count += 1
         if self._txn_share and self._txn_rng.random() < self._txn_share:
             command = self._txns.draw(model, now_ms)
+            self._recent.append(command)
+            return command
+        if self._lives_rng.random() < 0.03:
+            command = self._end(model, now_ms)
             self._recent.append(command)
             return command
         if self._rng.random() < 0.005:
@@ -128,6 +143,59 @@ class Workload:
             path, now_ms, rng.choice(self._ids), rng.choice([0, 50, 10_000]), rng.choice([0, 50])
         )
 
+    # ---- the ends of producers -------------------------------------------------------------------
+
+    def _idle_ms(self) -> int:
+        """Draw an idle time for a producer; most declare none."""
+        return self._lives_rng.choice([0, 0, 0, MINUTE_MS, 10 * MINUTE_MS])
+
+    def _end(self, model: Model, now_ms: int) -> EngineCommand:
+        """Return a command that ends producers or tombstones, or registers one that ends."""
+        rng = self._lives_rng
+        match rng.choices(["retire", "drop", "registration", "register"], [55, 25, 10, 10])[0]:
+            case "retire":
+                entries = [self._retired(model) for _ in range(rng.choice([1, 1, 2, 4]))]
+                return RetireProducers(now_ms, tuple(entries))
+            case "drop":
+                rows = [self._tombstone(model) for _ in range(rng.choice([1, 2, 5]))]
+                return DropTombstones(now_ms, tuple(dict.fromkeys(rows)), rng.choice([0, 1, 168]))
+            case "registration":
+                name = rng.choice([*self._ids, *model.registry, "99"])
+                elapsed_ms = rng.choice([0, MINUTE_MS, 10 * MINUTE_MS])
+                return ExpireRegistration(now_ms, name, elapsed_ms)
+            case _:
+                return ask.Register(now_ms, rng.choice([None, *self._ids]), 0, self._idle_ms())
+
+    def _retired(self, model: Model) -> RetiredProducer:
+        """Draw a producer to retire; its identity is the current one, mostly."""
+        rng = self._lives_rng
+        path = rng.choice([*self._paths, None])
+        name = rng.choice([*self._ids, "1", "2"])
+        off = rng.choice([0] * 8 + [1, -1])
+        if path is None:
+            return RetiredProducer(name, None, max(model.registry.get(name, 0) + off, 0))
+        stream = model.streams.get(path)
+        known = None if stream is None else stream.producers.get(name)
+        epoch = None if known is None else max(known.epoch + off, 0)
+        session = None if known is None else known.session
+        if session is None or rng.random() < 0.1:
+            session = rng.choice(
+                [*self._sessions, *(() if known is None else known.older_sessions)]
+            )
+        style = rng.choice(["epoch", "epoch", "session", "both"])
+        if epoch is None or style == "session":
+            return RetiredProducer(name, path, None, session)
+        return RetiredProducer(name, path, epoch, session if style == "both" else None)
+
+    def _tombstone(self, model: Model) -> Tombstone:
+        rng = self._lives_rng
+        stream = model.streams.get(rng.choice(self._paths))
+        names = [*self._ids, "1"]
+        if stream is None or rng.random() < 0.3:
+            return Tombstone(0, rng.choice(names))
+        buried = [name for name, row in stream.producers.items() if row.is_tombstone]
+        return Tombstone(stream.number, rng.choice(buried or names), rng.choice(STAYED_MS))
+
     def _claim(self, model: Model, path: str, now_ms: int) -> ask.ClaimProducer:
         rng = self._rng
         producer_id = rng.choice([*self._ids, *self._ids, "1"])
@@ -136,7 +204,7 @@ class Workload:
         mode = rng.choice([DENSE, SPARSE]) if known is None or rng.random() < 0.05 else known.mode
         fresh = f"c{self._count}"
         session = rng.choice([*self._sessions, fresh, fresh, fresh])
-        return ask.ClaimProducer(path, now_ms, producer_id, session, mode)
+        return ask.ClaimProducer(path, now_ms, producer_id, session, mode, self._idle_ms())
 
     def _switches_on(self, model: Model, path: str) -> bool:
         """Return whether to switch deduplication on; most switches change the setting."""
@@ -277,6 +345,7 @@ class Workload:
             mode,
             b"c%d" % self._count if rng.random() < 0.2 else None,
             rng.random() < 0.1,
+            self._idle_ms(),
         )
 
 

@@ -64,6 +64,7 @@ class World:
         drawn = self.txn_rng.choice([0.0, 0.3, 0.6, 0.8])
         self.txn_share = drawn if txn_share is None else txn_share
         self.clock_rng = Random(f"clock {seed}")
+        self.lives_rng = Random(f"lives {seed}")
         rng = self.rng = Random(seed)
         self.swarm = Swarm.draw(rng)
         self.injector = Injector(Random(rng.random()), self.swarm)
@@ -113,6 +114,8 @@ class World:
             receipts=rng.choice([5, 8, 64]),
             streams=rng.choice([6, 1000]),
             producers_per_stream=rng.choice([3, 1000]),
+            expiring_producers_per_stream=self.lives_rng.choice([1, 2, 1000]),
+            tombstones_per_stream=self.lives_rng.choice([1, 2, 1000]),
             registry=rng.choice([4, 1000]),
             keys=rng.choice([4, 1000]),
             key_hours=rng.choice([2, 1000]),
@@ -129,6 +132,8 @@ class World:
             limits.key_hours,
             limits.registry,
             self.bounds,
+            expiring_max=limits.expiring_producers_per_stream,
+            tombstones_max=limits.tombstones_per_stream,
         )
 
     # ---- the process: start ----------------------------------------------------------------------
@@ -403,6 +408,9 @@ class World:
         self.let_pass(self.rng.choice([1, 5, 30]))
         if self.swarm.jumps and self.clock_rng.random() < 0.02:
             self.let_pass(self.clock_rng.choice([MINUTE_MS, HOUR_MS, 25 * HOUR_MS]))
+        if self.lives_rng.random() < 0.1:
+            quarter_ms = MINUTE_MS // 4
+            self.let_pass(self.lives_rng.choice([*[quarter_ms] * 6, MINUTE_MS, 10 * MINUTE_MS]))
         if self.swarm.jumps and self.rng.random() < 0.05:
             self.now_ms += self.rng.choice([-TEN_YEARS_MS, -HOUR_MS, -1, HOUR_MS, TEN_YEARS_MS])
         self.broker.sweep(self.now_ms, 10)

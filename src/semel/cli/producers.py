@@ -1,4 +1,4 @@
-"""`semel producers`: inspects and removes the producers of a stream, and registers producer ids."""
+"""`semel producers`: inspects, retires and removes the producers of a stream, and registers ids."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from semel.model.commands import DENSE, SPARSE
 
 @click.group("producers")
 def producers_command() -> None:
-    """Inspect, remove and register producers."""
+    """Inspect, retire, remove and register producers."""
 
 
 @producers_command.command("ls")
@@ -36,10 +36,19 @@ def list_producers_command(client: Client, *, path: str, is_json: bool) -> None:
     """
     producers = client.stream(path).producers()
     names = ("producer_id", "mode", "epoch", "last_seq", "last_offset", "updated_at")
-    titles = [name.replace("_", " ") for name in names]
-    values = [[getattr(producer, name) for name in names] for producer in producers]
+    titles = [*(name.replace("_", " ") for name in names), "state"]
+    values = [
+        [*(getattr(producer, name) for name in names), _state(producer)] for producer in producers
+    ]
     rows = [["" if value is None else value for value in row] for row in values]
     print_list(map(_facts, producers), titles, rows, is_json=is_json)
+
+
+def _state(producer: ProducerState) -> str:
+    """Return the state of a producer, with the time that goes with it."""
+    if producer.until is not None:
+        return f"{producer.state} until {producer.until}"
+    return producer.state if producer.expires is None else f"expiring ({producer.expires} s)"
 
 
 def _facts(producer: ProducerState) -> dict[str, Any]:
@@ -97,6 +106,41 @@ def explain_command(
 def _sentence(explanation: dict[str, Any]) -> str:
     status, outcome, reason = map(explanation.get, ("status", "outcome", "reason"))
     return f"{status} {outcome}: {reason}"
+
+
+@producers_command.command("retire")
+@path_argument
+@click.argument("producer_id", metavar="ID")
+@click.option("--epoch", type=click.IntRange(min=0), help="Producer epoch of its current instance.")
+@click.option("--session", help="Producer session of its current instance.")
+@remote
+def retire_producer_command(
+    client: Client,
+    *,
+    path: str,
+    producer_id: str,
+    epoch: int | None,
+    session: str | None,
+    is_json: bool,
+) -> None:
+    """Retire a producer that is no longer used.
+
+    It no longer counts as a producer of the stream. For 10 minutes, late copies of its appends are
+    refused. Without --epoch and --session, the current instance is retired, whichever it is.
+    """
+    stream = client.stream(path)
+    if epoch is None and session is None:
+        known = stream.producers(producer_id)
+        epoch = known[0].epoch if known else 0
+    result = stream.retire_producer(producer_id, epoch=epoch, session=session)
+    if not result.retired:
+        raise CommandRefused(
+            f"producer {producer_id} of {path} was not retired: {result.code}; `semel producers"
+            f" show {path} {producer_id}` shows its current epoch and session",
+            EXIT_REFUSED,
+        )
+    facts = {"stream": path, "producer_id": producer_id, "retired": True}
+    report(f"retired producer {producer_id} of {path}", facts, is_json=is_json)
 
 
 @producers_command.command("forget")

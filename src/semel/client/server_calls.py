@@ -283,16 +283,22 @@ def claim_producer(
 def retire_producers(
     site: ServerConfig, entries: Sequence[RetireEntry]
 ) -> Flow[list[RetiredEntry]]:
-    """Tell the server that these producers are not used any more. Return what became of each.
-
-    The server still refuses late copies of their requests for ten minutes.
-    """
+    """Retire producers, and return what became of each. A repeat changes nothing."""
     results: list[RetiredEntry] = []
     for start in range(0, len(entries), RETIRE_LIST_MAX):
         request = RetireRequest(list(entries[start : start + RETIRE_LIST_MAX]))
         page = yield from post(site, site.address.target(RETIRE), request, RetireResponse, 200)
         results += page.producers
     return results
+
+
+def retire_producer(
+    calls: StreamCalls, producer_id: str, epoch: int | None, session: str | None
+) -> Flow[RetiredEntry]:
+    """Retire a producer of a stream, and return what became of it."""
+    entry = RetireEntry(producer_id, calls.path, epoch, session)
+    (result,) = yield from retire_producers(calls.site, [entry])
+    return result
 
 
 def explain_append(

@@ -17,7 +17,13 @@ from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import EPOCH, MILLISECOND, to_datetime
 from semel.wire.schema import StreamEntry
 from semel.wire.schema.commits import CommitResult
-from semel.wire.schema.producers import ProducerClaim, ProducerReceipt, ProducerState, Registration
+from semel.wire.schema.producers import (
+    ProducerClaim,
+    ProducerReceipt,
+    ProducerState,
+    Registration,
+    RetiredEntry,
+)
 from semel.wire.schema.transactions import (
     MoveRequest,
     PinnedRange,
@@ -54,6 +60,7 @@ __all__ = [
     "ReadOffset",
     "Receipt",
     "Registration",
+    "RetiredEntry",
     "StreamEntry",
     "StreamInfo",
     "StreamResult",

@@ -21,7 +21,6 @@ from semel.machine.producers import (
     FIRST_EPOCH,
     RECEIPT_BYTES,
     highest_seq,
-    is_assigned_id,
     pack_receipt,
     retained_sessions,
     unpack_receipt,
@@ -50,6 +49,7 @@ from semel.model.outcomes import (
     StaleSession,
     UnknownProducer,
 )
+from semel.model.validation import is_assigned_id
 
 
 def decide_claim(state: State, stream: Stream, command: ClaimProducer) -> Decision:

@@ -24,7 +24,7 @@ from semel.machine.events import (
     TxnPublished,
     producer_in,
 )
-from semel.machine.producers import drop_receipts, is_assigned_id, receipts_of
+from semel.machine.producers import drop_receipts, receipts_of
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, find_producer, put_producer
 from semel.machine.streams import find_stream
@@ -50,6 +50,7 @@ from semel.model.producer_commands import (
     RetireProducers,
     Tombstone,
 )
+from semel.model.validation import is_assigned_id
 
 # ---- declared idle times -------------------------------------------------------------------------
 
@@ -287,11 +288,12 @@ def _unregister(state: State, producer_id: str) -> None:
 
 def decide_drop_tombstones(state: State, command: DropTombstones) -> Decision:
     """Return the decision on a command that drops those tombstones which are due."""
-    due = tuple(
+    found = (
         (tombstone.stream, tombstone.id)
         for tombstone in command.tombstones
         if is_due(state, tombstone, command.hours)
     )
+    due = tuple(dict.fromkeys(found))
     return Decision(DropDone(len(due)), TombstonesDropped(due) if due else None)
 
 

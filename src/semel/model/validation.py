@@ -97,6 +97,11 @@ def is_number(number: int) -> bool:
     return 0 <= number <= NUMBER_MAX
 
 
+def is_assigned_id(producer_id: str) -> bool:
+    """Return True if an id consists of digits only. Only the server assigns such ids."""
+    return producer_id.isascii() and producer_id.isdigit()
+
+
 def is_batch(batch: Batch) -> bool:
     """Return True if the batch's number of messages and its field `lengths` are valid.
 

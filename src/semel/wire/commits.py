@@ -32,6 +32,7 @@ from semel.model.limits import (
     TXN_LIST_MAX,
 )
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
+from semel.model.outcomes import Outcome
 from semel.model.outcomes_txn import CommitDone, SinkChanged, UnknownSink
 from semel.model.steps import STEP_BYTES, Steps
 from semel.wire.documents import (
@@ -202,9 +203,10 @@ def _to_bytes(message: str | Base64Message) -> bytes:
     return b64decode(message.base64, validate=True)
 
 
-@responds_to(CommitDone)
-def commit_response(outcome: CommitDone, command: Commit) -> Response:
-    """Return the response to a one-shot commit that was not refused."""
+def commit_response(outcome: Outcome, command: Commit) -> Response:
+    """Return the response to a one-shot commit."""
+    if not isinstance(outcome, CommitDone):
+        return outcome_response(outcome, is_strict_order=True)
     sink = command.sink
     warning = _MISMATCH if outcome.is_mismatch else _UNCHECKED if outcome.is_unchecked else UNSET
     response = CommitResponse(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from semel.model.commands import (
     DENSE,
@@ -16,6 +16,7 @@ from semel.model.limits import RETIRE_LIST_MAX, SESSION_BYTES_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered, Retired
 from semel.model.producer_commands import RetiredProducer, RetireProducers
+from semel.model.validation import is_assigned_id
 from semel.wire.documents import read_document
 from semel.wire.headers import (
     IDLE_SECONDS,
@@ -94,9 +95,9 @@ def parse_claim(headers: Headers, body: bytes, *, now_ms: int) -> ClaimProducer:
     return ClaimProducer(claim.stream, now_ms, name, session, claim.mode, expires_ms)
 
 
-def _idle_ms(seconds: int | None) -> int:
+def _idle_ms(seconds: int | UnsetType) -> int:
     """Return a declared idle time in milliseconds; 0 if there is none."""
-    expires_ms = 0 if seconds is None else to_idle_ms(seconds)
+    expires_ms = 0 if seconds is UNSET else to_idle_ms(seconds)
     if expires_ms is None:
         message = f"'expires' must be an integer from {IDLE_SECONDS}, in seconds"
         raise bad_request("bad_body", message, field="expires")
@@ -233,8 +234,8 @@ def explain_outcome(
             facts["first_offset"] = print_offset(outcome.first_offset)
             facts["next_offset"] = print_offset(outcome.next_offset)
         return Explanation(outcome.code, STATUS[Duplicate], _why_repeated(outcome, tag), facts)
-    problem = problem_of(outcome)
-    return Explanation(outcome.code, problem.status, problem.message, dict(problem.facts))
+    problem = problem_of(outcome, is_strict_order=is_assigned_id(tag.id))
+    return Explanation(problem.code, problem.status, problem.message, dict(problem.facts))
 
 
 def _why_stored(

@@ -47,6 +47,23 @@ def _wrong_field(outcome: Any) -> str:
     )
 
 
+# A missing sequence in a transaction, in a one-shot commit, or of an id that the server assigned.
+OUT_OF_ORDER: Final = "OUT_OF_ORDER_SEQUENCE"
+
+_PRODUCER_LIMITS: Final = frozenset({"producers_per_stream", "expiring_producers_per_stream"})
+
+
+def _limit_reached(outcome: Any) -> str:
+    message = f"the limit '{outcome.limit}' is reached; the maximum is {outcome.maximum}"
+    if outcome.limit not in _PRODUCER_LIMITS:
+        return message
+    return (
+        f"{message}. Retire or forget producers that are no longer used (`semel producers retire`,"
+        " `semel producers forget`), start the server with --producer-idle-seconds, or let each"
+        " producer send Producer-Expires and retire itself at its end"
+    )
+
+
 REFUSALS: Final = (
     Entry("invalid_request", 400, outcome="InvalidRequest", message=_wrong_field),
     Entry(
@@ -199,9 +216,12 @@ REFUSALS: Final = (
         "producer_state_expired",
         409,
         outcome="ProducerStateExpired",
-        message="the producer was idle for too long and has expired; continue with a higher epoch",
+        message=(
+            "the producer was idle for too long or was retired, so late copies of its appends are"
+            " refused; continue with a new session or a higher epoch"
+        ),
         error="ProducerExpired",
-        advice="continue with an epoch above current_epoch and with sequence 0",
+        advice="continue with a new session, or an epoch above current_epoch, and with sequence 0",
     ),
     Entry(
         "UNKNOWN_PRODUCER_ID",
@@ -250,6 +270,8 @@ REFUSALS: Final = (
         advice="send again, starting with the expected sequence",
         cli="send again, starting with the expected sequence",
     ),
+    # The same refusal as the entry before, under the code that other surfaces use.
+    Entry(OUT_OF_ORDER, 409, error="SequenceGap"),
     Entry(
         "sequence_hole",
         409,
@@ -317,9 +339,16 @@ REFUSALS: Final = (
         "limit_reached",
         429,
         outcome="LimitReached",
-        message="the limit '{0.limit}' is reached; the maximum is {0.maximum}",
+        message=_limit_reached,
         error="LimitReached",
-        advice="try again later, or delete data that is no longer needed",
+        advice=(
+            "free room: delete what is no longer needed, and retire producers at their end"
+            " (`semel producers retire`); a producer without a name does this by itself"
+        ),
+        cli=(
+            "delete what is no longer needed; for producers, `semel producers ls` lists them, and"
+            " `semel producers retire` or `forget` frees their room"
+        ),
     ),
     Entry(
         "batch_too_large",

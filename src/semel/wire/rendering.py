@@ -11,7 +11,7 @@ from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
 from semel.model.offsets import print_offset
 from semel.wire.problems import Entry, Fields, Problem
-from semel.wire.refusal_table import REFUSALS
+from semel.wire.refusal_table import OUT_OF_ORDER, REFUSALS
 
 _REQUEST_HEADERS: Final = (
     "Content-Type",
@@ -167,10 +167,14 @@ _WORTH_A_RETRY: Final = (
 )
 
 
-def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
+def problem_of(
+    outcome: out.Outcome, *, is_x: bool = False, is_strict_order: bool = False
+) -> Problem:
     """Return the error response for a refusal.
 
-    If `is_x` is True, the producer headers are those of the X-Producer-* dialect.
+    If `is_x` is True, the producer headers are those of the X-Producer-* dialect. A missing
+    sequence has two codes, and the body names the other one as `alias`. `is_strict_order` chooses:
+    it is True in a transaction, in a one-shot commit, and for an id that the server assigned.
     """
     if isinstance(outcome, txn_out.StreamRefused):
         return _of_stream(outcome)
@@ -188,9 +192,12 @@ def problem_of(outcome: out.Outcome, *, is_x: bool = False) -> Problem:
         facts["expected_state"] = "open"
     if isinstance(outcome, txn_out.StaleTransaction):
         headers.append(("Transaction-Epoch", str(outcome.current_epoch)))
+    code = outcome.code
+    if isinstance(outcome, out.SequenceGap):
+        code, facts["alias"] = (OUT_OF_ORDER, code) if is_strict_order else (code, OUT_OF_ORDER)
     text = entry.message
     message = text.format(outcome) if isinstance(text, str) else text(outcome)
-    return Problem(entry.status, outcome.code, message, facts, headers, entry.applied)
+    return Problem(entry.status, code, message, facts, headers, entry.applied)
 
 
 def _facts_of(outcome: out.Outcome, entry: Entry) -> dict[str, object]:

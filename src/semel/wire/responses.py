@@ -18,6 +18,7 @@ from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
 from semel.model.outcomes_txn import Staged
 from semel.model.slices import Slice
+from semel.model.validation import is_assigned_id
 from semel.wire.bodies import encode_frames, to_bytes, to_json_array
 from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
 from semel.wire.problems import Fields, Problem
@@ -119,13 +120,17 @@ def problem_response(problem: Problem) -> Response:
     return Response(problem.status, headers, msgspec.json.encode(body))
 
 
-def outcome_response(outcome: Outcome, *, is_x: bool = False) -> Response:
+def outcome_response(
+    outcome: Outcome, *, is_x: bool = False, is_strict_order: bool = False
+) -> Response:
     """Return the response for an outcome.
 
-    The body is a problem document for a refusal, and empty for any other outcome.
+    The body is a problem document for a refusal, and empty for any other outcome. For the two
+    flags, see `problem_of`.
     """
     if isinstance(outcome, Refusal):
-        return problem_response(problem_of(outcome, is_x=is_x))
+        problem = problem_of(outcome, is_x=is_x, is_strict_order=is_strict_order)
+        return problem_response(problem)
     if isinstance(outcome, Staged):
         return Response(STATUS[Staged], [("Transaction-Next-Seq", str(outcome.next_seq))])
     return Response(STATUS[type(outcome)], [])
@@ -211,7 +216,11 @@ def post_response(
     elif isinstance(outcome, Duplicate):
         status, headers = 204, _duplicate_headers(outcome, command)
     else:
-        return outcome_response(outcome, is_x=is_x)
+        tag = command.producer
+        is_strict_order = command.transaction is not None or (
+            tag is not None and is_assigned_id(tag.id)
+        )
+        return outcome_response(outcome, is_x=is_x, is_strict_order=is_strict_order)
     if outcome.is_closed:
         headers.append(_CLOSED)
     is_unguarded = isinstance(outcome, Appended) and outcome.is_unguarded

@@ -28,6 +28,7 @@ from semel.client.values import (
     PinnedStep,
     ProducerState,
     Receipt,
+    RetiredEntry,
     StreamInfo,
     extras_of,
     join_messages,
@@ -342,6 +343,22 @@ class Stream:
             ),
             timeout,
         )
+
+    def retire_producer(
+        self,
+        producer_id: str,
+        *,
+        epoch: int | None = None,
+        session: str | None = None,
+        timeout: Timeout = CLIENT_DEFAULT,
+    ) -> RetiredEntry:
+        """Retire a producer that is no longer used, and return what became of it.
+
+        `epoch`, `session` or both must be those of its current instance. For 10 minutes, late
+        copies of its appends are refused. Then the stream stores nothing about it any more.
+        """
+        flow = server_calls.retire_producer(self.calls, producer_id, epoch, session)
+        return self.client.run(flow, timeout)
 
     def forget_producer(self, producer_id: str, *, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Remove the stream's record of a producer. The producer's sequences restart at 0."""

@@ -5,7 +5,6 @@ A number in a comment refers to a row of the table of checks in `docs/reference/
 
 from semel.machine.events import Decision, PositionsNamed, TxnBegun, TxnExtended
 from semel.machine.positions import name_positions
-from semel.machine.producers import is_assigned_id
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import find_by_path
 from semel.machine.txn.draft import Draft, is_raised
@@ -33,6 +32,7 @@ from semel.model.outcomes import (
     StaleEpoch,
     UnknownProducer,
 )
+from semel.model.validation import is_assigned_id
 
 
 def decide_begin(state: State, command: Begin) -> Decision:

@@ -18,7 +18,7 @@ class RegisterRequest(StrictRequest, frozen=True, forbid_unknown_fields=False):
     """
 
     producer_id: str | None = None
-    expires: int | None = None
+    expires: int | UnsetType = UNSET
 
 
 class ClaimRequest(StrictRequest, frozen=True, forbid_unknown_fields=False, omit_defaults=False):
@@ -28,7 +28,7 @@ class ClaimRequest(StrictRequest, frozen=True, forbid_unknown_fields=False, omit
     producer_id: str
     session: str
     mode: str = DENSE
-    expires: int | None = None
+    expires: int | UnsetType = UNSET
 
 
 class RetireEntry(StrictRequest, frozen=True):
