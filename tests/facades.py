@@ -36,7 +36,6 @@ NAMES = {name: name.removeprefix("Async") for name in CLASSES} | {
     "AsyncExitStack": "ExitStack",
     "push_async_callback": "callback",
     "aio": "sync",
-    "async_appender": "sync_appender",
     "async_driver": "sync_driver",
     "async_producer": "sync_producer",
     "async_transform": "sync_transform",

@@ -17,20 +17,14 @@ the rules:
    producers was reached, and with the client's option `retry_appends=False`.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from semel.client import errors
-from semel.client.append_queue import (
-    PLAIN,
-    AppendBatch,
-    AppendQueue,
-    AppendState,
-    HeldBytes,
-    PendingAppend,
-)
+from semel.client.append_queue import AppendQueue, HeldBytes
 from semel.client.errors import ClientClosed, ClientError, Indeterminate, Refused
 from semel.client.flows import Exchanged, Flow, RetrySafety, ask
+from semel.client.pending_append import PLAIN, AppendBatch, PendingAppend
 from semel.client.requests import AppendHeaders, ProducerHeaders, Request
 from semel.client.response_parser import Response
 from semel.client.stream_calls import StreamCalls, receipt_of
@@ -385,20 +379,3 @@ def send_unshared(calls: StreamCalls, append: PendingAppend) -> Flow[Receipt]:
     if not append.count:
         return calls.close(append.conditions)
     return calls.append(append.values, append.conditions, append.extras)
-
-
-def left_error(append: PendingAppend) -> ClientError:
-    """Return the error for an append whose caller has waited until its deadline."""
-    if append.state is AppendState.QUEUED:
-        return errors.Unavailable("the append was not sent before its timeout")
-    return Indeterminate("no response came before the timeout of the append")
-
-
-def wakers(done: Iterable[PendingAppend], turn: PendingAppend | None) -> list[Any]:
-    """Return the wakers of the callers who have to be woken, and remove them."""
-    found = []
-    for append in (*done, *(() if turn is None else (turn,))):
-        if append.waker is not None:
-            found.append(append.waker)
-            append.waker = None
-    return found

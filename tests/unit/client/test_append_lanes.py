@@ -19,8 +19,9 @@ from semel.client.append_lanes import (
     EncodeAgain,
     SendAlone,
 )
-from semel.client.append_queue import PLAIN, AppendBatch, HeldBytes, PendingAppend
+from semel.client.append_queue import HeldBytes
 from semel.client.flows import Flow, Lost, NotSent, Pause, Send
+from semel.client.pending_append import PLAIN, AppendBatch, PendingAppend
 from semel.client.requests import AppendHeaders
 from semel.client.response_parser import Response
 from semel.client.stream_calls import NO_EXTRAS, StreamCalls

@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.client.append_queue import (
-    PLAIN,
-    REQUEST_BYTES_MAX,
-    AppendBatch,
-    AppendQueue,
-    AppendState,
-    HeldBytes,
-    PendingAppend,
-)
+from semel.client.append_queue import REQUEST_BYTES_MAX, AppendQueue, HeldBytes
 from semel.client.errors import BadRequest, Indeterminate, StreamClosed, TooLarge
+from semel.client.pending_append import PLAIN, AppendBatch, AppendState, PendingAppend
 from semel.client.requests import AppendHeaders
 from semel.client.stream_calls import NO_EXTRAS
 from semel.client.values import Extras, Receipt

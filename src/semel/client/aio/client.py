@@ -10,8 +10,7 @@ from typing import Any, Self
 from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
-from semel.client.async_appender import AsyncAppender
-from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
+from semel.client.async_driver import AsyncAppender, AsyncDriver, AsyncLock, AsyncStop
 from semel.client.errors import ClientError
 from semel.client.flows import Flow, T
 from semel.client.positions import KnownPositions

@@ -24,8 +24,7 @@ from semel.client.producer.sync_producer import Producer
 from semel.client.stream_calls import ServerConfig
 from semel.client.sync.stream import Group, Stream
 from semel.client.sync.transaction import Sink, Transaction
-from semel.client.sync_appender import SyncAppender
-from semel.client.sync_driver import Stop, SyncDriver, SyncLock
+from semel.client.sync_driver import Stop, SyncAppender, SyncDriver, SyncLock
 from semel.client.transport import (
     CLIENT_DEFAULT,
     CONNECT_SECONDS,

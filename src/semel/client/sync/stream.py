@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from semel.client import group_calls, server_calls
-from semel.client.append_queue import PendingAppend
+from semel.client.pending_append import PendingAppend
 from semel.client.producer.opening import ProducerOptions, open_producer
 from semel.client.producer.sync_producer import Producer
 from semel.client.reading import PageReader
