@@ -1,19 +1,20 @@
 """Benchmarks for the Python client and for pipelines.
 
-`client` measures appends that are sent one at a time. `producer` measures the maximum rate of a
-producer. `pipelined` measures a producer over a slow connection. `pipeline` measures a graph with
-one processor, on the local engine and on Spark.
+`client` measures appends that are sent one at a time, and what their numbers and their queue cost.
+`producer` measures the maximum rate of a producer. `pipelined` measures a producer over a slow
+connection. `pipeline` measures a graph with one processor, on the local engine and on Spark.
 """
 
 import asyncio
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
 from semel.client.aio.client import AsyncClient
+from semel.client.requests import AppendHeaders
 from semel.client.sync.client import Client
 from semel.model.limits import MIB
 from semel.pipeline.executor import LOCAL, SPARK
@@ -32,6 +33,7 @@ from semel_bench.harness import (
     median_of,
     percentile,
     ratio_at_least,
+    ratio_at_most,
 )
 from semel_bench.load import create_streams, exchange
 from semel_bench.requests import BYTES, JSON, SMALL_BODY, post, small_values
@@ -47,7 +49,11 @@ Latencies = list[float]
 
 
 async def measure_client(harness: Harness) -> list[Figure]:
-    """Measure the latency of appends by `Client`, by `AsyncClient` and through a plain socket."""
+    """Measure the latency of appends by `Client`, by `AsyncClient` and through a plain socket.
+
+    `Client` numbers its appends, so that a retry is safe. The other two rows of `Client` show the
+    cost of the numbers, and of the queue in which concurrent appends wait.
+    """
     options = harness.options
     seconds = options.round_seconds / 3
     with harness.scratch() as folder, semel_server(folder) as semel:
@@ -59,6 +65,7 @@ async def measure_client(harness: Harness) -> list[Figure]:
         }
         # The rounds are short and many, so that all sides run while the disk is in the same state.
         rounds = await interleave(sides, 3 * options.rounds)
+        costs = await asyncio.to_thread(_append_costs, semel, seconds * 3 * options.rounds)
     figures = []
     raw = _median_us(rounds[_RAW], 50)
     for name, each in rounds.items():
@@ -68,7 +75,50 @@ async def measure_client(harness: Harness) -> list[Figure]:
             Figure(f"p50, {name}", p50, "us", None, *compared),
             Figure(f"p99, {name}", _median_us(each, 99), "us"),
         ]
+    figures.append(Figure(_PLAIN, median(costs[_PLAIN]) * 1e6, "us"))
+    for name, most in ((_QUEUED, 1.05), (_NUMBERED, 1.2)):
+        turns = zip(costs[name], costs[_PLAIN], strict=True)
+        compared = (median([each / plain for each, plain in turns]), "no queue")
+        figures.append(
+            Figure(name, median(costs[name]) * 1e6, "us", ratio_at_most(most), *compared)
+        )
     return figures
+
+
+_PLAIN: Final = "p50, unnumbered append, no queue"
+_QUEUED: Final = "p50, unnumbered append"
+_NUMBERED: Final = "p50, numbered append"
+_TURN_COUNT: Final = 20
+
+
+def _append_costs(process: Process, seconds: float) -> dict[str, Latencies]:
+    """Append in three ways, in turns of a few appends. Return the median latency of each turn.
+
+    The turns are short, because the speed of a disk and of a shared machine changes all the time.
+    """
+    with Client(process.url) as numbering, Client(process.url, retry_appends=False) as other:
+        numbered, queued, plain = (
+            client.stream(_CLIENT_STREAM) for client in (numbering, other, other)
+        )
+        plain.head()
+        ways: dict[str, Callable[[], object]] = {
+            _PLAIN: lambda: other.run(plain.calls.append([SMALL_BODY], AppendHeaders())),
+            _QUEUED: lambda: queued.append(SMALL_BODY),
+            _NUMBERED: lambda: numbered.append(SMALL_BODY),
+        }
+        for way in ways.values():
+            way()
+        medians: dict[str, Latencies] = {name: [] for name in ways}
+        ends = time.perf_counter() + seconds
+        while time.perf_counter() < ends:
+            for name, way in ways.items():
+                latencies = []
+                for _ in range(_TURN_COUNT):
+                    began = time.perf_counter()
+                    way()
+                    latencies.append(time.perf_counter() - began)
+                medians[name].append(median(latencies))
+    return medians
 
 
 def _median_us(rounds: Sequence[Latencies], percent: float) -> float:

@@ -1,12 +1,14 @@
 """Writers that append single messages: the clients, and raw requests with their own retries."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from time import monotonic, sleep
 from typing import Final
 
 from semel import AsyncClient, Client
+from semel.client.aio.stream import AsyncStream
 from semel.client.errors import NO, Indeterminate, Unavailable
 from semel.client.sync.stream import Stream
 from semel.testing import Operation
@@ -19,21 +21,36 @@ _GIVE_UP_SECONDS: Final = 120.0
 _ACCEPTED: Final = frozenset({200, 201, 204})
 
 
-def append(notes: Notes, random: Random) -> None:
-    """Append without an idempotency key; a failed append is not repeated."""
-    number = 0
-    with Client(notes.single_url) as client:
+def append_unnumbered(notes: Notes, random: Random) -> None:
+    """Append with the switch off; a failed append is not repeated."""
+    with Client(notes.single_url, retry_appends=False) as client:
+        _append_plain(notes, random, client.stream(notes.path), "client, unnumbered")
+
+
+def append_together(notes: Notes, random: Random) -> None:
+    """Append from four threads that share requests, with some short timeouts."""
+    with Client(notes.url) as client, ThreadPoolExecutor(4) as pool:
         stream = client.stream(notes.path)
-        while not notes.over.is_set():
-            operation = notes.begin("client", number, is_ordered=False)
-            number += 1
-            try:
-                receipt = stream.append(notes.encoded(operation), timeout=random.choice(_TIMEOUTS))
-            except (Unavailable, Indeterminate) as error:
-                notes.fail(operation, is_certain=error.applied == NO)
-                notes.over.wait(_PAUSE_SECONDS)
-            else:
-                notes.settle("client", operation, receipt)
+        threads = [
+            pool.submit(_append_plain, notes, Random(random.random()), stream, f"client-{index}")
+            for index in range(4)
+        ]
+        for thread in threads:
+            thread.result()
+
+
+def _append_plain(notes: Notes, random: Random, stream: Stream, writer: str) -> None:
+    number = 0
+    while not notes.over.is_set():
+        operation = notes.begin(writer, number, is_ordered=False)
+        number += 1
+        try:
+            receipt = stream.append(notes.encoded(operation), timeout=random.choice(_TIMEOUTS))
+        except (Unavailable, Indeterminate) as error:
+            notes.fail(operation, is_certain=error.applied == NO)
+            notes.over.wait(_PAUSE_SECONDS)
+        else:
+            notes.settle(writer, operation, receipt)
 
 
 def append_keyed(notes: Notes, random: Random) -> None:
@@ -65,33 +82,39 @@ def _append_keyed(notes: Notes, random: Random, stream: Stream, operation: Opera
     notes.fail(operation, is_certain=is_certain)
 
 
-async def _append(notes: Notes, random: Random, writer: str) -> None:
+async def _append(
+    notes: Notes, random: Random, stream: AsyncStream, writer: str, *, has_key: bool
+) -> None:
     number = 0
-    async with AsyncClient(notes.url) as client:
-        stream = client.stream(notes.path)
-        while not notes.over.is_set():
-            operation = notes.begin(writer, number, is_ordered=False)
-            number += 1
-            key = str(operation.value)
-            timeout = random.choice(_TIMEOUTS)
-            try:
-                receipt = await stream.append(
-                    notes.encoded(operation), idempotency_key=key, timeout=timeout
-                )
-            except (Unavailable, Indeterminate) as error:
-                notes.fail(operation, is_certain=error.applied == NO)
-            else:
-                notes.settle("async client, key", operation, receipt)
+    while not notes.over.is_set():
+        operation = notes.begin(writer, number, is_ordered=False)
+        number += 1
+        key = str(operation.value) if has_key else None
+        timeout = random.choice(_TIMEOUTS)
+        try:
+            receipt = await stream.append(
+                notes.encoded(operation), idempotency_key=key, timeout=timeout
+            )
+        except (Unavailable, Indeterminate) as error:
+            notes.fail(operation, is_certain=error.applied == NO)
+        else:
+            notes.settle("async client, key" if has_key else "async client", operation, receipt)
 
 
 def append_on_a_loop(notes: Notes, random: Random) -> None:
-    """Append with idempotency keys from three tasks on an event loop."""
+    """Append from tasks on an event loop: three that share requests, and three with keys."""
 
     async def several() -> None:
-        async with asyncio.TaskGroup() as group:
-            for index in range(3):
-                mine = Random(random.random())
-                group.create_task(_append(notes, mine, f"async-key-{index}"))
+        async with (
+            AsyncClient(notes.url) as one,
+            AsyncClient(notes.url) as other,
+            asyncio.TaskGroup() as group,
+        ):
+            for index in range(6):
+                has_key = index % 2 == 0
+                stream = (one if has_key else other).stream(notes.path)
+                writer, mine = f"async-{index}", Random(random.random())
+                group.create_task(_append(notes, mine, stream, writer, has_key=has_key))
 
     asyncio.run(several())
 
@@ -163,7 +186,8 @@ DIALECTS: Final = (
 def work() -> list[Work]:
     """Return all writers of this kind for one stream."""
     return [
-        append,
+        append_unnumbered,
+        append_together,
         append_keyed,
         append_on_a_loop,
         *(

@@ -7,12 +7,17 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from semel.client import stream_calls
-from semel.client.errors import ClientError
-from semel.client.flows import RetrySafety, ask
+from semel.client import append_lanes, stream_calls
+from semel.client.append_queue import AppendQueue
+from semel.client.errors import ClientError, Indeterminate
+from semel.client.flows import Exchanged, Pause, RetrySafety, Send, ask
+from semel.client.pending_append import AppendBatch
 from semel.client.producer.batches import Acknowledgements, ProducerBatch
 from semel.client.producer.core import ProducerCore
 from semel.client.producer.opening import ProducerIdentity
+from semel.client.requests import Request
+from semel.client.response_parser import Response
+from semel.client.values import Receipt
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -68,9 +73,44 @@ def what_is_in_doubt_is_called_not_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Acknowledgements, "give_up", certain)
 
 
+def a_new_number_for_every_try_of_a_plain_append(patch: pytest.MonkeyPatch) -> None:
+    """Send a plain append again with the next epoch, as if nothing had been sent before."""
+
+    def asking(request: Request, kind: RetrySafety, **options: Any) -> Any:
+        fields = dict(request.headers)
+        tries = 0
+        while True:
+            reply = yield Send(request, kind)
+            if isinstance(reply, Response) and reply.status < 500:
+                return Exchanged(reply)
+            if not (yield Pause(0.01)):
+                raise Indeterminate("no response")
+            tries += 1
+            fields["Producer-Epoch"] = str(int(fields["Producer-Epoch"]) + 1_000_000 + tries)
+            fields["Producer-Seq"] = "0"
+            request = msgspec.structs.replace(request, headers=tuple(fields.items()))
+
+    patch.setattr(append_lanes, "ask", asking)
+
+
+def one_offset_for_all_appends_of_a_request(patch: pytest.MonkeyPatch) -> None:
+    """Tell every caller the offset after the whole request."""
+    finish = AppendQueue.finish
+
+    def undivided(queue: AppendQueue, batch: AppendBatch, receipt: Receipt) -> Any:
+        done = finish(queue, batch, receipt)
+        for append in batch.appends:
+            append.receipt = receipt
+        return done
+
+    patch.setattr(AppendQueue, "finish", undivided)
+
+
 MUTANTS: Final[tuple[Mutant, ...]] = (
     a_new_number_for_every_try,
     a_new_session_for_every_connection,
     an_append_without_a_key_is_sent_again,
     what_is_in_doubt_is_called_not_stored,
+    a_new_number_for_every_try_of_a_plain_append,
+    one_offset_for_all_appends_of_a_request,
 )

@@ -49,6 +49,8 @@ POSITIVE = {
     ("client", "p99, Client"),
     ("client", "p50, AsyncClient"),
     ("client", "p99, AsyncClient"),
+    ("client", "p50, unnumbered append"),
+    ("client", "p50, numbered append"),
 }
 
 # Tested in test_bench.py, and in tests/spark/test_bench.py.

@@ -116,12 +116,16 @@ def producer_id_field(producer_id: str) -> tuple[str, str]:
 
 
 class ProducerHeaders(Struct, frozen=True):
-    """The producer headers of an append: id, sequence, and either the epoch or the session."""
+    """The producer headers of an append: id, sequence, and either the epoch or the session.
+
+    The server forgets a producer after `expires` seconds without an append, if this is not None.
+    """
 
     producer_id: str
     seq: int
     epoch: int | None = None
     session: str | None = None
+    expires: int | None = None
 
 
 class TransactionHeaders(Struct, frozen=True):
@@ -155,6 +159,7 @@ class AppendHeaders(Struct, frozen=True):
             "Producer-Seq": None if tag is None else str(tag.seq),
             "Producer-Epoch": None if tag is None or tag.epoch is None else str(tag.epoch),
             "Producer-Session": None if tag is None else tag.session,
+            "Producer-Expires": None if tag is None or tag.expires is None else str(tag.expires),
             "Transaction-Id": None if transaction is None else transaction.transaction_id,
             "Transaction-Epoch": None if transaction is None else str(transaction.epoch),
             "Transaction-Seq": None

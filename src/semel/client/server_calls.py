@@ -13,6 +13,7 @@ from semel.client.requests import Request, query
 from semel.client.response_parser import Response
 from semel.client.stream_calls import ServerConfig, StreamCalls
 from semel.client.values import Policy, to_plain
+from semel.model.limits import RETIRE_LIST_MAX
 from semel.model.messages import JSON_MEDIA_TYPE, normalise
 from semel.wire.headers import PROBLEM
 from semel.wire.paths import (
@@ -47,7 +48,6 @@ from semel.wire.schema.transactions import TransactionsPage, TxnRequest
 Document = dict[str, Any]
 _JSON: Final = (("Content-Type", JSON_MEDIA_TYPE),)
 _LISTING_COUNT: Final = 1_000
-_RETIRED_COUNT_MAX: Final = 1_000
 RETIRE_SECONDS_MAX: Final = 1.0  # a client that is closed waits at most this long
 UNKNOWN_PRODUCER: Final = "UNKNOWN_PRODUCER_ID"
 # A 404 with one of these codes means that an object does not exist. Any other 404 means that the
@@ -337,11 +337,11 @@ def retire_producers(
     """Tell the server that producers are not used any more. Return what became of each of them.
 
     The server still refuses late copies of their requests for ten minutes. A repeat changes
-    nothing. Each request has at most 1,000 producers.
+    nothing. Each request has at most `RETIRE_LIST_MAX` producers.
     """
     results: list[RetiredEntry] = []
-    for start in range(0, len(entries), _RETIRED_COUNT_MAX):
-        request = RetireRequest(list(entries[start : start + _RETIRED_COUNT_MAX]))
+    for start in range(0, len(entries), RETIRE_LIST_MAX):
+        request = RetireRequest(list(entries[start : start + RETIRE_LIST_MAX]))
         target = site.address.target(RETIRE)
         results += (yield from post(site, target, request, RetireResponse, 200)).producers
     return results

@@ -67,6 +67,11 @@ class StreamCalls:
         return calls
 
     @property
+    def has_dedup(self) -> bool:
+        """True if the server is semel, and no response has shown that duplicates are not found."""
+        return self.is_semel and not self.is_unguarded
+
+    @property
     def reference(self) -> str:
         """How a request to the same server names this stream, to fork it."""
         is_usual = self.place.path is not None and self.site.address.stream_path == STREAM_PATH
@@ -191,7 +196,7 @@ class StreamCalls:
         """Close the stream and return the receipt. A closed stream stays closed."""
         request = Request("POST", self.target, conditions.headers, b"")
         exchange = yield from self._ask(request, RetrySafety.REPEATABLE)
-        return _receipt(exchange.expect(200, 204), conditions)
+        return receipt_of(exchange.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
         """Return the stream's media type. If it is not cached, get it from the server."""
@@ -220,12 +225,18 @@ class StreamCalls:
         request = Request("POST", self.target, headers, body)
         still_safe = None
         if conditions.is_tagged and not conditions.is_staged:
-            still_safe = partial(self._is_still_recognised, conditions)
-        exchange = yield from ask(request, kind, retries=self.site.retries, still_safe=still_safe)
+            still_safe = partial(self.is_still_recognised, conditions)
+        exchange = yield from ask(
+            request,
+            kind,
+            retries=self.site.retries,
+            still_safe=still_safe,
+            stream=self.path,
+        )
         if exchange.response.status < 400:
-            receipt = _receipt(exchange.expect(200, 204), conditions)
+            receipt = receipt_of(exchange.expect(200, 204), conditions)
             if conditions.is_tagged and not conditions.is_staged:
-                self.is_unguarded = _is_unguarded(exchange.response)
+                self.is_unguarded = is_unguarded_append(exchange.response)
             return receipt
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
@@ -236,7 +247,7 @@ class StreamCalls:
             )
         raise error
 
-    def _is_still_recognised(self, conditions: AppendHeaders) -> Flow[bool]:
+    def is_still_recognised(self, conditions: AppendHeaders) -> Flow[bool]:
         """Return True if the server would recognise a repeat of an append.
 
         The recognition of duplicates can be off in the stream, so that the server ignores the ids
@@ -272,6 +283,11 @@ def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> 
     Each element of `values` is one message, even if the element is a list.
     """
     messages = [encode(value, content_type) for value in values]
+    return encode_body(messages, content_type, extras)
+
+
+def encode_body(messages: Sequence[bytes], content_type: str, extras: Extras) -> tuple[str, bytes]:
+    """Return the media type and the body of an append of these encoded messages."""
     if extras:
         return BATCH, encode_batch(
             content_type,
@@ -287,7 +303,8 @@ def _encode_append(values: Sequence[Any], content_type: str, extras: Extras) -> 
     return BATCH, encode_batch(content_type, messages)
 
 
-def _receipt(response: Response, conditions: AppendHeaders) -> Receipt:
+def receipt_of(response: Response, conditions: AppendHeaders) -> Receipt:
+    """Return the receipt for a successful append. Raises ProtocolError if it has no offset."""
     headers = response.headers
     # An append of a producer or a transaction has status 200 if it is new, and 204 if it is a
     # repeat.
@@ -306,7 +323,7 @@ def _receipt(response: Response, conditions: AppendHeaders) -> Receipt:
     )
 
 
-def _is_unguarded(response: Response) -> bool:
+def is_unguarded_append(response: Response) -> bool:
     """Return True if a stored append was not checked for duplicates, although it had an id."""
     headers = response.headers
     if headers.get("producer-dedup") == "off":

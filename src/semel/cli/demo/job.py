@@ -91,7 +91,7 @@ def write_exactly_once(job: Job, path: str, rows: "DataFrame") -> "StreamingQuer
 
 def write_naively(job: Job, path: str, rows: "DataFrame") -> "StreamingQuery":
     """Append the rows in `foreachBatch` with plain retries, as many applications do."""
-    stream = Client(job.url).stream(path)
+    stream = Client(job.url, retry_appends=False).stream(path)
 
     def append(batch: "DataFrame", _batch_id: int) -> None:
         messages = [row.value.encode() for row in batch.collect()]

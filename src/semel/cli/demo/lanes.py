@@ -76,7 +76,7 @@ class ProducerLane:
         The proxy injects the faults in `plan` only after the stream has been created.
         """
         self._proxy = self._stack.enter_context(FaultProxy(url))
-        self._client = Client(self._proxy.url)
+        self._client = Client(self._proxy.url, retry_appends=not self._is_naive)
         self._stack.callback(self._end)
         self._client.stream(self.path).create(JSON_MEDIA_TYPE)
         self._proxy.plan = plan
@@ -132,7 +132,11 @@ class ProducerLane:
 
 
 def append_with_plain_retries(stream: Stream, messages: Sequence[bytes]) -> int:
-    """Append messages. Repeat the request until a response comes. Return the number of retries."""
+    """Append messages. Repeat the request until a response comes. Return the number of retries.
+
+    The client of `stream` must have retry_appends=False, so that the server cannot recognise a
+    repeat.
+    """
     retries = 0
     while True:
         try:

@@ -12,7 +12,7 @@ from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.addresses import STREAM_PATH, Address, locate_stream, path_of
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
-from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
+from semel.client.async_driver import AsyncAppender, AsyncDriver, AsyncLock, AsyncStop
 from semel.client.computed import AsyncFieldValue
 from semel.client.errors import ClientError
 from semel.client.flows import Flow, T
@@ -70,6 +70,11 @@ class AsyncClient:
     `stream_path` is the path below which the server has its streams. Semel has them below
     `/v1/stream`.
 
+    Appends to one stream that are made while a request is in flight are sent together in the next
+    request. They are numbered, so that an append whose response is lost is sent again and stored
+    once. With `retry_appends=False` they are not numbered, and such an append raises
+    Indeterminate. This has no effect with another server than semel.
+
     `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. With
     `gzip=True`, the client asks for compressed responses. This helps only on slow networks.
 
@@ -90,6 +95,7 @@ class AsyncClient:
         tls: ssl.SSLContext | str | None = None,
         gzip: bool = False,
         stream_path: str = STREAM_PATH,
+        retry_appends: bool = True,
     ) -> None:
         self.timeout = seconds_of(timeout, TIMEOUT_SECONDS)
         self.transport = transport_to(
@@ -110,11 +116,13 @@ class AsyncClient:
             retries=retries,
             tls=tls,
             gzip=gzip,
+            retry_appends=retry_appends,
         )
         self._secrets = {"token": token, "headers": headers, "params": params}
         self._others: dict[Address, AsyncClient] = {}
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = AsyncDriver(self.transport)
+        self.appender = AsyncAppender(self.driver, random_id, is_retrying=retry_appends)
         self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
         # The transactions that this client has begun and that have not ended.
@@ -147,10 +155,10 @@ class AsyncClient:
         return self.transport.address.url
 
     async def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Wait until the messages of all producers are stored, and then close the client.
+        """Wait until appends and the messages of producers are stored, then close the client.
 
-        Raises Indeterminate if some messages are not stored within `timeout`. The client does not
-        send these messages again. Later calls raise ClientClosed.
+        Raises Indeterminate if some messages of producers are not stored within `timeout`. The
+        client does not send these messages again. Later calls raise ClientClosed.
         """
         deadline = time.monotonic() + seconds_of(timeout, self.timeout)
         async with AsyncExitStack() as stack:
@@ -162,12 +170,14 @@ class AsyncClient:
                 stack.push_async_callback(producer.close_by, deadline)
 
     async def _retire_generated(self, deadline: float) -> None:
-        """Let the server forget the ids that it has generated for transactions."""
-        entries = self.pool.remove_idle()
-        if entries:
-            with suppress(ClientError):  # they expire by themselves
-                flow = server_calls.retire_producers(self.site, entries)
-                await self.run(flow, retire_seconds(deadline))
+        """Send the appends that wait. Retire the producers that this client has generated.
+
+        These are the producers of plain appends, and of transactions without a producer id.
+        """
+        entries = [*await self.appender.close(deadline), *self.pool.remove_idle()]
+        with suppress(ClientError):  # they expire by themselves
+            flow = server_calls.retire_producers(self.site, entries)
+            await self.run(flow, retire_seconds(deadline))
 
     # ---- running flows ---------------------------------------------------------------------------
 

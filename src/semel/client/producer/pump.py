@@ -261,7 +261,7 @@ class Pump:
         self._connection: ProducerConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._computing: asyncio.Task[None] | None = None
-        self._uncomputed: deque[tuple[ProducerConnection, ProducerBatch, Request]] = deque()
+        self._uncomputed: deque[tuple[ProducerConnection, ProducerBatch | None, Request]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_ended = False
         self._loop: asyncio.AbstractEventLoop | None = None

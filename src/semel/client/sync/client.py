@@ -29,7 +29,7 @@ from semel.client.producer.sync_producer import Producer
 from semel.client.stream_calls import ServerConfig
 from semel.client.sync.stream import Group, Stream
 from semel.client.sync.transaction import Sink, Transaction
-from semel.client.sync_driver import Stop, SyncDriver, SyncLock
+from semel.client.sync_driver import Stop, SyncAppender, SyncDriver, SyncLock
 from semel.client.transport import (
     CLIENT_DEFAULT,
     CONNECT_SECONDS,
@@ -71,6 +71,11 @@ class Client:
     `stream_path` is the path below which the server has its streams. Semel has them below
     `/v1/stream`.
 
+    Appends to one stream that are made while a request is in flight are sent together in the next
+    request. They are numbered, so that an append whose response is lost is sent again and stored
+    once. With `retry_appends=False` they are not numbered, and such an append raises
+    Indeterminate. This has no effect with another server than semel.
+
     `tls` is an ssl.SSLContext, or the path of a file with trusted certificates. With
     `gzip=True`, the client asks for compressed responses. This helps only on slow networks.
 
@@ -91,6 +96,7 @@ class Client:
         tls: ssl.SSLContext | str | None = None,
         gzip: bool = False,
         stream_path: str = STREAM_PATH,
+        retry_appends: bool = True,
     ) -> None:
         self.timeout = seconds_of(timeout, TIMEOUT_SECONDS)
         self.transport = transport_to(
@@ -111,11 +117,13 @@ class Client:
             retries=retries,
             tls=tls,
             gzip=gzip,
+            retry_appends=retry_appends,
         )
         self._secrets = {"token": token, "headers": headers, "params": params}
         self._others: dict[Address, Client] = {}
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = SyncDriver(self.transport)
+        self.appender = SyncAppender(self.driver, random_id, is_retrying=retry_appends)
         self.known_streams = commit_calls.KnownStreams(self.site)
         self.positions = KnownPositions()
         # The transactions that this client has begun and that have not ended.
@@ -148,10 +156,10 @@ class Client:
         return self.transport.address.url
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
-        """Wait until the messages of all producers are stored, and then close the client.
+        """Wait until appends and the messages of producers are stored, then close the client.
 
-        Raises Indeterminate if some messages are not stored within `timeout`. The client does not
-        send these messages again. Later calls raise ClientClosed.
+        Raises Indeterminate if some messages of producers are not stored within `timeout`. The
+        client does not send these messages again. Later calls raise ClientClosed.
         """
         deadline = time.monotonic() + seconds_of(timeout, self.timeout)
         with ExitStack() as stack:
@@ -163,12 +171,14 @@ class Client:
                 stack.callback(producer.close_by, deadline)
 
     def _retire_generated(self, deadline: float) -> None:
-        """Let the server forget the ids that it has generated for transactions."""
-        entries = self.pool.remove_idle()
-        if entries:
-            with suppress(ClientError):  # they expire by themselves
-                flow = server_calls.retire_producers(self.site, entries)
-                self.run(flow, retire_seconds(deadline))
+        """Send the appends that wait. Retire the producers that this client has generated.
+
+        These are the producers of plain appends, and of transactions without a producer id.
+        """
+        entries = [*self.appender.close(deadline), *self.pool.remove_idle()]
+        with suppress(ClientError):  # they expire by themselves
+            flow = server_calls.retire_producers(self.site, entries)
+            self.run(flow, retire_seconds(deadline))
 
     # ---- running flows ---------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 # generated from semel/client/aio/stream.py by `make facades`; do not edit
 """Streams, and the groups that read streams."""
 
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -8,18 +9,20 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from semel.client import group_calls, server_calls
 from semel.client.addresses import StreamPlace
+from semel.client.pending_append import PendingAppend
 from semel.client.producer.opening import ProducerOptions
 from semel.client.producer.sync_producer import Producer
 from semel.client.reading import PageReader
-from semel.client.requests import AppendHeaders, CreateHeaders
+from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders
 from semel.client.sse import live_reader
-from semel.client.stream_calls import StreamCalls
+from semel.client.stream_calls import NO_EXTRAS, StreamCalls
 from semel.client.sync.reads import Read
 from semel.client.sync_driver import SyncLock, Tail
 from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
 from semel.client.values import (
     READ_COMMITTED,
     START,
+    Extras,
     Headers,
     Key,
     Message,
@@ -151,8 +154,9 @@ class Stream:
         In a JSON stream, the value is encoded as JSON, and bytes must already be JSON. In any other
         stream, the value must be bytes, or str if the stream contains text.
 
-        With an `idempotency_key`, the message is stored once, even if this call is repeated. Raises
-        Indeterminate if it is unknown whether the message was stored.
+        If a response is lost, the request is sent again, and the message is stored once. Raises
+        Indeterminate if it is still unknown at the timeout whether the message was stored. With an
+        `idempotency_key`, the message is stored once even if this call is repeated.
 
         With `if_match`, the message is stored only if this offset is the stream's tail. With `seq`,
         it is stored only if this string is greater than the stream's last `seq`. With `close`, the
@@ -187,15 +191,26 @@ class Stream:
 
         `keys`, `headers` and `timestamps` have one element for each value.
         """
-        extras = extras_of(keys, headers, timestamps)
+        values, extras = list(values), extras_of(keys, headers, timestamps)
+        if not values:
+            raise ValueError("there is nothing to append; pass at least one message")
         conditions = AppendHeaders(seq, if_match, idempotency_key, close)
-        return self.client.run(self.calls.append(list(values), conditions, extras), timeout)
+        return self._append(values, conditions, extras, timeout)
 
     def close(self, value: Any = None, *, timeout: Timeout = CLIENT_DEFAULT) -> Receipt:
         """Close the stream permanently. Append `value` as the last message if it is not None."""
         if value is not None:
             return self.append(value, close=True, timeout=timeout)
-        return self.client.run(self.calls.close(), timeout)
+        return self._append([], CLOSING, NO_EXTRAS, timeout)
+
+    def _append(
+        self, values: list[Any], conditions: AppendHeaders, extras: Extras, timeout: Timeout
+    ) -> Receipt:
+        client = self.client
+        deadline = time.monotonic() + seconds_of(timeout, client.timeout)
+        return client.appender.append(
+            self.calls, PendingAppend(values, conditions, extras, deadline)
+        )
 
     # ---- reading ---------------------------------------------------------------------------------
 
