@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from semel import Client, errors
-from semel.client.producer.batches import BatchAck, FailedBatch
+from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.testing.fault_proxy import FaultProxy
 from tests.spec.process import PATIENCE_SECONDS, Server, sound_server
 

@@ -76,7 +76,7 @@ def older_epochs_are_kept(patch: pytest.MonkeyPatch) -> None:
 
     def keeping(state: State, event: StreamAppended, sections: Any, time_ms: int) -> Any:
         stream, stamp = state.by_number[event.stream], event.stamp
-        old = None if stamp is None else (stream.producers or {}).get(stamp.id)
+        old = None if stamp is None else find_producer(stream, stamp.id)
         effects = real(state, event, sections, time_ms)
         if stamp is not None and old is not None and stamp.epoch > old.epoch:
             assert stream.producers is not None

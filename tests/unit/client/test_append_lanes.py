@@ -45,7 +45,7 @@ class Hand:
     def __init__(self, found: StreamCalls | None = None) -> None:
         if found is None:
             found = calls()
-            found.has_dedup = True
+            found.is_semel = True
         self.now = 1000.0
         self.lane = AppendLane(found, HeldBytes(), "append-me", lambda: self.now)
 
