@@ -45,6 +45,7 @@ from semel.model.commands import (
     TxnTag,
 )
 from semel.model.outcomes import Outcome, Refusal, Unreadable
+from semel.model.policies import SetPolicy
 from semel.server.producers import producers_page
 from semel.wire.producers import ProducerQuery
 
@@ -161,6 +162,8 @@ class Filler:
         await self._execute(Delete("deleted", _NOW_MS))
         await self._execute(Append("closed", _NOW_MS, close=True))
         await self._execute(ClaimProducer("b", _NOW_MS, "claimed", "session"))
+        for prefix in ("", "none", "none/below"):
+            await self._execute(SetPolicy(_NOW_MS, prefix, dedup=prefix != "none"))
 
     async def _write_commits(self) -> None:
         for version in range(6):
@@ -228,6 +231,7 @@ def _answers(engine: Engine, repeats: list[EngineCommand]) -> Iterator[tuple[str
         yield f"group {group}", (group_view(state, group), snapshot(state, group))
     yield "transactions", list(transactions(state))
     yield "sinks", [(view, sink(state, view.app)) for view in sinks(state)]
+    yield "policies", sorted(state.policies.items())
     yield "counters", state.meta_row()
     for index, command in enumerate(repeats):
         found = []
