@@ -151,7 +151,7 @@ def test_a_damaged_count_does_not_make_an_index_look_large(directory: Path) -> N
     path = directory / "base" / CHECKPOINT
     found = []
     # The record of the next table follows, unless the page is used for something else now.
-    records = rb"index(?=.{48}.?0\0\0\0\2\0\4\0meta)"
+    records = rb"index(?=.{48}.?0\x00\x00\x00\x02\x00\x04\x00meta)"
     for match in re.finditer(records, path.read_bytes(), re.DOTALL):
         damage(path, match.end() + 34, 1 << 6)  # the number of rows, in the record of the table
         checked = lmdb_pages.check_pages(str(path), is_quick=True)

@@ -15,7 +15,7 @@ from semel.journal.writer import JournalWriter
 from semel.machine import commits
 from semel.machine.append import decide_append
 from semel.machine.events import Decision, StreamAppended
-from semel.machine.state import State, Txn
+from semel.machine.state import State, Txn, find_producer
 from semel.machine.txn import begin
 from semel.model.commands import DENSE, Append, Commit, SinkTag
 from semel.model.outcomes import Appended, Duplicate, Outcome
