@@ -18,7 +18,7 @@ from semel.machine.lifetimes import is_due, leave_hour
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, find_producer
 from semel.model.commands import ExpireProducer
-from semel.model.limits import NUMBER_MAX, TOMBSTONE_MS
+from semel.model.limits import NUMBER_MAX, TOMBSTONE_HOURS, TOMBSTONE_MS
 from semel.model.producer_commands import DropTombstones, ExpireRegistration, Tombstone
 
 # ---- the server's idle time ----------------------------------------------------------------------
@@ -127,13 +127,13 @@ class ProducerLives:
         monotonic_ms: MonotonicMs,
         *,
         idle_ms: int,
-        tombstone_hours: int,
+        tombstone_hours: int | None,
         frame_bytes_max: int,
     ) -> None:
         self.idle: Final = IdleProducers(state, idle_ms, monotonic_ms) if idle_ms else None
         self._state = state
         self._monotonic_ms = monotonic_ms
-        self._tombstone_hours = tombstone_hours
+        self._tombstone_hours = TOMBSTONE_HOURS if tombstone_hours is None else tombstone_hours
         self._bytes_max = frame_bytes_max // 2
         self._watched: dict[tuple[int, str], _Watch] = {}
         self._queue: list[tuple[int, int, str]] = []  # (time of the next look, stream, id)

@@ -40,9 +40,6 @@ from semel.wire.headers import (
     Headers,
     accepts_gzip,
     accepts_type,
-    names_producer,
-    parse_producer,
-    parse_transaction,
     read_canonical,
     read_content_type,
     read_flag,
@@ -52,12 +49,17 @@ from semel.wire.headers import (
     read_text,
     refuse_encoding,
     refuse_repeated,
-    speaks_x,
     to_position,
 )
 from semel.wire.json_mode import EMPTY_ARRAY, split_json, split_steps
 from semel.wire.paths import parse_query, read_choice, stream_path
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request, parser
+from semel.wire.producer_headers import (
+    names_producer,
+    parse_producer,
+    parse_transaction,
+    speaks_x,
+)
 
 _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
 
