@@ -126,8 +126,7 @@ def _load_tail(state: "State", number: int, row: TailRow) -> None:
 def _load_producer(state: "State", key: tuple[int, str], row: ProducerRow) -> None:
     number, producer_id = key
     stream = state.by_number[number]
-    if row.is_expired and row.tombstone_hour < 0:  # written by a version without this field
-        # Stored again, because otherwise its time would start again at every start.
+    if row.is_expired and row.tombstone_hour < 0:  # of an older version: its time starts now
         row = state.dirty.producers[key] = msgspec.structs.replace(row, tombstone_hour=state.hours)
     put_producer(state, stream, producer_id, row)
 

@@ -16,6 +16,7 @@ from semel.model.limits import RETIRE_LIST_MAX, SESSION_BYTES_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered, Retired
 from semel.model.producer_commands import RetiredProducer, RetireProducers
+from semel.wire.append_headers import IDLE_SECONDS, check_producer_id, to_idle_ms
 from semel.wire.documents import read_document
 from semel.wire.headers import (
     Headers,
@@ -26,7 +27,6 @@ from semel.wire.headers import (
 )
 from semel.wire.paths import parse_query, read_choice, read_limit
 from semel.wire.problems import bad_request, parser
-from semel.wire.producer_headers import IDLE_SECONDS, check_producer_id, to_idle_ms
 from semel.wire.rendering import STATUS, Response, has_strict_order, problem_of
 from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.producers import (

@@ -33,6 +33,12 @@ from semel.model.limits import (
 from semel.model.messages import is_json, normalise
 from semel.model.offsets import parse_offset
 from semel.model.steps import Steps
+from semel.wire.append_headers import (
+    names_producer,
+    parse_producer,
+    parse_transaction,
+    speaks_x,
+)
 from semel.wire.bodies import BadFormat, DecodedBatch, decode_batch, decode_batch_steps
 from semel.wire.headers import (
     BATCH,
@@ -54,12 +60,6 @@ from semel.wire.headers import (
 from semel.wire.json_mode import EMPTY_ARRAY, split_json, split_steps
 from semel.wire.paths import parse_query, read_choice, stream_path
 from semel.wire.problems import MalformedRequest, Problem, bad_header, bad_request, parser
-from semel.wire.producer_headers import (
-    names_producer,
-    parse_producer,
-    parse_transaction,
-    speaks_x,
-)
 
 _TTL_SECONDS_MAX: Final = NUMBER_MAX // 1000
 

@@ -4,8 +4,8 @@ import pytest
 
 from semel.model.commands import DENSE, SPARSE, ProducerTag
 from semel.model.limits import CURSOR_BYTES_MAX, PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
+from semel.wire.append_headers import parse_producer, speaks_x
 from semel.wire.problems import MalformedRequest
-from semel.wire.producer_headers import parse_producer, speaks_x
 from tests.unit.wire.builders import named
 
 
