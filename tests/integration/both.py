@@ -53,6 +53,10 @@ class _Proxy:
     def __getattr__(self, name: str) -> Any:
         return _waiting(self._runner, getattr(self._inner, name))
 
+    def run(self, function: Any, *given: Any) -> Any:
+        """Run a coroutine function with the asynchronous object; return its result."""
+        return self._runner.run(function(self._inner, *given))
+
 
 class _TailProxy(_Proxy):
     def __iter__(self) -> Iterator[Any]:
