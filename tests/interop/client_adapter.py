@@ -107,6 +107,7 @@ class Adapter:
         self._clients: dict[str, Any] = {}
         self._producers: dict[tuple[Any, ...], Any] = {}
         self._tails: dict[str, str | None] = {}
+        self._closers: dict[str, set[str]] = {}  # the producers that have closed each stream
         self._headers: dict[str, Computed] = {}
         self._params: dict[str, Computed] = {}
 
@@ -284,11 +285,13 @@ class Adapter:
 
     def do_idempotent_close(self, command: Command) -> Result:
         stream, producer = self._stream(command), self._kept_producer(command)
-        data = command.get("data")
         close = getattr(producer, "close_stream", None)
         if close is None:
             raise errors.NotSupported("this producer cannot close its stream")
-        close(None if data is None else data.encode())
+        # A repeated command is a retry: the last message belongs to the first one.
+        is_first = producer.id not in self._closers.setdefault(command["path"], set())
+        close(encoded(command.get("data")) if is_first else None)
+        self._closers[command["path"]].add(producer.id)
         return {"status": 200, "finalOffset": stream.head().next_offset}
 
     def do_idempotent_detach(self, command: Command) -> Result:
