@@ -170,6 +170,7 @@ def _is_host(name: str) -> bool:
     return (
         name.isascii()
         and name.isprintable()
+        and " " not in name
         and all(0 < len(label) < _LABEL_BYTES_MAX for label in labels)
     )
 
