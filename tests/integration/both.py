@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from semel import AsyncClient, Client
-from semel.client.aio.reads import AsyncRead
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncSinkTask, AsyncTransaction
-from semel.client.async_driver import AsyncTail
+from semel.client.async_driver import AsyncRead, AsyncTail
 from semel.client.producer.async_producer import AsyncProducer
 
 KINDS = ("sync", "async")

@@ -191,7 +191,7 @@ class Adapter:
         }
         options = {name: value for name, value in given.items() if value is not None}
         stream = Client(self._url).stream("validate").create("text/plain", exist_ok=True)
-        stream.producer(target.get("producerId"), **options).close()  # type: ignore[typeddict-item]
+        stream.producer(target.get("producerId"), **options).close()
         return {}
 
     # ---- streams ---------------------------------------------------------------------------------
