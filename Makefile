@@ -21,11 +21,15 @@ PART := $(BIN)/python -m tests.parts
 # node their tests are skipped.
 NODE := build/conformance/.installed build/interop/.installed
 
+# The public suite for clients, which `make test` does not need. CLIENT_SUITE is the command of
+# another copy of it.
+SUITE := $(if $(CLIENT_SUITE),,build/client_suite/.installed)
+
 # What must be covered branch by branch: the parts whose bugs would stay unnoticed.
 PROVEN := src/semel/model/*,src/semel/machine/*,src/semel/wire/*,src/semel/journal/frame.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install postgres chromium xfs demo test cover spark spark-torture check format facades rows row-mutants sim soak bench clean
+.PHONY: help install postgres chromium xfs demo test cover spark spark-torture client-suite check format facades rows row-mutants sim soak bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,7 +73,7 @@ xfs:
 	  echo "xfsprogs cannot be installed: the power cuts on xfs are skipped"; fi
 
 # No lock file: it would record where the packages were downloaded.
-$(NODE): build/%/.installed: tests/%/package.json
+$(NODE) build/client_suite/.installed: build/%/.installed: tests/%/package.json
 	@mkdir -p $(@D) && cp $^ $(@D)
 	@if command -v node >/dev/null && command -v npm >/dev/null; then \
 	  echo "installing what tests/$* needs into $(@D)" && \
@@ -102,6 +106,9 @@ spark: $(STAMP) postgres ## the tests that need a JVM, one after another in one 
 
 spark-torture: $(STAMP) ## kill Spark's driver again and again: make spark-torture KILLS=20
 	$(BIN)/python -m tests.spark.torture --kills $(KILLS)
+
+client-suite: $(STAMP) $(SUITE) ## the public suite of the protocol for clients, with both our clients
+	@$(BIN)/python -m tests.interop.client_suite
 
 check: $(STAMP) ## lint, format, types and the direction of imports
 	$(BIN)/ruff check .

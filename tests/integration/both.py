@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from semel import AsyncClient, Client
-from semel.client.aio.reads import AsyncRead
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncSinkTask, AsyncTransaction
-from semel.client.async_driver import AsyncTail
+from semel.client.async_driver import AsyncRead, AsyncTail
 from semel.client.producer.async_producer import AsyncProducer
 
 KINDS = ("sync", "async")
@@ -52,6 +51,10 @@ class _Proxy:
 
     def __getattr__(self, name: str) -> Any:
         return _waiting(self._runner, getattr(self._inner, name))
+
+    def run(self, function: Any, *given: Any) -> Any:
+        """Run a coroutine function with the asynchronous object; return its result."""
+        return self._runner.run(function(self._inner, *given))
 
 
 class _TailProxy(_Proxy):

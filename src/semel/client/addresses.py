@@ -149,12 +149,12 @@ def path_of(stream: object, own: Address) -> str:
     if isinstance(stream, str):
         place = locate_stream(stream, own)
     else:
-        calls = getattr(stream, "calls", None)
-        place = getattr(calls, "place", None)
-        if not isinstance(place, StreamPlace):
+        found = getattr(getattr(stream, "calls", None), "place", None)
+        if not isinstance(found, StreamPlace):
             raise TypeError(
                 f"expected the path of a stream or a stream object, not {type(stream).__name__}"
             )
+        place = found
     if place.address != own:
         raise ValueError(f"{place.address.origin}{place.target} is not on the server {own.url}")
     if place.path is None:
@@ -170,6 +170,7 @@ def _is_host(name: str) -> bool:
     return (
         name.isascii()
         and name.isprintable()
+        and " " not in name
         and all(0 < len(label) < _LABEL_BYTES_MAX for label in labels)
     )
 

@@ -265,7 +265,48 @@ def _seconds_until(deadline: float) -> float | None:
     return None if deadline == FOREVER else max(deadline - time.monotonic(), 0)
 
 
-# ---- the iterator that `tail` returns ------------------------------------------------------------
+# ---- the iterators that `read` and `tail` return -------------------------------------------------
+
+
+class AsyncRead(FetchedMessages, AsyncIterator[Message]):
+    """The object that `read` returns: an iterator over the messages up to the present tail.
+
+    Its attributes also have a value if there was no message: `next_offset` is where to continue,
+    `up_to_date` says that the tail was reached, and `closed` that no more messages will come.
+    """
+
+    def __init__(
+        self, driver: AsyncDriver, reader: PageReader, limit: int | None, timeout: float
+    ) -> None:
+        super().__init__(reader)
+        self._driver = driver
+        self._limit = limit
+        self._timeout = timeout
+        self._lock = AsyncLock()  # held while a page is fetched
+        self._is_over = limit is not None and limit <= 0
+
+    def __aiter__(self) -> "AsyncRead":
+        return self
+
+    async def __anext__(self) -> Message:
+        while (message := self._take()) is None:
+            if self._is_over:
+                raise StopAsyncIteration
+            async with self._lock:
+                if not self._ready and not self._is_over:
+                    await self._fetch()
+        return message
+
+    async def _fetch(self) -> None:
+        start = self._reader.offset
+        page = await self._driver.run(self._reader.next_page(), self._timeout)
+        self._is_over = page is None
+        if page is None:
+            return
+        self._add(page, start, self._limit)
+        if self._limit is not None:
+            self._limit -= len(page)
+            self._is_over = self._limit <= 0
 
 
 class AsyncTail(FetchedMessages, AsyncIterator[Message]):

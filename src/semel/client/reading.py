@@ -5,7 +5,7 @@ This module uses no sockets.
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Final, Protocol
 
@@ -347,6 +347,25 @@ def split_array(body: bytes) -> list[bytes]:
     if not isinstance(values, list):
         raise errors.DamagedResponse("the response is not a JSON array")
     return [json.dumps(value).encode("ascii") for value in values]
+
+
+def join_messages(messages: Sequence[Message]) -> bytes:
+    """Return the concatenated messages of a stream. Raises TypeError for a JSON stream."""
+    if any(is_json(message.content_type) for message in messages):
+        raise TypeError(
+            "the messages of a JSON stream cannot be joined; use read() to get their values"
+        )
+    return b"".join(message.raw for message in messages)
+
+
+def join_text(stream: str, text: bytes) -> str:
+    """Return the text of a stream as a str. Raises UndecodableMessage if it is not UTF-8."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise errors.UndecodableMessage(
+            f"the messages of stream {stream} cannot be decoded as text: {error}"
+        ) from error
 
 
 # ---- frames that the caller decodes --------------------------------------------------------------

@@ -118,9 +118,14 @@ def _exchange(
 
 
 def decoded(response: Response, kind: type[T]) -> T:
-    """Decode the body of a response as `kind`. Raises DamagedResponse if that is not possible."""
+    """Decode the body of a response as `kind`.
+
+    Raises DamagedResponse if the body is not JSON, and ProtocolError if it is not like `kind`.
+    """
     try:
         return msgspec.json.decode(response.body, type=kind)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the client cannot decode the response: {error}") from None
     except msgspec.DecodeError as error:
         raise DamagedResponse(f"the client cannot decode the response: {error}") from error
 

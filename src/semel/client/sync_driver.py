@@ -304,7 +304,48 @@ def _shut_down(line: socket.socket) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-# ---- the iterator that `tail` returns ------------------------------------------------------------
+# ---- the iterators that `read` and `tail` return -------------------------------------------------
+
+
+class Read(FetchedMessages, Iterator[Message]):
+    """The object that `read` returns: an iterator over the messages up to the present tail.
+
+    Its attributes also have a value if there was no message: `next_offset` is where to continue,
+    `up_to_date` says that the tail was reached, and `closed` that no more messages will come.
+    """
+
+    def __init__(
+        self, driver: SyncDriver, reader: PageReader, limit: int | None, timeout: float
+    ) -> None:
+        super().__init__(reader)
+        self._driver = driver
+        self._limit = limit
+        self._timeout = timeout
+        self._lock = SyncLock()  # held while a page is fetched
+        self._is_over = limit is not None and limit <= 0
+
+    def __iter__(self) -> "Read":
+        return self
+
+    def __next__(self) -> Message:
+        while (message := self._take()) is None:
+            if self._is_over:
+                raise StopIteration
+            with self._lock:
+                if not self._ready and not self._is_over:
+                    self._fetch()
+        return message
+
+    def _fetch(self) -> None:
+        start = self._reader.offset
+        page = self._driver.run(self._reader.next_page(), self._timeout)
+        self._is_over = page is None
+        if page is None:
+            return
+        self._add(page, start, self._limit)
+        if self._limit is not None:
+            self._limit -= len(page)
+            self._is_over = self._limit <= 0
 
 
 class Tail(FetchedMessages, Iterator[Message]):

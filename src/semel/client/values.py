@@ -73,8 +73,6 @@ __all__ = [
     "encode_json",
     "extra_of",
     "extras_of",
-    "join_messages",
-    "join_text",
     "milliseconds",
     "offset_of",
     "ordinal_of",
@@ -449,25 +447,6 @@ def decode(raw: bytes, content_type: str) -> Any:
 
 def _offset(position: int | str | None) -> str | None:
     return print_offset(position) if isinstance(position, int) else position
-
-
-def join_messages(messages: Sequence[Message]) -> bytes:
-    """Return the concatenated messages of a stream. Raises TypeError for a JSON stream."""
-    if any(is_json(message.content_type) for message in messages):
-        raise TypeError(
-            "the messages of a JSON stream cannot be joined; use read() to get their values"
-        )
-    return b"".join(message.raw for message in messages)
-
-
-def join_text(stream: str, text: bytes) -> str:
-    """Return the text of a stream as a str. Raises UndecodableMessage if it is not UTF-8."""
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise UndecodableMessage(
-            f"the messages of stream {stream} cannot be decoded as text: {error}"
-        ) from error
 
 
 # ---- transactions, commits and groups ------------------------------------------------------------

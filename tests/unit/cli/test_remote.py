@@ -7,6 +7,7 @@ from semel.cli.output import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE
 from semel.client import errors
 from semel.client.errors import ClientError
 from semel.client.flows import error_of
+from semel.client.transport import TRUST_ADVICE
 
 PROBLEM = {"content-type": "application/problem+json"}
 
@@ -39,8 +40,10 @@ def test_every_failure_has_its_code_and_says_what_to_do(
 
 
 def test_a_certificate_that_is_not_trusted_is_no_reason_to_start_a_server() -> None:
-    said = error_report(errors.Unavailable("not trusted; name its file in SSL_CERT_FILE"))
-    assert "semel serve" not in said.format_message()
+    said = error_report(errors.Unavailable(f"not trusted; {TRUST_ADVICE}")).format_message()
+    assert "semel serve" not in said
+    assert "SSL_CERT_FILE" in said
+    assert "tls=" not in said, "only Python has it"
 
 
 def test_a_refusal_is_told_with_its_code_and_facts_once() -> None:

@@ -118,6 +118,10 @@ def test_sinks_are_read_as_what_they_are() -> None:
     assert play(commit_calls.rebind_sink_info(SITE, "a", "r", 2), rebound).query_id == "r"
     assert (
         refused(commit_calls.show_sink_info(SITE, "a"), answer(200, b'{"app":1}'))
+        is errors.ProtocolError
+    )
+    assert (
+        refused(commit_calls.show_sink_info(SITE, "a"), answer(200, b'{"app":'))
         is errors.DamagedResponse
     )
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from semel.client.values import Message, decode, encode, join_messages
+from semel.client.reading import join_messages
+from semel.client.values import Message, decode, encode
 
 
 @dataclass

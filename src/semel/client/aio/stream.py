@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from semel.client import group_calls, server_calls
 from semel.client.addresses import StreamPlace
-from semel.client.aio.reads import AsyncRead
-from semel.client.async_driver import AsyncLock, AsyncTail
+from semel.client.async_driver import AsyncLock, AsyncRead, AsyncTail
 from semel.client.pending_append import PendingAppend
 from semel.client.producer.async_producer import AsyncProducer
 from semel.client.producer.opening import ProducerOptions
-from semel.client.reading import PageReader
+from semel.client.reading import PageReader, join_messages, join_text
 from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders
 from semel.client.sse import live_reader
 from semel.client.stream_calls import NO_EXTRAS, StreamCalls
@@ -33,8 +32,6 @@ from semel.client.values import (
     RetiredEntry,
     StreamInfo,
     extras_of,
-    join_messages,
-    join_text,
 )
 from semel.model.messages import DEFAULT_MEDIA_TYPE
 
@@ -231,7 +228,8 @@ class AsyncStream:
         """
         reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
         reader.source = self.client.positions.read_position(self.path, offset)
-        return AsyncRead(self.client, reader, limit, timeout)
+        seconds = seconds_of(timeout, self.client.timeout)
+        return AsyncRead(self.client.driver, reader, limit, seconds)
 
     async def read_bytes(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> bytes:
         """Return all messages from `offset` up to the tail, concatenated.

@@ -109,8 +109,8 @@ class Client:
             tls=tls,
             stream_path=stream_path,
         )
-        # Makes a client of another server with the same options.
-        self._client_of = partial(
+        # These make the clients of other servers, without and with this client's credentials.
+        stranger = partial(
             type(self),
             timeout=timeout,
             connect_timeout=connect_timeout,
@@ -119,7 +119,8 @@ class Client:
             gzip=gzip,
             retry_appends=retry_appends,
         )
-        self._secrets = {"token": token, "headers": headers, "params": params}
+        own = partial(stranger, token=token, headers=headers, params=params)
+        self._client_types = {False: stranger, True: own}
         self._others: dict[Address, Client] = {}
         self.site = ServerConfig(self.transport.address, retries, gzip)
         self.driver = SyncDriver(self.transport)
@@ -222,10 +223,8 @@ class Client:
         """Return the client of another server. It is closed together with this client."""
         other = self._others.get(address)
         if other is None:
-            is_own = address.origin == self.site.address.origin
-            client = self._client_of(
-                address.url, stream_path=address.stream_path, **(self._secrets if is_own else {})
-            )
+            client_type = self._client_types[address.origin == self.site.address.origin]
+            client = client_type(address.url, stream_path=address.stream_path)
             other = self._others.setdefault(address, client)
         return other
 

@@ -12,12 +12,11 @@ from semel.client.addresses import StreamPlace
 from semel.client.pending_append import PendingAppend
 from semel.client.producer.opening import ProducerOptions
 from semel.client.producer.sync_producer import Producer
-from semel.client.reading import PageReader
+from semel.client.reading import PageReader, join_messages, join_text
 from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders
 from semel.client.sse import live_reader
 from semel.client.stream_calls import NO_EXTRAS, StreamCalls
-from semel.client.sync.reads import Read
-from semel.client.sync_driver import SyncLock, Tail
+from semel.client.sync_driver import Read, SyncLock, Tail
 from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
 from semel.client.values import (
     READ_COMMITTED,
@@ -34,8 +33,6 @@ from semel.client.values import (
     RetiredEntry,
     StreamInfo,
     extras_of,
-    join_messages,
-    join_text,
 )
 from semel.model.messages import DEFAULT_MEDIA_TYPE
 
@@ -230,7 +227,8 @@ class Stream:
         """
         reader = PageReader(self.calls, offset, is_live=False, isolation=isolation)
         reader.source = self.client.positions.read_position(self.path, offset)
-        return Read(self.client, reader, limit, timeout)
+        seconds = seconds_of(timeout, self.client.timeout)
+        return Read(self.client.driver, reader, limit, seconds)
 
     def read_bytes(self, offset: str = START, *, timeout: Timeout = CLIENT_DEFAULT) -> bytes:
         """Return all messages from `offset` up to the tail, concatenated.
