@@ -186,7 +186,7 @@ def test_the_next_append_carries_the_switch_off_and_drops_what_was_stored() -> N
     event = machine.journal[-1].event
     assert event == StreamConfigured(1, None, False, append=StreamAppended(1))
     stream = machine.stream()
-    assert (stream.producers, stream.keys, machine.state.live_producers) == (None, None, 0)
+    assert (stream.producers, stream.keys, machine.state.producer_counts.live) == (None, None, 0)
     assert source(machine) == DedupSource(prefix="")
 
 

@@ -12,7 +12,8 @@ from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.addresses import STREAM_PATH, Address, locate_stream, path_of
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
-from semel.client.async_driver import AsyncAppender, AsyncDriver, AsyncLock, AsyncStop
+from semel.client.appenders import AsyncAppender
+from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
 from semel.client.computed import AsyncFieldValue
 from semel.client.errors import ClientError
 from semel.client.flows import Flow, T

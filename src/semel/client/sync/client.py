@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.addresses import STREAM_PATH, Address, locate_stream, path_of
+from semel.client.appenders import SyncAppender
 from semel.client.computed import FieldValue
 from semel.client.errors import ClientError
 from semel.client.flows import Flow, T
@@ -29,7 +30,7 @@ from semel.client.producer.sync_producer import Producer
 from semel.client.stream_calls import ServerConfig
 from semel.client.sync.stream import Group, Stream
 from semel.client.sync.transaction import Sink, Transaction
-from semel.client.sync_driver import Stop, SyncAppender, SyncDriver, SyncLock
+from semel.client.sync_driver import Stop, SyncDriver, SyncLock
 from semel.client.transport import (
     CLIENT_DEFAULT,
     CONNECT_SECONDS,
