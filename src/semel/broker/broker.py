@@ -132,13 +132,11 @@ class Broker:
             tombstone_hours=tombstone_hours,
             frame_bytes_max=self._frame_bytes_max,
         )
-        self._idle = self._lives.idle
         self._open = _Pending()
         self._flying: _Pending | None = None
         self._parked: deque[tuple[EngineCommand, Reply]] = deque()
         self._decisions = DecisionTurns(self.state)
-        self._needs_watermark = True
-        self._cut_lsn = -1
+        self._needs_watermark, self._cut_lsn = True, -1
 
     # ---- commands ------------------------------------------------------------------------------
 
@@ -209,8 +207,8 @@ class Broker:
         else:
             self._note_event(event, sections, lsn, effects)
         self._note_changes(effects.streams)
-        if self._idle is not None:
-            self._idle.note(event)
+        if self._lives.idle is not None:
+            self._lives.idle.note(event)
         self._open.replies.append((reply, decision.outcome))
         return True
 

@@ -22,6 +22,7 @@ from semel.cli.options import (
 )
 from semel.cli.output import EXIT_REFUSED, CommandRefused, ProgressLine, report, size_text
 from semel.client.errors import ClientError, NotSupported, TooLarge
+from semel.client.extras import extra_of
 from semel.client.flows import Flow
 from semel.client.producer.outcomes import BatchAck
 from semel.client.producer.settings import generated_id
@@ -29,7 +30,10 @@ from semel.client.producer.sync_producer import Producer
 from semel.client.requests import AppendHeaders, ProducerHeaders
 from semel.client.stream_calls import StreamCalls
 from semel.client.sync.client import Client
-from semel.client.values import Receipt, StreamInfo, extra_of
+from semel.client.values import (
+    Receipt,
+    StreamInfo,
+)
 from semel.model.commands import DENSE, SPARSE, Batch
 from semel.model.limits import BODY_BYTES_MAX
 from semel.model.messages import is_json as is_json_type

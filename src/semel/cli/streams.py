@@ -23,12 +23,17 @@ from semel.cli.output import (
     write_stdout,
 )
 from semel.client.errors import ClientError, StreamGone, StreamNotFound
+from semel.client.extras import milliseconds
 from semel.client.flows import OnRetry
 from semel.client.reading import PageReader
 from semel.client.requests import CreateHeaders
 from semel.client.server_calls import list_streams
 from semel.client.sync.client import Client
-from semel.client.values import START, Message, StreamEntry, milliseconds
+from semel.client.values import (
+    START,
+    Message,
+    StreamEntry,
+)
 from semel.model.offsets import parse_offset
 from semel.wire.headers import print_instant
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from semel.client import errors
 from semel.client.addresses import path_of
+from semel.client.extras import Extras
 from semel.client.flows import Flow
 from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
 from semel.client.requests import AppendHeaders, TransactionHeaders
@@ -23,7 +24,6 @@ from semel.client.values import (
     KIND_STAGED,
     PREENCODED,
     CommitResult,
-    Extras,
     Metadata,
     Moves,
     Offset,

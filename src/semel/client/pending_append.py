@@ -7,9 +7,14 @@ from typing import Any, Final
 from msgspec import Struct
 
 from semel.client.errors import TooLarge
+from semel.client.extras import Extras
 from semel.client.requests import AppendHeaders, ProducerHeaders
 from semel.client.stream_calls import encode_body
-from semel.client.values import PREENCODED, Extras, Receipt, encode
+from semel.client.values import (
+    PREENCODED,
+    Receipt,
+    encode,
+)
 from semel.model.commands import Batch as Payloads
 from semel.model.limits import BODY_BYTES_MAX
 from semel.model.messages import encode_extras, is_json

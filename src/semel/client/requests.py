@@ -9,7 +9,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from semel.client.addresses import Address, stream_reference
-from semel.client.values import milliseconds
+from semel.client.extras import milliseconds
 from semel.wire.headers import print_instant
 
 

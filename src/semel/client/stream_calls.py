@@ -11,10 +11,15 @@ from msgspec.structs import replace
 
 from semel.client import errors
 from semel.client.addresses import STREAM_PATH, Address, StreamPlace
+from semel.client.extras import Extras
 from semel.client.flows import Exchanged, Flow, RetrySafety, ask
 from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders, Request, query
 from semel.client.response_parser import Response
-from semel.client.values import Extras, Receipt, StreamInfo, encode
+from semel.client.values import (
+    Receipt,
+    StreamInfo,
+    encode,
+)
 from semel.model.messages import DEFAULT_MEDIA_TYPE, is_json, normalise
 from semel.model.policies import BUILT_IN
 from semel.wire.bodies import encode_batch

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from semel.client import errors
+from semel.client.extras import Extras
 from semel.client.flows import Exchanged, Flow, T
 from semel.client.group_calls import cursor_of, end_offset_of
 from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_of
@@ -20,7 +21,6 @@ from semel.client.values import (
     KIND_INLINE,
     KIND_STAGED,
     CommitResult,
-    Extras,
     Message,
     Metadata,
     Moves,

@@ -4,7 +4,7 @@ Values that are JSON documents are defined in `semel.wire.schema`, because the s
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,9 +13,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from semel.client.errors import UndecodableMessage
 from semel.model.commands import READ_COMMITTED, READ_UNCOMMITTED, TXN_INLINE, TXN_STAGED
-from semel.model.messages import Header, encode_extras, find_extras_fault, is_json, is_text
+from semel.model.messages import Header, is_json, is_text
 from semel.model.offsets import parse_offset, print_offset
-from semel.wire.headers import EPOCH, MILLISECOND, to_datetime
+from semel.wire.headers import to_datetime
 from semel.wire.schema import StreamEntry
 from semel.wire.schema.commits import CommitResult
 from semel.wire.schema.producers import (
@@ -43,11 +43,7 @@ __all__ = [
     "READ_UNCOMMITTED",
     "START",
     "CommitResult",
-    "Extra",
-    "Extras",
     "Header",
-    "Headers",
-    "Key",
     "Message",
     "Metadata",
     "Move",
@@ -67,13 +63,9 @@ __all__ = [
     "StreamInfo",
     "StreamResult",
     "TransactionStatus",
-    "columns_of",
     "decode",
     "encode",
     "encode_json",
-    "extra_of",
-    "extras_of",
-    "milliseconds",
     "offset_of",
     "ordinal_of",
     "parse_token",
@@ -81,117 +73,6 @@ __all__ = [
     "to_plain",
     "token_of",
 ]
-
-# ---- extras --------------------------------------------------------------------------------------
-# The keys, headers and timestamps of messages.
-
-
-Key = bytes | str | None
-Headers = Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None
-
-
-# The maximum number of bytes that one message's empty elements add to the columns of an append.
-_COLUMNS_BYTES: Final = 32
-
-
-class Extras(Struct, frozen=True):
-    """The keys, headers and timestamps of an append's messages, as three columns.
-
-    Each column has one element per message. A column can be None if all its elements are empty.
-    """
-
-    keys: Sequence[bytes | None] | None = None
-    headers: Sequence[Sequence[Header]] | None = None
-    timestamps: Sequence[int | None] | None = None
-
-    def __bool__(self) -> bool:
-        return any(column is not None for column in (self.keys, self.headers, self.timestamps))
-
-
-class Extra(Struct, frozen=True):
-    """The key, headers and time of one message. They add at most `size` bytes to an append."""
-
-    key: bytes | None
-    headers: Sequence[Header]
-    time_ms: int | None
-    size: int
-
-
-def extra_of(key: Key, headers: Headers, timestamp: datetime | None) -> Extra | None:
-    """Return the extras of one message, or None if the message has no extras.
-
-    Raises ValueError or TypeError for an invalid value.
-    """
-    if key is None and headers is None and timestamp is None:
-        return None
-    name = None if key is None else _bytes(key)
-    pairs, time_ms = _pairs(headers), _milliseconds(timestamp)
-    packed = encode_extras(1, keys=[name], headers=[pairs], timestamps=[time_ms])
-    fault = find_extras_fault(packed, 1) if packed else None
-    if fault is not None:
-        raise ValueError(fault)
-    return Extra(name, pairs, time_ms, len(packed) + _COLUMNS_BYTES) if packed else None
-
-
-def columns_of(count: int, extras: Mapping[int, Extra]) -> Extras:
-    """Return the extras of `count` messages as columns.
-
-    `extras` maps a message's index to its extras. A message without extras has no entry.
-    """
-    rows = [extras.get(index) for index in range(count)]
-    return Extras(
-        [None if extra is None else extra.key for extra in rows],
-        [() if extra is None else extra.headers for extra in rows],
-        [None if extra is None else extra.time_ms for extra in rows],
-    )
-
-
-def extras_of(
-    keys: Iterable[Key] | None,
-    headers: Iterable[Headers] | None,
-    timestamps: Iterable[datetime | None] | None,
-) -> Extras:
-    """Return the extras of an append. Raises ValueError or TypeError for an invalid value."""
-    return Extras(
-        None if keys is None else [None if key is None else _bytes(key) for key in keys],
-        None if headers is None else [_pairs(each) for each in headers],
-        None if timestamps is None else [_milliseconds(moment) for moment in timestamps],
-    )
-
-
-def milliseconds(moment: datetime) -> int:
-    """Return a time as milliseconds since 1970.
-
-    Raises TypeError if `moment` is not a datetime, and ValueError if it has no time zone.
-    """
-    if not isinstance(moment, datetime):
-        raise TypeError(
-            f"a time must be a datetime with a time zone, not {type(moment).__name__}; convert"
-            " seconds with datetime.fromtimestamp(seconds, datetime.timezone.utc)"
-        )
-    if moment.tzinfo is None:
-        raise ValueError("a time needs a time zone, such as datetime.timezone.utc")
-    return (moment - EPOCH) // MILLISECOND
-
-
-def _milliseconds(moment: datetime | None) -> int | None:
-    return None if moment is None else milliseconds(moment)
-
-
-def _pairs(headers: Headers) -> list[Header]:
-    if headers is None:
-        return []
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name, _bytes(value)) for name, value in pairs]
-
-
-def _bytes(value: Any) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes):
-        return value
-    raise TypeError(f"keys and header values must be bytes or str, not {type(value).__name__}")
-
 
 # ---- values --------------------------------------------------------------------------------------
 

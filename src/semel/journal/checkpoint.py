@@ -36,10 +36,11 @@ from semel.journal.store import (
 )
 from semel.journal.txn_history import TxnHistoryCut, prune_aborted, put_txn_history
 from semel.machine.rows import NUMBER_KEY, OF_STREAM, OF_TXN, MetaRow, Row
-from semel.machine.state import STATE_TABLES, Dirty, MachineLimits, State
+from semel.machine.state import STATE_TABLES, Dirty, State
 from semel.machine.streams import OFFSET_MAX
 from semel.machine.txn.draft import lsns_of
 from semel.model.errors import CorruptData
+from semel.model.limits import MachineLimits
 
 FILE_NAME: Final = "checkpoint.mdb"
 POSITION_KEY: Final = b"position"

@@ -10,7 +10,8 @@ The rules are in `docs/reference/machine.md` and `docs/reference/transactions.md
 from semel.machine.apply import apply
 from semel.machine.decide import decide, validate_and_decide
 from semel.machine.events import Decision, Event, Section
-from semel.machine.state import MachineLimits, State, Stream
+from semel.machine.state import State, Stream
+from semel.model.limits import MachineLimits
 
 __all__ = [
     "Decision",

@@ -41,31 +41,8 @@ from semel.machine.rows import (
     TxnStreamRow,
     tables_of,
 )
-from semel.model import limits as default
 from semel.model.commands import TXN_INLINE, Owner, ProducerOwner
-
-
-class MachineLimits(Struct, frozen=True):
-    """The limits that can be set for a deployment.
-
-    Do not change a limit after the first start: a journal replay would give a different state.
-    """
-
-    receipts: int = default.RECEIPTS_DEFAULT
-    streams: int = default.STREAMS_MAX
-    producers_per_stream: int = default.PRODUCERS_PER_STREAM_MAX
-    keys: int = default.IDEMPOTENCY_KEYS_MAX
-    key_hours: int = default.IDEMPOTENCY_HOURS
-    outcome_hours: int = default.OUTCOME_HOURS
-    registry: int = default.REGISTRY_MAX
-    chunks: int = default.TXN_CHUNKS_MAX
-    txn_streams: int = default.TXN_STREAMS_MAX
-    expiring_producers_per_stream: int = default.EXPIRING_PRODUCERS_PER_STREAM_MAX
-    tombstones_per_stream: int = default.TOMBSTONES_PER_STREAM_MAX
-
-    def __post_init__(self) -> None:
-        if min(msgspec.structs.astuple(self)) < 1:
-            raise ValueError("every limit must be at least 1")
+from semel.model.limits import MachineLimits
 
 
 class Stream(Struct, gc=False, eq=False):

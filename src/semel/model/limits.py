@@ -6,6 +6,9 @@ To configure a limit, set a field of `MachineLimits` or `Settings`. The limits o
 
 from typing import Final
 
+import msgspec
+from msgspec import Struct
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
@@ -115,3 +118,26 @@ TXN_PAGE_SEARCHED_MAX: Final = 10_000
 
 assert SEGMENT_BYTES_DEFAULT >= 2 * (BODY_BYTES_MAX + FRAME_OVERHEAD_BYTES_MAX)
 assert FRAME_OVERHEAD_BYTES_MAX >= 4 * BATCH_MESSAGES_MAX + CURSOR_BYTES_MAX + PATH_BYTES_MAX
+
+
+class MachineLimits(Struct, frozen=True):
+    """The limits that can be set for a deployment.
+
+    Do not change a limit after the first start: a journal replay would give a different state.
+    """
+
+    receipts: int = RECEIPTS_DEFAULT
+    streams: int = STREAMS_MAX
+    producers_per_stream: int = PRODUCERS_PER_STREAM_MAX
+    keys: int = IDEMPOTENCY_KEYS_MAX
+    key_hours: int = IDEMPOTENCY_HOURS
+    outcome_hours: int = OUTCOME_HOURS
+    registry: int = REGISTRY_MAX
+    chunks: int = TXN_CHUNKS_MAX
+    txn_streams: int = TXN_STREAMS_MAX
+    expiring_producers_per_stream: int = EXPIRING_PRODUCERS_PER_STREAM_MAX
+    tombstones_per_stream: int = TOMBSTONES_PER_STREAM_MAX
+
+    def __post_init__(self) -> None:
+        if min(msgspec.structs.astuple(self)) < 1:
+            raise ValueError("every limit must be at least 1")

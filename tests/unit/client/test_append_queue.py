@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from semel.client.append_queue import REQUEST_BYTES_MAX, AppendQueue, HeldBytes
 from semel.client.errors import BadRequest, Indeterminate, StreamClosed, TooLarge
+from semel.client.extras import Extras
 from semel.client.pending_append import PLAIN, AppendBatch, AppendState, PendingAppend
 from semel.client.requests import AppendHeaders
 from semel.client.stream_calls import NO_EXTRAS
-from semel.client.values import Extras, Receipt
+from semel.client.values import (
+    Receipt,
+)
 from semel.model.limits import BATCH_MESSAGES_MAX, BODY_BYTES_MAX, MIB
 from semel.model.offsets import parse_offset, print_offset
 from semel.wire.bodies import decode_batch

@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from semel.client import errors, server_calls
+from semel.client.extras import extras_of
 from semel.client.flows import Lost, RetrySafety
 from semel.client.requests import (
     AppendHeaders,
@@ -20,7 +21,6 @@ from semel.client.values import (
     Registration,
     StreamEntry,
     StreamInfo,
-    extras_of,
 )
 from semel.wire.bodies import decode_batch, encode_batch
 from tests.unit.client.hand import SITE, Played, answer, calls, play, problem

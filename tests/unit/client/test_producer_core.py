@@ -19,10 +19,10 @@ from semel.client.errors import (
     StreamNotFound,
     Unavailable,
 )
+from semel.client.extras import Extra
 from semel.client.producer.core import ProducerCore
 from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.client.producer.settings import ProducerSettings
-from semel.client.values import Extra
 from semel.model.limits import SEQUENCE_SPAN_MAX
 from semel.model.offsets import print_offset
 from tests.unit.client.producer_model import (

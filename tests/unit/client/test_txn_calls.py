@@ -7,6 +7,7 @@ import pytest
 
 from semel.client import commit_calls, errors, group_calls, txn_calls
 from semel.client.commit_calls import CommitId, KnownStreams, Parts
+from semel.client.extras import Extras
 from semel.client.flows import Flow, Lost, NotSent, Pause, RetrySafety
 from semel.client.group_calls import GroupCursor, GroupReader
 from semel.client.positions import KnownPositions
@@ -21,7 +22,6 @@ from semel.client.reading import PageReader
 from semel.client.txn_calls import TransactionCalls
 from semel.client.values import (
     CommitResult,
-    Extras,
     Message,
     PinnedRange,
     PinnedStep,

@@ -11,19 +11,17 @@ from semel.client.addresses import path_of
 from semel.client.aio.stream import AsyncStream
 from semel.client.async_driver import AsyncLock
 from semel.client.errors import ClientError, Refused
+from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow, T
 from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
 from semel.client.values import (
     CommitResult,
-    Headers,
-    Key,
     Message,
     Metadata,
     Moves,
     Receipt,
     Registration,
-    extras_of,
 )
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from semel.client.errors import ClientError, Indeterminate
+from semel.client.extras import Headers, Key
 from semel.client.flows import Flow, T
 from semel.client.producer.facade import ProducerFacade, retire_seconds
 from semel.client.producer.opening import Past, ProducerOptions, open_producer, read_past
 from semel.client.producer.outcomes import BatchEvent
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import CLIENT_DEFAULT, FOREVER, Timeout, Transport
-from semel.client.values import Headers, Key
 
 
 class AsyncRun(Protocol):

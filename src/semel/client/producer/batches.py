@@ -13,10 +13,10 @@ from semel.client.errors import (
     SequenceGap,
     Unavailable,
 )
+from semel.client.extras import Extra
 from semel.client.flows import backoff_seconds, error_of
 from semel.client.producer.outcomes import BatchAck, BatchEvent, FailedBatch, ProducerStats
 from semel.client.producer.settings import ProducerSettings, check_cursor
-from semel.client.values import Extra
 from semel.model.commands import SPARSE
 from semel.model.limits import NUMBER_MAX, SEQUENCE_SPAN_MAX
 from semel.model.offsets import parse_offset, print_offset

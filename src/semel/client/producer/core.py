@@ -40,6 +40,7 @@ from semel.client.errors import (
     ProtocolError,
     StreamClosed,
 )
+from semel.client.extras import Extra
 from semel.client.flows import error_of
 from semel.client.producer.batches import (
     WORTH_A_RETRY,
@@ -57,7 +58,6 @@ from semel.client.producer.batches import (
 from semel.client.producer.opening import ProducerIdentity
 from semel.client.producer.outcomes import BatchAck
 from semel.client.producer.settings import ProducerSettings
-from semel.client.values import Extra
 from semel.model.commands import SPARSE
 from semel.wire.headers import read_flag
 

@@ -13,6 +13,7 @@ from semel.client.errors import (
     Refused,
     StreamClosed,
 )
+from semel.client.extras import Extra
 from semel.client.flows import Flow
 from semel.client.producer.core import ProducerCore
 from semel.client.producer.opening import (
@@ -27,7 +28,6 @@ from semel.client.producer.pump import BodyEncoder, Pump
 from semel.client.server_calls import RETIRE_SECONDS_MAX, retire_producer
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import Transport, jitter
-from semel.client.values import Extra
 
 _log = logging.getLogger("semel.client")
 

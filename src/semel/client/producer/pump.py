@@ -20,6 +20,7 @@ from semel.client.errors import (
     TooLarge,
     Unavailable,
 )
+from semel.client.extras import Extra, Headers, Key, columns_of, extra_of
 from semel.client.flows import NotSent
 from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import ProducerCore
@@ -29,13 +30,8 @@ from semel.client.response_parser import ParserEvent, Response, ResponseParser
 from semel.client.transport import Transport, connect_error
 from semel.client.values import (
     PREENCODED,
-    Extra,
-    Headers,
-    Key,
-    columns_of,
     encode,
     encode_json,
-    extra_of,
 )
 from semel.model.commands import Batch as Payloads
 from semel.model.limits import BODY_BYTES_MAX

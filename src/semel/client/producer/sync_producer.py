@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
 from semel.client.errors import ClientError, Indeterminate
+from semel.client.extras import Headers, Key
 from semel.client.flows import Flow, T
 from semel.client.producer.facade import ProducerFacade, retire_seconds
 from semel.client.producer.opening import Past, ProducerOptions, open_producer, read_past
 from semel.client.producer.outcomes import BatchEvent
 from semel.client.stream_calls import StreamCalls
 from semel.client.transport import CLIENT_DEFAULT, FOREVER, Timeout, Transport
-from semel.client.values import Headers, Key
 
 _EXIT_SECONDS: Final = 5.0
 _log = logging.getLogger("semel.client")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from semel.client import group_calls, server_calls
 from semel.client.addresses import StreamPlace
+from semel.client.extras import Extras, Headers, Key, extras_of
 from semel.client.pending_append import PendingAppend
 from semel.client.producer.opening import ProducerOptions
 from semel.client.producer.sync_producer import Producer
@@ -21,9 +22,6 @@ from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
 from semel.client.values import (
     READ_COMMITTED,
     START,
-    Extras,
-    Headers,
-    Key,
     Message,
     Metadata,
     Moves,
@@ -32,7 +30,6 @@ from semel.client.values import (
     Receipt,
     RetiredEntry,
     StreamInfo,
-    extras_of,
 )
 from semel.model.messages import DEFAULT_MEDIA_TYPE
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from semel.client import commit_calls, server_calls
 from semel.client.addresses import path_of
 from semel.client.errors import ClientError, Refused
+from semel.client.extras import Headers, Key, extras_of
 from semel.client.flows import Flow, T
 from semel.client.sync.stream import Stream
 from semel.client.sync_driver import SyncLock
@@ -17,14 +18,11 @@ from semel.client.transport import CLIENT_DEFAULT, Timeout
 from semel.client.txn_calls import NEW, OPEN, TransactionCalls
 from semel.client.values import (
     CommitResult,
-    Headers,
-    Key,
     Message,
     Metadata,
     Moves,
     Receipt,
     Registration,
-    extras_of,
 )
 
 if TYPE_CHECKING:

@@ -5,12 +5,18 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from semel.client.commit_calls import CommitId, Parts, commit_parts
+from semel.client.extras import Extras
 from semel.client.flows import Flow
 from semel.client.sync.client import Client
 from semel.client.sync_driver import Stop
 from semel.client.transport import random_id
 from semel.client.txn_calls import TransactionCalls
-from semel.client.values import KIND_STAGED, CommitResult, Extras, Message, Registration
+from semel.client.values import (
+    KIND_STAGED,
+    CommitResult,
+    Message,
+    Registration,
+)
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB
 from semel.pipeline.evaluate import (
     Call,
