@@ -4,7 +4,7 @@ import pytest
 
 from semel.model.commands import DENSE, SPARSE, ProducerTag
 from semel.model.limits import CURSOR_BYTES_MAX, PRODUCER_ID_BYTES_MAX, SESSION_BYTES_MAX
-from semel.wire.headers import parse_producer, speaks_x
+from semel.wire.append_headers import parse_producer, speaks_x
 from semel.wire.problems import MalformedRequest
 from tests.unit.wire.builders import named
 
