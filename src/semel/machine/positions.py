@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain, repeat
 from typing import Final
 
+from msgspec.structs import replace
+
 from semel.machine.events import (
     Decision,
     PositionsMoved,
@@ -101,6 +103,29 @@ def name_positions(
 def named_metadata(row: TxnRow) -> dict[tuple[str, int], Metadata]:
     """Return the metadata that a transaction's moves will set, for each group and stream."""
     return {(group, number): metadata for group, number, metadata in row.metadata}
+
+
+def add_named(
+    row: TxnRow, positions: Iterable[NamedPosition], metadata: Iterable[Metadata] = ()
+) -> TxnRow:
+    """Return the row of a transaction with more named positions.
+
+    `metadata` has one element for each of them, or is empty.
+    """
+    merged = {(named.group, named.stream): named for named in row.positions}
+    kept = named_metadata(row)
+    for named, noted in zip(positions, chain(metadata, repeat(())), strict=False):
+        merged[named.group, named.stream] = named
+        kept[named.group, named.stream] = noted
+    noted_keys = tuple((*key, noted) for key, noted in kept.items() if noted)
+    return replace(row, positions=tuple(merged.values()), metadata=noted_keys)
+
+
+def remove_named(row: TxnRow, number: int) -> TxnRow:
+    """Return the row of a transaction without the positions that it named in a stream."""
+    positions = tuple(named for named in row.positions if named.stream != number)
+    metadata = tuple(noted for noted in row.metadata if noted[1] != number)
+    return replace(row, positions=positions, metadata=metadata)
 
 
 def _name(

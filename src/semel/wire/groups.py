@@ -70,7 +70,7 @@ def read_move(group: str, path: str, target: Target) -> PositionMove:
         None if target.start is UNSET else read_offset(target.start, "from"),
         None if target.incarnation is UNSET else target.incarnation,
         None if target.version is UNSET else target.version,
-        () if target.metadata is UNSET else _read_metadata(target.metadata),
+        metadata=() if target.metadata is UNSET else _read_metadata(target.metadata),
     )
 
 

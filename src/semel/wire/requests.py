@@ -150,7 +150,7 @@ def append_of(plan: AppendPlan, body: bytes, *, now_ms: int, seq: bytes = b"") -
     """
     media_type = plan.media_type
     if plan.is_opaque and type(media_type) is str and 0 < len(body) <= BODY_BYTES_MAX:
-        # The common case. `_read_body` would return the same, with more calls.
+        # The common case: the body is one message, and is not parsed.
         return _append(plan, media_type, Batch(body), None, now_ms, seq)
     if body:
         try:
@@ -221,13 +221,11 @@ def _append(
 
 
 def _read_body(plan: AppendPlan, body: bytes) -> Content:
-    """Return the content of a body.
+    """Return the content of a body that `append_of` cannot take as it is.
 
     Raises MalformedRequest if the media type, the size or the batch format is wrong.
     """
     media_type = _read_type(plan, body)
-    if plan.is_opaque:
-        return media_type, Batch(body), None
     if is_json(media_type):
         return _json_content(media_type, split_json(body))
     try:

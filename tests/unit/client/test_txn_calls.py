@@ -548,12 +548,12 @@ def test_a_message_moves_the_group_only_in_the_stream_it_was_read_from() -> None
 def test_a_tail_of_a_group_begins_where_it_stands() -> None:
     seen: list[Message] = []
     cursor = cursor_at()
-    reader = group_reader(cursor, seen.append)
+    reader = group_reader(cursor, lambda message, _metadata: seen.append(message))
     played = Played(reader.next_page(), [standing(orders=3), frames(b"3", start=3)])
     assert "offset=0000000000000000_0000000000000003&" in played.sends[1].request.target
     played.result[0].commit()
     assert seen == played.result
-    fresh = group_reader(cursor, seen.append)
+    fresh = group_reader(cursor, lambda message, _metadata: seen.append(message))
     sent = Played(fresh.next_page(), [standing(), frames(b"1")]).sends
     assert "offset=-1&" in sent[1].request.target
     with pytest.raises(ValueError, match="sse"):

@@ -70,8 +70,9 @@ def move(
     incarnation: str | None = None,
     group: str = "g",
     path: str = "s",
+    metadata: ask.Metadata = (),
 ) -> PositionMove:
-    return PositionMove(group, path, to, expected, incarnation, version)
+    return PositionMove(group, path, to, expected, incarnation, version, metadata)
 
 
 def name(*moves: PositionMove, txn: str = "t", epoch: int = 1) -> ask.AddPositions:

@@ -8,7 +8,7 @@ from semel.machine.events import TxnPrepared
 from semel.machine.rows import NamedPosition, PositionRow
 from semel.machine.state import Txn
 from semel.machine.txn import views
-from semel.model.commands import Delete
+from semel.model.commands import Delete, Metadata
 from semel.model.limits import GROUPS_PER_STREAM_MAX
 from semel.model.outcomes import LimitReached, Refusal
 from semel.model.outcomes_txn import (
@@ -69,6 +69,56 @@ def test_a_move_of_any_kind_counts_and_has_its_mover() -> None:
     machine.execute(sets(move(3)))
     assert row_of(machine) == PositionRow(3, 0, 4, (False, "app"))
     assert machine.state.dirty.positions == {(1, "g"): row_of(machine)}
+
+
+NOTE: Metadata = (("batch", 7), ("worker", "a"))
+OTHER: Metadata = (("batch", 8),)
+
+
+def test_every_move_replaces_the_metadata() -> None:
+    machine = txn_machine(*THREE, sets(move(1, metadata=NOTE)))
+    assert row_of(machine).metadata == NOTE
+    machine.execute(sets(move(1)))
+    assert row_of(machine).metadata == ()
+    machine.execute(once(move(2, metadata=OTHER), producer="p"))
+    assert row_of(machine).metadata == OTHER
+    assert reloaded(machine.state).by_path["s"].positions == {"g": row_of(machine)}
+    machine.execute(version_of(1, move(3, 2)))
+    assert row_of(machine).metadata == ()
+    both = sets(move(1, metadata=NOTE), move(1, group="h"))
+    machine.execute(both)
+    assert (row_of(machine).metadata, row_of(machine, group="h").metadata) == (NOTE, ())
+
+
+def test_metadata_of_a_named_position_is_stored_by_the_commit_only() -> None:
+    machine = txn_machine(*THREE, sets(move(1, metadata=NOTE)))
+    machine.execute(start())
+    machine.execute(name(move(2, 1, metadata=OTHER)))
+    assert row_of(machine).metadata == NOTE
+    assert machine.state.transactions["t"].row.metadata == (("g", 1, OTHER),)
+    twin = reloaded(machine.state)
+    assert twin.transactions["t"].row == machine.state.transactions["t"].row
+    machine.execute(abort())
+    assert row_of(machine).metadata == NOTE
+    machine.execute(start())
+    machine.execute(name(move(2, 1, metadata=OTHER), epoch=2))
+    machine.execute(commit(epoch=2))
+    assert row_of(machine).metadata == OTHER
+
+
+def test_naming_again_replaces_the_metadata_and_a_repeat_changes_nothing() -> None:
+    machine = txn_machine(*THREE, start(), name(move(1, metadata=NOTE)))
+    row = machine.state.transactions["t"].row
+    again = machine.with_facts(name(move(1, metadata=NOTE)))
+    assert unchanged(machine, again) == ExtendDone("t", 1)
+    machine.execute(name(move(1, metadata=OTHER)))
+    assert machine.state.transactions["t"].row.positions == row.positions
+    assert machine.state.transactions["t"].row.metadata == (("g", 1, OTHER),)
+    machine.execute(name(move(1)))
+    assert machine.state.transactions["t"].row.metadata == ()
+    machine.execute(name(move(1, metadata=NOTE)))
+    machine.execute(Delete("s", 0))
+    assert machine.state.transactions["t"].row.metadata == ()
 
 
 def test_what_a_transaction_names_is_known_until_it_ends() -> None:

@@ -43,7 +43,7 @@ COMMIT = Commit(
     None,
     (CommitAppend("s", "t/p", Batch(b"x")), CommitAppend("s", "t/p", None, "bad")),
     (ListedTxn("t", 1),),
-    (PositionMove("g", "s", 0, 1),),
+    (PositionMove("g", "s", 0, 1, metadata=(("n", "x" * 4088),)),),
     (("s", 0),),
 )
 SUNK_COMMIT = Commit(0, sink=SINK)
@@ -95,6 +95,16 @@ BROKEN: list[tuple[EngineCommand, str]] = [
     (AddPositions(0, "t", 1, positions=(PositionMove("", "s", 0),)), "group"),
     (AddPositions(0, "t", 1, positions=(PositionMove("g", "s", 0, -1),)), "positions"),
     (AddPositions(0, "t", 1, positions=(PositionMove("g", "s", 0, version=-1),)), "positions"),
+    *(
+        (AddPositions(0, "t", 1, positions=(replace(MOVE, metadata=metadata),)), "metadata")
+        for metadata in (
+            (("n", "x" * 4089),),
+            (("n", 2**63),),
+            (("n", -(2**63) - 1),),
+            (("n", 1), ("n", 2)),
+            (("\ud800", 1),),
+        )
+    ),
     (Commit(0), "commit"),
     (Commit(0, "p", 0, 0), "commit"),
     (replace(COMMIT, transactions=(ListedTxn("t", 1),) * 1_001), "commit"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from semel.machine.rows import PositionRow
 from semel.machine.txn.views import (
@@ -64,6 +65,16 @@ def test_a_group_is_set_or_moved_from_where_it_stands() -> None:
     assert found == SetPositions(5, (PositionMove("g", "a", 7), PositionMove("g", "b", 2, 1)))
 
 
+def test_a_move_may_have_metadata() -> None:
+    offsets = {"a": {"to": 7, "metadata": {"n": 1, "é": "x"}}, "b": {"to": 2, "metadata": {}}}
+    found = parse_positions("g", JSON, body({"offsets": offsets}), now_ms=5)
+    noted = PositionMove("g", "a", 7, metadata=(("n", 1), ("é", "x")))
+    assert found == SetPositions(5, (noted, PositionMove("g", "b", 2)))
+    view = GroupView("g", {"a": PositionRow(7, 0, 1, None, noted.metadata)}, ())
+    shown = reply(positions_of(view, GroupQuery(), 0))[1]
+    assert shown["metadata"] == {"a": {"n": 1, "é": "x"}}
+
+
 @pytest.mark.parametrize(
     ("document", "code"),
     [
@@ -71,6 +82,8 @@ def test_a_group_is_set_or_moved_from_where_it_stands() -> None:
         ({"offsets": {}, "group": "g"}, "bad_body"),
         ({"offsets": {"a": None}}, "bad_body"),
         ({"offsets": {"a": "x"}}, "invalid_offset"),
+        ({"offsets": {"a": {"to": 1, "metadata": "x"}}}, "bad_body"),
+        ({"offsets": {"a": {"to": 1, "metadata": {"n": 2**63}}}}, "invalid_request"),
     ],
 )
 def test_positions_that_mean_nothing_are_refused(document: Any, code: str) -> None:
@@ -100,6 +113,10 @@ def test_many_positions_are_shown_in_steps() -> None:
         "pending": pending,
     }
     assert response.body == msgspec.json.encode(document)  # also in the same order
+    noted = {path: replace(rows[path], metadata=(("n", 1),)) for path in (*paths[:2], paths[-1])}
+    response = positions_of(GroupView("g", rows | noted, (move,)), GroupQuery(), 0)
+    document["metadata"] = {path: {"n": 1} for path in noted}
+    assert response.body == msgspec.json.encode(document)
     few = GroupView("g", dict(list(rows.items())[:STEP_ROWS]), ())
     assert not list(positions_steps(few, GroupQuery(), 0))
     assert list(reply(positions_of(few, GroupQuery(), 0))[1]["offsets"]) == sorted(few.positions)

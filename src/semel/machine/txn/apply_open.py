@@ -1,7 +1,6 @@
 """The `apply` functions for events of transactions that have not ended yet."""
 
-from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -19,7 +18,7 @@ from semel.machine.events import (
     TxnPrepared,
     TxnPublished,
 )
-from semel.machine.positions import named_metadata, stored_position
+from semel.machine.positions import add_named, remove_named, stored_position
 from semel.machine.producers import pack_receipt, push_after_first, retained_sessions
 from semel.machine.rows import ChunkBlockRow, NamedPosition, TxnRow, TxnStreamRow
 from semel.machine.state import (
@@ -39,7 +38,7 @@ from semel.machine.state import (
 )
 from semel.machine.txn.apply_end import end_transactions, store_registration
 from semel.machine.txn.draft import push_chunk, push_extent
-from semel.model.commands import DENSE, Metadata, ProducerOwner
+from semel.model.commands import DENSE, ProducerOwner
 from semel.model.errors import invariant
 
 
@@ -104,36 +103,21 @@ def apply_extended(state: State, event: TxnExtended, _sections: Sections, time_m
         stored = stored_position(state.by_number[number], group)
         guard = guards.setdefault((group, number), stored.version)
         named.append(NamedPosition(group, number, to, guard))
-    _name(state, txn, named, time_ms)
+    _name(state, txn, add_named(txn.row, named), time_ms)
 
 
 def apply_named(state: State, event: PositionsNamed, _sections: Sections, time_ms: int) -> None:
     """Record the positions that a transaction will move when it commits."""
+    txn = state.by_txn[event.txn]
     metadata = event.metadata if isinstance(event, PositionsNamedWithMetadata) else ()
-    _name(state, state.by_txn[event.txn], event.positions, time_ms, metadata)
+    _name(state, txn, add_named(txn.row, event.positions, metadata), time_ms)
 
 
-def _name(
-    state: State,
-    txn: Txn,
-    positions: Sequence[NamedPosition],
-    time_ms: int,
-    metadata: Sequence[Metadata] = (),
-) -> None:
-    """Add named positions. `metadata` has one element for each of them, or is empty."""
-    merged = {(named.group, named.stream): named for named in txn.row.positions}
-    kept = named_metadata(txn.row)
-    for named, noted in zip(positions, chain(metadata, repeat(())), strict=False):
-        key = named.group, named.stream
-        merged[key], kept[key] = named, noted
-        add_named_position(state, txn.row.number, named)
-    row = replace(
-        txn.row,
-        positions=tuple(merged.values()),
-        touched_ms=time_ms,
-        metadata=tuple((*key, noted) for key, noted in kept.items() if noted),
-    )
-    _set_row(state, txn, row)
+def _name(state: State, txn: Txn, row: TxnRow, time_ms: int) -> None:
+    """Store the row of a transaction that has named positions."""
+    for named in row.positions:
+        add_named_position(state, row.number, named)
+    _set_row(state, txn, replace(row, touched_ms=time_ms))
 
 
 def apply_staged(
@@ -254,14 +238,8 @@ def leave_all_streams(state: State, stream: Stream) -> None:
         # Another worker may have committed the same messages. The stored position would show that,
         # but is removed here. A prepared transaction held its positions, so they did not move.
         lost = tuple(sorted({*txn.row.lost, *((named.group, path) for named in here)}))
-        row = replace(
-            txn.row,
-            deleted=deleted,
-            positions=tuple(named for named in txn.row.positions if named.stream != number),
-            lost=lost,
-            metadata=tuple(noted for noted in txn.row.metadata if noted[1] != number),
-        )
-        _set_row(state, txn, row)
+        row = remove_named(txn.row, number)
+        _set_row(state, txn, replace(row, deleted=deleted, lost=lost))
     for group in stream.positions or ():
         state.dirty.positions[number, group] = None
         del state.groups[group][path]
