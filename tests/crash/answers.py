@@ -209,7 +209,7 @@ def _answers(engine: Engine, repeats: list[EngineCommand]) -> Iterator[tuple[str
         found: list[object] = []
         engine.broker.head(path, now_ms=_NOW_MS, reply=found.append)
         yield f"{path}: head", found
-        yield f"{path}: producers", producers_page(state, ProducerQuery(path, None, "", 100))
+        yield f"{path}: producers", producers_page(state, ProducerQuery(path, None, "", 100), 0)
     for number in range(_TXN_COUNT // 2 + 1):
         for epoch in (None, 1, 2, 3):
             found = []
@@ -223,7 +223,7 @@ def _answers(engine: Engine, repeats: list[EngineCommand]) -> Iterator[tuple[str
         yield f"transaction {name}", transaction(state, name)
     for number in range(5):
         query = ProducerQuery(None, f"producer-{number}", "", 100)
-        yield f"producer-{number}", producers_page(state, query)
+        yield f"producer-{number}", producers_page(state, query, 0)
     for group in ("group", "other", "none"):
         yield f"group {group}", (group_view(state, group), snapshot(state, group))
     yield "transactions", list(transactions(state))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from semel.broker.producer_timers import ProducerLives
 from semel.journal import checkpoint
 from semel.machine import lifetimes
+from semel.machine.events import ProducerExpired
 from semel.machine.producer_counts import ProducerCounts, Producers
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream
@@ -32,7 +33,7 @@ def keep_no_tombstone() -> Any:
         lifetimes._drop(state, state.by_number[event.stream], event.id)
 
     module = importlib.import_module("semel.machine.apply")
-    return patch.dict(module._APPLIERS, {lifetimes.ProducerExpired: expired})
+    return patch.dict(module._APPLIERS, {ProducerExpired: expired})
 
 
 def retire_by_forgetting() -> Any:

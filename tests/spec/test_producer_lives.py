@@ -178,7 +178,7 @@ def test_only_the_current_instance_can_retire_a_producer(server: Server) -> None
     send(stream, b"a", 0)
     send(stream, b"b", 0, producer_session="y")  # fences the session x; its epoch is 2
     named = {"producer_id": "p", "stream": stream.path}
-    entries = [
+    entries: list[dict[str, Any]] = [
         {**named, "session": "x"},
         {**named, "producer_epoch": 1},
         {**named, "producer_epoch": 3},

@@ -181,6 +181,7 @@ MEDIAN_LINES = (130, 250)  # 106
 ONE_IMPORTER: dict[str, str] = {
     "semel.broker.gap_hold": "layer",
     "semel.broker.lookups": "size",
+    "semel.broker.producer_timers": "size",
     "semel.broker.surveys": "size",
     "semel.cli.demo.run": "size",
     "semel.cli.space": "size",

@@ -49,13 +49,7 @@ from semel.model.commands import (
     TxnOutcome,
 )
 from semel.model.errors import ReadFailed
-from semel.model.limits import (
-    GROUP_BYTES_MAX,
-    HOUR_MS,
-    PARKED_COMMANDS_MAX,
-    READ_BYTES_DEFAULT,
-    TOMBSTONE_HOURS,
-)
+from semel.model.limits import GROUP_BYTES_MAX, HOUR_MS, PARKED_COMMANDS_MAX, READ_BYTES_DEFAULT
 from semel.model.outcomes import (
     BatchTooLarge,
     DiskFull,
@@ -99,7 +93,7 @@ class Broker:
         monotonic_ms: Callable[[], int],
         segment_bytes: int,
         producer_idle_ms: int = 0,
-        tombstone_hours: int = TOMBSTONE_HOURS,
+        tombstone_hours: int | None = None,
         hour_ms: int = HOUR_MS,
     ) -> None:
         self.state: State = recovered.state

@@ -85,12 +85,11 @@ class Engine:
         )
         self._read_turns = ReadTurns(self._loop)
         self._clock_watch = ClockWatch()
-        self._is_flush_due = self._is_writing = False
+        self._is_flush_due = self._is_writing = self._is_committing = self._needs_reserve = False
         self._sync_seconds = 0.0
         self._is_draining = self._is_stopped = self._is_closed = False
         self.checkpoint_count = 0
         self._cut: Cut | None = None
-        self._is_committing = self._needs_reserve = False
         self._segment = recovered.segments.firsts[-1]
         self._idle: list[asyncio.Future[None]] = []
         self._calls: set[asyncio.Future[Outcome]] = set()

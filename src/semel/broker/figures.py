@@ -66,7 +66,7 @@ def figure_steps(engine: Engine) -> Steps[EngineFigures]:
         checkpoint_count=engine.checkpoint_count,
         replayed_bytes=engine.replayed_bytes,
         is_full=broker.is_full,
-        producers=state.live_producers,
+        producers=state.producer_counts.live,
         expiring_producers=sum(state.producer_counts.expiring.values()),
         tombstones=state.producer_counts.tombstones,
         producers_share=producers_share,
@@ -107,7 +107,7 @@ def _producer_steps(engine: Engine) -> Steps[float]:
     lasting_max = state.limits.producers_per_stream
     expiring_max = state.limits.expiring_producers_per_stream
     share = 0.0
-    for count, number in enumerate(list(state.by_number) if state.live_producers else (), 1):
+    for count, number in enumerate(list(state.by_number) if state.producer_counts.live else (), 1):
         stream = state.by_number.get(number)
         producers = None if stream is None else stream.producers
         if producers is not None:

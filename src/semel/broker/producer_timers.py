@@ -1,4 +1,4 @@
-"""Finds producers that have been idle for too long, and tombstones that have stayed long enough.
+"""Finds producers whose declared idle time has passed, and tombstones that have stayed long enough.
 
 As in `timers.py`, times are measured by the monotonic clock of the process, and start again when it
 starts: a producer can end late, but never early. Only the tombstones of idle producers are measured
@@ -11,91 +11,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from semel.broker.timers import MonotonicMs
-from semel.machine import Event
-from semel.machine.events import producer_in
+from semel.broker.timers import CHECKS_PER_RESULT, IdleProducers, MonotonicMs
 from semel.machine.lifetimes import is_due, leave_hour
 from semel.machine.rows import ProducerRow
-from semel.machine.state import State, Stream, find_producer
+from semel.machine.state import State, find_producer
 from semel.model.commands import ExpireProducer
-from semel.model.limits import NUMBER_MAX, TOMBSTONE_MS
+from semel.model.limits import NUMBER_MAX, TOMBSTONE_HOURS, TOMBSTONE_MS
 from semel.model.producer_commands import DropTombstones, ExpireRegistration, Tombstone
 
-# ---- the server's idle time ----------------------------------------------------------------------
-# By default, producers that declare no idle time do not expire, and their rows are kept as long as
-# the stream. An expired producer leaves a tombstone. Because of the tombstone, a late retry is
-# refused, not stored twice.
-
-
-_CHECKS_PER_RESULT: Final = 10
-
-
-class IdleProducers:
-    """A queue of all streams' producers, sorted by the time of their next idle check."""
-
-    def __init__(self, state: State, idle_ms: int, monotonic_ms: MonotonicMs) -> None:
-        self.idle_ms: Final = idle_ms
-        self._state = state
-        self._monotonic_ms = monotonic_ms
-        self._used: dict[tuple[int, str], int] = {}
-        self._queue: list[tuple[int, int, str]] = []
-        for number, stream in state.by_number.items():
-            for producer_id in stream.producers or ():
-                self._use(number, producer_id)
-
-    def note(self, event: Event) -> None:
-        """Record the use of a producer by an event that was just applied."""
-        found = producer_in(event)
-        if found is not None:
-            self._use(*found)
-
-    def _use(self, number: int, producer_id: str) -> None:
-        is_watched = (number, producer_id) in self._used
-        if is_watched or self._is_live(number, producer_id):
-            now_ms = self._used[number, producer_id] = self._monotonic_ms()
-            if not is_watched:
-                heappush(self._queue, (now_ms + self.idle_ms, number, producer_id))
-
-    def end_commands(self, now_ms: int, count_max: int) -> Iterator[ExpireProducer]:
-        """Return the commands that expire at most `count_max` producers.
-
-        `now_ms` is the time of the wall clock. Execute each command before the next is requested.
-        """
-        for stream, producer_id in self._due(count_max):
-            elapsed_ms = self._monotonic_ms() - self._used[stream.row.number, producer_id]
-            yield ExpireProducer(stream.row.path, now_ms, producer_id, self.idle_ms, elapsed_ms)
-
-    def _due(self, count_max: int) -> list[tuple[Stream, str]]:
-        """Return at most `count_max` producers that have been idle for too long.
-
-        Each producer is returned as a pair: its stream, and its id.
-        """
-        idle: list[tuple[Stream, str]] = []
-        now_ms = self._monotonic_ms()
-        for _ in range(_CHECKS_PER_RESULT * count_max):
-            if not self._queue or self._queue[0][0] > now_ms or len(idle) >= count_max:
-                break
-            _, number, producer_id = heappop(self._queue)
-            if not self._is_live(number, producer_id):
-                del self._used[number, producer_id]
-                continue
-            due_ms = self._used[number, producer_id] + self.idle_ms
-            # Queue the producer again, because the disk may have no space to expire it now.
-            heappush(self._queue, (max(due_ms, now_ms + 1), number, producer_id))
-            if due_ms <= now_ms:
-                idle.append((self._state.by_number[number], producer_id))
-        return idle
-
-    def _is_live(self, number: int, producer_id: str) -> bool:
-        """Return True if the server's idle time counts for a producer of a stream that is there."""
-        stream = self._state.by_number.get(number)
-        if stream is None or stream.tail.is_deleted or not stream.producers:
-            return False
-        row: ProducerRow | None = stream.producers.get(producer_id)
-        return row is not None and not row.is_expired and not row.expires_ms
-
-
-# ---- declared idle times, and tombstones ---------------------------------------------------------
 # A producer that declares its idle time is looked at a few times within that time. Its appends are
 # not noted one by one: that would cost time in every append. A use is seen at the next look.
 
@@ -127,13 +50,13 @@ class ProducerLives:
         monotonic_ms: MonotonicMs,
         *,
         idle_ms: int,
-        tombstone_hours: int,
+        tombstone_hours: int | None,
         frame_bytes_max: int,
     ) -> None:
         self.idle: Final = IdleProducers(state, idle_ms, monotonic_ms) if idle_ms else None
         self._state = state
         self._monotonic_ms = monotonic_ms
-        self._tombstone_hours = tombstone_hours
+        self._tombstone_hours = TOMBSTONE_HOURS if tombstone_hours is None else tombstone_hours
         self._bytes_max = frame_bytes_max // 2
         self._watched: dict[tuple[int, str], _Watch] = {}
         self._queue: list[tuple[int, int, str]] = []  # (time of the next look, stream, id)
@@ -225,7 +148,7 @@ class ProducerLives:
         """Return at most `count_max` producers whose time has passed, and how long they waited."""
         due: list[tuple[int, str, int]] = []
         now_ms = self._monotonic_ms()
-        for _ in range(_CHECKS_PER_RESULT * count_max):
+        for _ in range(CHECKS_PER_RESULT * count_max):
             if not self._queue or self._queue[0][0] > now_ms or len(due) >= count_max:
                 break
             look_ms, number, producer_id = heappop(self._queue)

@@ -52,6 +52,11 @@ class Settings(Struct, frozen=True):
             if not is_valid:
                 raise ValueError(rule)
 
+    @property
+    def tombstone_ms(self) -> int:
+        """How long the tombstone of an idle producer stays at least."""
+        return self.producer_tombstone_hours * default.HOUR_MS
+
 
 class Directory:
     """A locked data directory. It contains the journal files and the checkpoint store.

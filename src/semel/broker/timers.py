@@ -1,16 +1,16 @@
-"""Finds overdue transactions and expired streams, and counts hours, even if no request arrives.
+"""Finds overdue transactions, expired streams and idle producers, even if no request arrives.
 
 All timeouts are measured by the monotonic clock of the process, because the wall clock can jump,
 and because frame time can stay ahead of it for years. What happened before the process started is
 not known to that clock, so every timeout starts again when the process starts. Everything can
-therefore end late, but never early. Producers are in `producer_timers.py`.
+therefore end late, but never early.
 
 Each class only returns the objects that are due. The broker then runs a command for each of
 them, such as ExpireTxn, with the time that has elapsed.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
@@ -25,13 +25,14 @@ from semel.machine.events import (
     TxnExtended,
     TxnPrepared,
     TxnPublished,
+    producer_in,
 )
-from semel.machine.rows import StreamRow
+from semel.machine.rows import ProducerRow, StreamRow
 from semel.machine.state import State, Stream, Txn
 from semel.machine.streams import is_expired
 from semel.machine.txn.decide_end import deadline_of, timeout_of
 from semel.machine.txn.views import TxnDates
-from semel.model.commands import ProducerOwner
+from semel.model.commands import ExpireProducer, ProducerOwner
 
 log = logging.getLogger("semel")
 
@@ -268,6 +269,80 @@ class Expiry:
                 if end_ms <= time_ms:
                     expired.append(stream)
         return expired
+
+
+# ---- producers -----------------------------------------------------------------------------------
+# By default, producers that declare no idle time do not expire, and their rows are kept as long as
+# the stream. An expired producer leaves a tombstone. Because of the tombstone, a late retry is
+# refused, not stored twice.
+
+
+CHECKS_PER_RESULT: Final = 10
+
+
+class IdleProducers:
+    """A queue of all streams' producers, sorted by the time of their next idle check."""
+
+    def __init__(self, state: State, idle_ms: int, monotonic_ms: MonotonicMs) -> None:
+        self.idle_ms: Final = idle_ms
+        self._state = state
+        self._monotonic_ms = monotonic_ms
+        self._used: dict[tuple[int, str], int] = {}
+        self._queue: list[tuple[int, int, str]] = []
+        for number, stream in state.by_number.items():
+            for producer_id in stream.producers or ():
+                self._use(number, producer_id)
+
+    def note(self, event: Event) -> None:
+        """Record the use of a producer by an event that was just applied."""
+        found = producer_in(event)
+        if found is not None:
+            self._use(*found)
+
+    def _use(self, number: int, producer_id: str) -> None:
+        is_watched = (number, producer_id) in self._used
+        if is_watched or self._is_live(number, producer_id):
+            now_ms = self._used[number, producer_id] = self._monotonic_ms()
+            if not is_watched:
+                heappush(self._queue, (now_ms + self.idle_ms, number, producer_id))
+
+    def end_commands(self, now_ms: int, count_max: int) -> Iterator[ExpireProducer]:
+        """Return the commands that expire at most `count_max` producers.
+
+        `now_ms` is the time of the wall clock. Execute each command before the next is requested.
+        """
+        for stream, producer_id in self._due(count_max):
+            elapsed_ms = self._monotonic_ms() - self._used[stream.row.number, producer_id]
+            yield ExpireProducer(stream.row.path, now_ms, producer_id, self.idle_ms, elapsed_ms)
+
+    def _due(self, count_max: int) -> list[tuple[Stream, str]]:
+        """Return at most `count_max` producers that have been idle for too long.
+
+        Each producer is returned as a pair: its stream, and its id.
+        """
+        idle: list[tuple[Stream, str]] = []
+        now_ms = self._monotonic_ms()
+        for _ in range(CHECKS_PER_RESULT * count_max):
+            if not self._queue or self._queue[0][0] > now_ms or len(idle) >= count_max:
+                break
+            _, number, producer_id = heappop(self._queue)
+            if not self._is_live(number, producer_id):
+                del self._used[number, producer_id]
+                continue
+            due_ms = self._used[number, producer_id] + self.idle_ms
+            # Queue the producer again, because the disk may have no space to expire it now.
+            heappush(self._queue, (max(due_ms, now_ms + 1), number, producer_id))
+            if due_ms <= now_ms:
+                idle.append((self._state.by_number[number], producer_id))
+        return idle
+
+    def _is_live(self, number: int, producer_id: str) -> bool:
+        """Return True if the server's idle time counts for a producer of a stream that is there."""
+        stream = self._state.by_number.get(number)
+        if stream is None or stream.tail.is_deleted or not stream.producers:
+            return False
+        row: ProducerRow | None = stream.producers.get(producer_id)
+        return row is not None and not row.is_expired and not row.expires_ms
 
 
 # ---- retention -----------------------------------------------------------------------------------

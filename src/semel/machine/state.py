@@ -49,14 +49,14 @@ class MachineLimits(Struct, frozen=True):
     receipts: int = default.RECEIPTS_DEFAULT
     streams: int = default.STREAMS_MAX
     producers_per_stream: int = default.PRODUCERS_PER_STREAM_MAX
-    expiring_producers_per_stream: int = default.EXPIRING_PRODUCERS_PER_STREAM_MAX
-    tombstones_per_stream: int = default.TOMBSTONES_PER_STREAM_MAX
     keys: int = default.IDEMPOTENCY_KEYS_MAX
     key_hours: int = default.IDEMPOTENCY_HOURS
     outcome_hours: int = default.OUTCOME_HOURS
     registry: int = default.REGISTRY_MAX
     chunks: int = default.TXN_CHUNKS_MAX
     txn_streams: int = default.TXN_STREAMS_MAX
+    expiring_producers_per_stream: int = default.EXPIRING_PRODUCERS_PER_STREAM_MAX
+    tombstones_per_stream: int = default.TOMBSTONES_PER_STREAM_MAX
 
     def __post_init__(self) -> None:
         if min(msgspec.structs.astuple(self)) < 1:
@@ -126,9 +126,8 @@ def _load_tail(state: "State", number: int, row: TailRow) -> None:
 def _load_producer(state: "State", key: tuple[int, str], row: ProducerRow) -> None:
     number, producer_id = key
     stream = state.by_number[number]
-    if row.is_expired and row.tombstone_hour < 0:  # written by a version without this field
-        row = msgspec.structs.replace(row, tombstone_hour=state.hours)
-        state.dirty.producers[key] = row  # otherwise its time would begin anew with every start
+    if row.is_expired and row.tombstone_hour < 0:  # of an older version: its time starts now
+        row = state.dirty.producers[key] = msgspec.structs.replace(row, tombstone_hour=state.hours)
     put_producer(state, stream, producer_id, row)
 
 
@@ -286,21 +285,13 @@ class State:
         self.groups: dict[str, dict[str, PositionRow]] = {}
         # named[group][stream] is the set of pending transactions that name this position.
         self.named: dict[str, dict[int, set[int]]] = {}
-        self.next_stream = 1
-        self.next_producer = 1
-        self.next_txn = 1
-        self.next_outcome = 1
+        self.next_stream = self.next_producer = self.next_txn = self.next_outcome = 1
         self.time_ms = 0
         self.hours = 0  # during which servers have run on this data
         self.run_ms = 0  # of the next hour, when the last checkpoint was made
         self.next_tombstone = 1
         self.producer_counts = ProducerCounts()
         self.dirty = Dirty()
-
-    @property
-    def live_producers(self) -> int:
-        """The number of producers in all streams, not counting tombstones."""
-        return self.producer_counts.live
 
     def frame_time(self, now_ms: int) -> int:
         """Return the time for a frame written at `now_ms`. Frame times never go backwards."""

@@ -18,7 +18,7 @@ from semel.machine.rows import ProducerRow
 from semel.machine.state import find_producer
 from semel.machine.streams import find_stream
 from semel.model.commands import Register
-from semel.model.limits import HOUR_MS, TOMBSTONE_MS
+from semel.model.limits import TOMBSTONE_MS
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
 from semel.server.http import Request, Responder
@@ -55,11 +55,6 @@ class ProducersResource(Resource):
             RETIRE: {"POST": self._retire},
             EXPLAIN: reads(self._explain),
         }
-
-    @property
-    def _stays(self) -> int:
-        """How long the tombstone of an idle producer stays at least, in milliseconds."""
-        return self.engine.settings.producer_tombstone_hours * HOUR_MS
 
     def fresh_id(self) -> str:
         """Return a random producer id."""
@@ -104,12 +99,14 @@ class ProducersResource(Resource):
 
     def _show(self, request: Request, responder: Responder) -> None:
         query = valid(calls.parse_producer_query(request.query))
-        question = partial(producers_page, query=query, stays=self._stays)
+        question = partial(producers_page, query=query, stays=self.engine.settings.tombstone_ms)
         self.ask(question, responder, _page_response, query.stream or "")
 
     def _explain(self, request: Request, responder: Responder) -> None:
         query = valid(calls.parse_explain_query(request.query))
-        question = partial(explain_append, query=query, now_ms=self.now_ms, stays=self._stays)
+        question = partial(
+            explain_append, query=query, now_ms=self.now_ms, stays=self.engine.settings.tombstone_ms
+        )
         self.ask(question, responder, _page_response, query.stream)
 
 
@@ -159,6 +156,7 @@ def _entry_of(
     state: State, stream: Stream, producer_id: str, row: ProducerRow, stays: int
 ) -> ProducerEntry:
     last = None if row.is_expired else _last_receipt_of(row)
+    stays = TOMBSTONE_MS if row.is_brief else stays
     registered = state.registry.get(producer_id)
     return ProducerEntry(
         stream=stream.row.path,
@@ -175,9 +173,7 @@ def _entry_of(
         state=_life_of(row),
         expires=row.expires_ms // 1000 or None,
         ended_at=print_instant(row.ended_ms) if row.ended_ms else None,
-        until=print_instant(row.ended_ms + (TOMBSTONE_MS if row.is_brief else stays))
-        if row.ended_ms
-        else None,
+        until=print_instant(row.ended_ms + stays) if row.ended_ms else None,
     )
 
 
@@ -248,10 +244,7 @@ def explain_append(
         session=tag.session,
         first_seq=tag.first_seq,
         last_seq=tag.last_seq,
-        outcome=explanation.outcome,
-        status=explanation.status,
-        reason=explanation.reason,
-        facts=explanation.facts,
+        **asdict(explanation),
         other_payload=None if run.other is None else explain(run.other),
         known=None if row is None else _entry_of(state, stream, tag.id, row, stays),
     )

@@ -13,7 +13,8 @@ from msgspec import Raw
 from semel.model.limits import NUMBER_MAX, TXN_LIST_MAX
 from semel.model.offsets import parse_offset
 from semel.model.steps import STEP_BYTES, finish
-from semel.wire.headers import PRODUCER_ID_RULE, Headers, is_producer_id, require_json
+from semel.wire.append_headers import PRODUCER_ID_RULE, is_producer_id
+from semel.wire.headers import Headers, require_json
 from semel.wire.json_mode import without_surrogates
 from semel.wire.problems import MalformedRequest, bad_request
 from semel.wire.schema.transactions import Offset

@@ -16,21 +16,18 @@ from semel.model.limits import RETIRE_LIST_MAX, SESSION_BYTES_MAX
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Claimed, Duplicate, Outcome, Registered, Retired
 from semel.model.producer_commands import RetiredProducer, RetireProducers
-from semel.model.validation import is_assigned_id
+from semel.wire.append_headers import IDLE_SECONDS, check_producer_id, to_idle_ms
 from semel.wire.documents import read_document
 from semel.wire.headers import (
-    IDLE_SECONDS,
     Headers,
-    check_producer_id,
     check_text,
     read_number,
     read_range,
     read_text,
-    to_idle_ms,
 )
 from semel.wire.paths import parse_query, read_choice, read_limit
 from semel.wire.problems import bad_request, parser
-from semel.wire.rendering import STATUS, Response, problem_of
+from semel.wire.rendering import STATUS, Response, has_strict_order, problem_of
 from semel.wire.responses import json_response, outcome_response, responds_to
 from semel.wire.schema.producers import (
     AssignedProducer,
@@ -234,7 +231,7 @@ def explain_outcome(
             facts["first_offset"] = print_offset(outcome.first_offset)
             facts["next_offset"] = print_offset(outcome.next_offset)
         return Explanation(outcome.code, STATUS[Duplicate], _why_repeated(outcome, tag), facts)
-    problem = problem_of(outcome, is_strict_order=is_assigned_id(tag.id))
+    problem = problem_of(outcome, is_strict_order=has_strict_order(tag))
     return Explanation(problem.code, problem.status, problem.message, dict(problem.facts))
 
 

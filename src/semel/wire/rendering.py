@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
+from semel.model.commands import ProducerTag, TxnTag
 from semel.model.offsets import print_offset
+from semel.model.validation import is_assigned_id
 from semel.wire.problems import Entry, Fields, Problem
 from semel.wire.refusal_table import OUT_OF_ORDER, REFUSALS
 
@@ -167,6 +169,11 @@ _WORTH_A_RETRY: Final = (
 )
 
 
+def has_strict_order(tag: ProducerTag | None, transaction: TxnTag | None = None) -> bool:
+    """Return True if a missing sequence of an append has the code OUT_OF_ORDER_SEQUENCE."""
+    return transaction is not None or (tag is not None and is_assigned_id(tag.id))
+
+
 def problem_of(
     outcome: out.Outcome, *, is_x: bool = False, is_strict_order: bool = False
 ) -> Problem:
@@ -174,7 +181,7 @@ def problem_of(
 
     If `is_x` is True, the producer headers are those of the X-Producer-* dialect. A missing
     sequence has two codes, and the body names the other one as `alias`. `is_strict_order` chooses:
-    it is True in a transaction, in a one-shot commit, and for an id that the server assigned.
+    it is True for an append with `has_strict_order`, and for a one-shot commit.
     """
     if isinstance(outcome, txn_out.StreamRefused):
         return _of_stream(outcome)

@@ -33,6 +33,12 @@ from semel.model.limits import (
 from semel.model.messages import is_json, normalise
 from semel.model.offsets import parse_offset
 from semel.model.steps import Steps
+from semel.wire.append_headers import (
+    names_producer,
+    parse_producer,
+    parse_transaction,
+    speaks_x,
+)
 from semel.wire.bodies import BadFormat, DecodedBatch, decode_batch, decode_batch_steps
 from semel.wire.headers import (
     BATCH,
@@ -40,9 +46,6 @@ from semel.wire.headers import (
     Headers,
     accepts_gzip,
     accepts_type,
-    names_producer,
-    parse_producer,
-    parse_transaction,
     read_canonical,
     read_content_type,
     read_flag,
@@ -52,7 +55,6 @@ from semel.wire.headers import (
     read_text,
     refuse_encoding,
     refuse_repeated,
-    speaks_x,
     to_position,
 )
 from semel.wire.json_mode import EMPTY_ARRAY, split_json, split_steps

@@ -18,7 +18,6 @@ from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Created, Duplicate, Outcome, Refusal, Switched
 from semel.model.outcomes_txn import Staged
 from semel.model.slices import Slice
-from semel.model.validation import is_assigned_id
 from semel.wire.bodies import encode_frames, to_bytes, to_json_array
 from semel.wire.headers import EVENTS, FRAMES, PROBLEM, print_instant
 from semel.wire.problems import Fields, Problem
@@ -28,6 +27,7 @@ from semel.wire.rendering import (
     PREFLIGHT_HEADERS,
     STATUS,
     Response,
+    has_strict_order,
     problem_of,
 )
 from semel.wire.requests import LONG_POLL, ReadRequest
@@ -123,14 +123,9 @@ def problem_response(problem: Problem) -> Response:
 def outcome_response(
     outcome: Outcome, *, is_x: bool = False, is_strict_order: bool = False
 ) -> Response:
-    """Return the response for an outcome.
-
-    The body is a problem document for a refusal, and empty for any other outcome. For the two
-    flags, see `problem_of`.
-    """
+    """Return the response for an outcome: a problem document for a refusal, else an empty body."""
     if isinstance(outcome, Refusal):
-        problem = problem_of(outcome, is_x=is_x, is_strict_order=is_strict_order)
-        return problem_response(problem)
+        return problem_response(problem_of(outcome, is_x=is_x, is_strict_order=is_strict_order))
     if isinstance(outcome, Staged):
         return Response(STATUS[Staged], [("Transaction-Next-Seq", str(outcome.next_seq))])
     return Response(STATUS[type(outcome)], [])
@@ -216,10 +211,7 @@ def post_response(
     elif isinstance(outcome, Duplicate):
         status, headers = 204, _duplicate_headers(outcome, command)
     else:
-        tag = command.producer
-        is_strict_order = command.transaction is not None or (
-            tag is not None and is_assigned_id(tag.id)
-        )
+        is_strict_order = has_strict_order(command.producer, command.transaction)
         return outcome_response(outcome, is_x=is_x, is_strict_order=is_strict_order)
     if outcome.is_closed:
         headers.append(_CLOSED)

@@ -111,7 +111,7 @@ def test_a_list_of_producers_unpacks_one_receipt_of_each() -> None:
             bed.execute(Append("s", bed.now_ms, "text/plain", Batch(b"x"), producer=tag))
     query = ProducerQuery("s", None, "", 10)
     with patch.object(producers, "unpack_receipt", wraps=unpack_receipt) as unpacked:
-        page = producers_page(bed.broker.state, query)
+        page = producers_page(bed.broker.state, query, 0)
     assert isinstance(page, ProducersPage)
     assert [entry.last_offset for entry in page.producers] == [print_offset(5), print_offset(10)]
     assert unpacked.call_count == 2
@@ -152,6 +152,7 @@ def test_figures_look_at_some_transactions_in_each_step() -> None:
         next(steps)  # it has looked at the first transaction
         bed.execute(AbortTxn(bed.now_ms, "t1", 1, "p1", 0))
         next(steps)
+        next(steps)  # it has looked at three streams
         with pytest.raises(StopIteration) as done:
             next(steps)
     found = done.value.value

@@ -20,7 +20,7 @@ def test_what_is_remembered_of_producers_is_told_when_it_is_durable() -> None:
     written = bed.submit(Append("s", bed.now_ms, "text/plain", Batch(b"x"), producer=tag))
     results: list[Any] = []
     bed.broker.ask(
-        lambda state: producers_page(state, ProducerQuery("s", None, "", 10)), results.append
+        lambda state: producers_page(state, ProducerQuery("s", None, "", 10), 0), results.append
     )
     assert (written, results) == ([], [])
     bed.flush()
@@ -28,7 +28,7 @@ def test_what_is_remembered_of_producers_is_told_when_it_is_durable() -> None:
     bed.submit(ForgetProducer("s", bed.now_ms, "p"))
     results.clear()
     bed.broker.ask(
-        lambda state: producers_page(state, ProducerQuery("s", "p", "", 10)), results.append
+        lambda state: producers_page(state, ProducerQuery("s", "p", "", 10), 0), results.append
     )
     assert results == []
     bed.flush()

@@ -54,6 +54,7 @@ def test_the_defaults_serve_this_machine_only(started: Started) -> None:
         dedup="on",
         strict_payloads=False,
         producer_idle_seconds=None,
+        producer_tombstone_hours=168,
         gap_hold_ms=0,
         unread_bytes_per_address=128 * 1024 * 1024,
         cors_origin=(),

@@ -52,6 +52,7 @@ GOLDEN_CLAIMS = DATA / "frame_v1_claims.bin"
 GOLDEN_TXN = DATA / "frame_v1_transactions.bin"
 GOLDEN_POSITIONS = DATA / "frame_v1_positions.bin"
 GOLDEN_HOURS = DATA / "frame_v1_hours.bin"
+GOLDEN_LIVES = DATA / "frame_v1_lives.bin"
 SEED = codec.checksum_seed(b"sixteen bytes id")
 
 
@@ -196,6 +197,32 @@ POSITIONS_CASES = (Case(events.PositionsNamed(1, (NAMED, NamedPosition("g", NUMB
 
 HOURS_CASES = (Case(events.HourPassed()),)
 
+REGISTERED = events.ProducerRegistered("12", 0, True)
+CLAIMED = events.ProducerClaimed(3, "é", "dense", 4, "session")
+LIVES_CASES = (
+    Case(events.ProducersRetired(((1, "p"), (NUMBER_MAX, "é"), (0, "12")))),
+    Case(events.TombstonesDropped(((1, "p"), (0, "till-1")))),
+    Case(
+        events.ProducerDeclared(60_000, events.StreamAppended(1, False, None, DENSE_MARK)),
+        (Section(1, 3, 1, b"payload"),),
+    ),
+    Case(
+        events.ProducerDeclared(
+            604_800_000,
+            published=events.TxnPublished(7, events.StreamAppended(1, stamp=DENSE_MARK)),
+        ),
+        (Section(1, 4, 1, b"inside"),),
+    ),
+    Case(events.ProducerDeclared(60_000, claimed=CLAIMED)),
+    Case(events.ProducerDeclared(60_000, registered=REGISTERED)),
+    Case(
+        events.ProducerDeclared(
+            60_000,
+            raised=events.ProducerRaised((events.Ended(7, False, "fenced"),), claimed=CLAIMED),
+        )
+    ),
+)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
     [
@@ -205,8 +232,9 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_TXN, TXN_CASES),
         (GOLDEN_POSITIONS, POSITIONS_CASES),
         (GOLDEN_HOURS, HOURS_CASES),
+        (GOLDEN_LIVES, LIVES_CASES),
     ],
-    ids=["first", "extras", "claims", "transactions", "positions", "hours"],
+    ids=["first", "extras", "claims", "transactions", "positions", "hours", "lives"],
 )
 
 
@@ -248,7 +276,8 @@ def test_a_journal_of_version_1_reads_as_it_was_written(
 def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
     assert {
         type(case.record)
-        for case in (*CASES, *CLAIMS_CASES, *TXN_CASES, *POSITIONS_CASES, *HOURS_CASES)
+        for cases in (*(CASES, CLAIMS_CASES, TXN_CASES, POSITIONS_CASES, HOURS_CASES, LIVES_CASES),)
+        for case in cases
     } == set(KINDS)
     assert set(get_args(events.Event)) < set(KINDS)
 

@@ -187,14 +187,16 @@ def test_an_empty_media_type_is_none_at_all() -> None:
     assert unchanged(machine, append(kind=None)) == expected
 
 
-def test_a_stream_holds_so_many_producers_and_tombstones() -> None:
+def test_a_stream_holds_so_many_producers_and_tombstones_do_not_count() -> None:
     machine = machine_of(
         create(), append(by=dense(0)), bury(), limits=MachineLimits(producers_per_stream=1)
     )
-    late = append(by=dense(0, name="q"))
-    assert unchanged(machine, late) == out.LimitReached("producers_per_stream", 1)
-    assert unchanged(machine, append(error="bad", by=dense(0, name="q"))) == out.BadBody("bad")
-    assert machine.execute(append(b"y", by=dense(0))) == out.Appended(1, 2, False, 2, 0)
+    bad = append(error="bad", by=dense(0, name="q"))
+    assert unchanged(machine, bad) == out.BadBody("bad")
+    assert machine.execute(append(by=dense(0, name="q"))) == out.Appended(1, 2, False, 1, 0)
+    full = out.LimitReached("producers_per_stream", 1)
+    assert unchanged(machine, append(b"y", by=dense(0))) == full, "it needs room again"
+    assert unchanged(machine, append(by=dense(0, name="r"))) == full
 
 
 # rows: D34, D38

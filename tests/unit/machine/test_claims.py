@@ -270,14 +270,14 @@ def test_a_new_session_behind_a_claim_takes_the_next_epoch() -> None:
 
 def test_a_claimed_producer_counts_and_its_idle_time_begins_with_the_claim() -> None:
     machine = machine_of(create(), claim("x", now=5))
-    assert machine.state.live_producers == 1
+    assert machine.state.producer_counts.live == 1
     assert unchanged(machine, ask.ExpireProducer("s", 99, "p", 10, 9)) == out.StillAlive()
     machine.execute(ask.ExpireProducer("s", 0, "p", 10, 10))
-    assert machine.state.live_producers == 0
+    assert machine.state.producer_counts.live == 0
     machine.execute(claim("y", now=16))
-    assert machine.state.live_producers == 1
+    assert machine.state.producer_counts.live == 1
     machine.execute(claim("z", now=16))
-    assert machine.state.live_producers == 1
+    assert machine.state.producer_counts.live == 1
 
 
 def test_the_older_sessions_are_bounded() -> None:

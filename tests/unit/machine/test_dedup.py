@@ -101,7 +101,7 @@ def test_while_off_everything_is_stored_and_nothing_remembered() -> None:
     )
     assert machine.execute(append()) == Appended(7, 8, False)
     stream = machine.stream()
-    assert (stream.producers, stream.keys, machine.state.live_producers) == (None, None, 0)
+    assert (stream.producers, stream.keys, machine.state.producer_counts.live) == (None, None, 0)
 
 
 def test_while_off_a_registered_epoch_is_not_raised() -> None:
@@ -139,7 +139,7 @@ def test_switching_off_forgets_producers_and_keys_in_one_frame() -> None:
     assert machine.journal[-1].event == DedupSwitched(number, None)
     stream, dirty = machine.stream(), machine.state.dirty
     assert (stream.producers, stream.keys, stream.next_key) == (None, None, 0)
-    assert machine.state.live_producers == 0
+    assert machine.state.producer_counts.live == 0
     assert dirty.producers == {(number, "p"): None, (number, "q"): None}
     assert dirty.keys == {(number, "k"): None}
     assert dirty.tails == {number: stream.tail}
@@ -168,7 +168,7 @@ def test_a_producer_that_went_on_while_off_loses_nothing_when_it_is_on_again() -
 def test_switching_to_what_it_is_changes_nothing(is_on: bool) -> None:
     machine = machine_of(create(), append(by=dense(0)), switch(is_on))
     assert unchanged(machine, switch(is_on)) == Switched(0 if is_on else None, 1)
-    assert machine.state.live_producers == is_on
+    assert machine.state.producer_counts.live == is_on
 
 
 def test_switching_finds_no_stream_or_a_deleted_one() -> None:
@@ -191,7 +191,7 @@ def test_live_producers_are_counted_through_every_end_of_one() -> None:
     def count_after(*commands: Command) -> int:
         for command in commands:
             machine.execute(command)
-        return machine.state.live_producers
+        return machine.state.producer_counts.live
 
     assert count_after(create(), append(by=dense(0)), append(by=dense(0, name="q"))) == 2
     assert count_after(ask.ExpireProducer("s", 0, "q", 0)) == 1

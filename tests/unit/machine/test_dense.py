@@ -5,6 +5,7 @@ from struct import pack
 import pytest
 
 from semel.machine import MachineLimits, producers
+from semel.machine.state import find_producer
 from semel.model import outcomes as out
 from semel.model.checksum import digest_of
 from semel.model.commands import Batch, ProducerTag
@@ -104,7 +105,8 @@ def test_the_digest_of_a_json_batch_is_that_of_its_payload() -> None:
     machine = machine_of(
         create(kind=JSON), append(json_batch(b"1", b"2"), kind=JSON, by=dense(0, epoch=1))
     )
-    row = (machine.stream().producers or {})["p"]
+    row = find_producer(machine.stream(), "p")
+    assert row is not None
     assert producers.unpack_receipt(row.receipts, 0).digest == digest_of(b"1,2")
 
 

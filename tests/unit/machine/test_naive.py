@@ -13,7 +13,7 @@ from semel.machine import append as appending
 from semel.machine import producers
 from semel.machine.producers import SequenceCheck
 from semel.machine.rows import ProducerRow
-from semel.machine.state import State, Stream
+from semel.machine.state import State, Stream, find_producer
 from semel.model import outcomes as out
 from semel.model.commands import ProducerTag
 from tests.unit.machine import test_append as appends
@@ -78,7 +78,7 @@ def the_last_offset_stands_in(patch: pytest.MonkeyPatch) -> None:
 
 def the_expired_are_unknown(patch: pytest.MonkeyPatch) -> None:
     def naive(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
-        row = (stream.producers or {}).get(tag.id)
+        row = find_producer(stream, tag.id)
         if row is not None and row.is_expired:
             return SequenceCheck(tag.epoch or 1)
         return judge(state, stream, tag, digest)

@@ -12,7 +12,13 @@ from semel.model import commands as ask
 from semel.model.commands import DENSE, SPARSE, Batch, Command, ForkRequest, StoredAppend
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import encode_extras
-from semel.model.producer_commands import CountHour
+from semel.model.producer_commands import (
+    CountHour,
+    DropTombstones,
+    RetiredProducer,
+    RetireProducers,
+    Tombstone,
+)
 from tests.sim.oracle import state_view
 from tests.sim.reference import Model
 from tests.sim.reference_producers import Producer
@@ -27,7 +33,15 @@ from tests.unit.machine.builders import (
 )
 
 STEPS = 50
-LIMITS = MachineLimits(receipts=3, streams=4, producers_per_stream=2, keys=2, key_hours=2)
+LIMITS = MachineLimits(
+    receipts=3,
+    streams=4,
+    producers_per_stream=2,
+    keys=2,
+    key_hours=2,
+    expiring_producers_per_stream=1,
+    tombstones_per_stream=2,
+)
 
 
 # ---- random steps, relative to the state of the model --------------------------------------------
@@ -57,7 +71,7 @@ steps = st.builds(
         + ["append"] * 4
         + ["create", "fork", "fork", "register"]
         + ["delete", "trim", "expire", "bury", "bury", "forget", "switch"]
-        + ["claim", "claim", "claim", "hour"]
+        + ["claim", "claim", "claim", "hour", "retire", "retire", "drop"]
     ),
     st.sampled_from("aaaaaabc"),
     st.sampled_from("abc"),
@@ -72,7 +86,7 @@ steps = st.builds(
         st.sampled_from(
             ["plain"] * 14
             + ["json", "close", "error", "seq", "match", "key", "key", "strict", "strict"]
-            + ["cursor", "dated", "typed", "extras", "extras"]
+            + ["cursor", "dated", "typed", "extras", "extras", "idle", "idle"]
         ),
         max_size=2,
     ),
@@ -109,6 +123,8 @@ def command_of(step: Step, model: Model) -> Command:
             return _on_producer(step, model, now)
         case "hour":
             return CountHour(now)
+        case "retire" | "drop":
+            return _end(step, model, now)
         case "switch":
             is_off = stream is not None and stream.dedup_from is None
             return ask.SwitchDedup(step.path, now, is_off or step.span == 1)
@@ -128,6 +144,19 @@ def _on_producer(
     known = None if stream is None else stream.producers.get(step.name)
     mode = step.mode if known is None or "typed" in step.flags else known.mode
     return ask.ClaimProducer(step.path, now, step.name, step.session or f"s{step.span}", mode)
+
+
+def _end(step: Step, model: Model, now: int) -> RetireProducers | DropTombstones:
+    stream = model.streams.get(step.path)
+    if step.verb == "drop":
+        number = 0 if stream is None or step.span == 3 else stream.number
+        return DropTombstones(now, (Tombstone(number, step.name, 600_000 * step.span),), 0)
+    known = None if stream is None else stream.producers.get(step.name)
+    if step.span == 3:
+        return RetireProducers(now, (RetiredProducer(step.name, None, max(step.epoch or 0, 0)),))
+    epoch = 0 if known is None else known.epoch
+    session = step.session if known is None else known.session
+    return RetireProducers(now, (RetiredProducer(step.name, step.path, epoch, session),))
 
 
 def _create(step: Step, model: Model, now: int) -> ask.Create:
@@ -222,6 +251,7 @@ def _tag(step: Step, model: Model) -> ask.ProducerTag:
         mode,
         b"c%d" % step.span if "cursor" in step.flags else None,
         "strict" in step.flags,
+        60_000 if "idle" in step.flags else 0,
     )
 
 
@@ -253,7 +283,11 @@ def through_the_codec(written: Written) -> Written:
 def test_random_commands_are_answered_and_remembered_as_the_rule_book_says(
     run: list[Step],
 ) -> None:
-    model = Model(*(getattr(LIMITS, name) for name in LIMITS.__struct_fields__[:6]))
+    model = Model(
+        *(getattr(LIMITS, name) for name in LIMITS.__struct_fields__[:5]),
+        expiring_max=1,
+        tombstones_max=2,
+    )
     machine = Machine(LIMITS)
     command: Command = ask.Create("a", 0, "i", TEXT)
     for step in run:

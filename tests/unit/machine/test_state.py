@@ -64,7 +64,7 @@ def test_a_stream_without_its_tail_is_not_loaded() -> None:
 
 
 def test_the_counters_are_a_row() -> None:
-    assert machine_of(*STORY).state.meta_row() == MetaRow(3, 2, 4)
+    assert machine_of(*STORY).state.meta_row() == MetaRow(3, 2, 4, next_tombstone=2)
 
 
 def test_what_changed_is_handed_over_once() -> None:

@@ -293,7 +293,7 @@ def test_producers_are_counted_and_limited_inside_too() -> None:
     )
     assert unchanged(machine, publish(0)) == LimitReached("producers_per_stream", 1)
     machine.execute(publish(0, path="r"))
-    assert machine.state.live_producers == 2
+    assert machine.state.producer_counts.live == 2
 
 
 # ---- streams with an open transaction ------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_a_producer_is_not_let_go_while_its_transaction_is_open() -> None:
     assert machine.execute(ExpireProducer("s", 0, "p", 0)).code == "ok"
     machine.execute(begin("u", by(epoch=1)))
     assert machine.execute(publish(txn="u", tag=dense(0, epoch=1))) == Appended(2, 3, False, 1, 0)
-    assert machine.state.live_producers == 1
+    assert machine.state.producer_counts.live == 1
 
 
 def test_the_receipts_of_an_open_transaction_are_not_dropped_by_hand() -> None:

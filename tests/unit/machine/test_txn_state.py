@@ -86,7 +86,7 @@ def comparable(state: State) -> dict[str, object]:
         "open": {path: list(stream.open or ()) for path, stream in state.by_path.items()},
         "txns": {n: (txn.row, txn.streams, txn.chunk_blocks) for n, txn in state.by_txn.items()},
         "ids": {txn_id: txn.row.number for txn_id, txn in state.transactions.items()},
-        "counters": (state.meta_row(), state.sink_txn_count, state.live_producers),
+        "counters": (state.meta_row(), state.sink_txn_count, state.producer_counts.live),
         "tables": (state.owned, state.sinks, state.snapshots, state.groups, state.registry),
         "named": state.named,
     }

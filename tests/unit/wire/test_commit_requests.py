@@ -146,7 +146,7 @@ def test_messages_for_a_stream_that_is_not_there_are_read_as_json() -> None:
         ({"offsets": {"g": 1}}, "bad_body"),
         ({"sink": {"app": "A"}}, "bad_body"),
         ({"producer_id": 1}, "bad_body"),
-        ({"producer_id": "\u00e9"}, "invalid_request"),
+        ({"producer_id": "\u0085"}, "invalid_request"),
         ({"transactions": [{"id": "", "epoch": 1}]}, "invalid_request"),
         ({"offsets": {"g": {"j": "1"}}}, "invalid_offset"),
         ({"offsets": {"g": {"j": {"from": -1, "to": 1}}}}, "invalid_offset"),

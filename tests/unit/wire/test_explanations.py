@@ -66,7 +66,7 @@ def test_a_refusal_speaks_as_it_would_be_answered() -> None:
         "outcome": "producer_seq_conflict",
         "status": 409,
         "reason": "sequence 4 was expected, but sequence 9 was sent",
-        "facts": {"expected_seq": 4, "received_seq": 9},
+        "facts": {"expected_seq": 4, "received_seq": 9, "alias": "OUT_OF_ORDER_SEQUENCE"},
     }
 
 

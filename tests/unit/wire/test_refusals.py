@@ -6,9 +6,10 @@ import pytest
 
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn
+from semel.model.commands import ProducerTag, TxnTag
 from semel.model.offsets import print_offset
 from semel.wire.problems import Problem
-from semel.wire.rendering import DONE, REFUSED, STATUS, problem_of
+from semel.wire.rendering import DONE, REFUSED, STATUS, has_strict_order, problem_of
 
 # StreamRefused is rendered as the refusal of its stream.
 OUTCOMES = [
@@ -85,7 +86,8 @@ def test_every_refusal_can_be_told(refusal: type[out.Outcome]) -> None:
         assert problem.message
         assert problem.applied == ("unknown" if refusal is out.ReceiptExpired else "no")
         is_state = refusal is txn.InvalidTxnState  # it also names the required state
-        assert len(problem.facts) == len(refusal.__struct_fields__) + is_state
+        is_named_twice = refusal is out.SequenceGap  # it also has the other code
+        assert len(problem.facts) == len(refusal.__struct_fields__) + is_state + is_named_twice
         json.dumps(problem.facts)
 
 
@@ -102,7 +104,7 @@ def test_a_gap_tells_both_sequences() -> None:
     problem = problem_of(gap)
     assert (problem.code, problem.facts) == (
         "producer_seq_conflict",
-        {"expected_seq": 3, "received_seq": 9},
+        {"expected_seq": 3, "received_seq": 9, "alias": "OUT_OF_ORDER_SEQUENCE"},
     )
 
 
@@ -238,3 +240,23 @@ def test_a_held_position_names_who_holds_it() -> None:
         "transaction_epoch": 4,
     }
     assert ("Retry-After", "1") in problem.headers
+
+
+def test_a_gap_has_another_code_in_a_transaction_and_of_an_assigned_id() -> None:
+    problem = problem_of(out.SequenceGap(3, 9), is_strict_order=True)
+    assert (problem.code, problem.facts["alias"]) == (
+        "OUT_OF_ORDER_SEQUENCE",
+        "producer_seq_conflict",
+    )
+    assert has_strict_order(None, TxnTag("t", 1))
+    assert has_strict_order(ProducerTag("12", 0, 0))
+    assert not has_strict_order(ProducerTag("p12", 0, 0))
+    assert not has_strict_order(None)
+
+
+@pytest.mark.parametrize("limit", ["producers_per_stream", "expiring_producers_per_stream"])
+def test_a_limit_on_producers_tells_the_cure(limit: str) -> None:
+    message = problem_of(out.LimitReached(limit, 10_000)).message
+    for cure in ("semel producers retire", "forget", "--producer-idle-seconds", "Producer-Expires"):
+        assert cure in message
+    assert "retire" not in problem_of(out.LimitReached("streams", 9)).message

@@ -77,7 +77,7 @@ def test_a_task_of_a_sink_stages_and_learns_its_streams_from_its_rows() -> None:
         ({"transaction_id": "t", **PRODUCER, "streams": "a"}, "bad_body"),
         ({"transaction_id": "", **PRODUCER}, "invalid_request"),
         ({"transaction_id": "t\n", **PRODUCER}, "invalid_request"),
-        ({"transaction_id": "t", "producer_id": "\u00e9", "producer_epoch": 0}, "invalid_request"),
+        ({"transaction_id": "t", "producer_id": "\u0085", "producer_epoch": 0}, "invalid_request"),
         ({"transaction_id": "t"}, "invalid_request"),
         ({"transaction_id": "t", "producer_id": "p"}, "invalid_request"),
         ({"transaction_id": "t", "producer_epoch": 0}, "invalid_request"),
