@@ -146,7 +146,7 @@ class AppendLane:
         """
         first = batch.appends[0]
         content_type = batch.content_type
-        if content_type is None or content_type != self.content_type:
+        if first.count and (content_type is None or content_type != self.content_type):
             yield from self._prepare(batch)
         if not first.count or self.calls.is_foreign:
             batch.is_posted = True
@@ -182,7 +182,8 @@ class AppendLane:
 
     def _post(self, batch: AppendBatch, conditions: AppendHeaders) -> Flow[Receipt]:
         for _ in range(_RENEWALS_MAX):
-            if not self._has_producer(conditions):
+            # A request that was interrupted keeps its number, because it may be stored.
+            if batch.tag is None and not self._has_producer(conditions):
                 break
             error = yield from self._post_numbered(batch, conditions)
             if isinstance(error, Receipt):

@@ -284,6 +284,31 @@ def test_a_close_without_a_message_has_no_number() -> None:
     assert played.result.closed
 
 
+def test_a_close_needs_no_question_before_it() -> None:
+    hand = Hand(StreamCalls(SITE, "orders"))
+    append = PendingAppend([], AppendHeaders(is_closing=True), NO_EXTRAS, 1e9)
+    batch = hand.lane.queue.start(append)
+    assert batch is not None
+    played = hand.play(batch, answer(204, stream_next_offset="1", stream_closed="true"))
+    assert [send.request.method for send in played.sends] == ["POST"]
+
+
+def test_an_interrupted_request_keeps_its_number_even_if_others_would_have_none() -> None:
+    hand = Hand()
+    batch = hand.batch(1, extra=1)
+    flow = hand.lane.deliver(batch)
+    flow.send(None)  # the request is sent, and its thread is interrupted
+    sender = hand.lane.queue.turn
+    assert sender is not None
+    hand.lane.queue.leave(sender, is_sender=True)
+    hand.lane.calls.has_dedup = False
+    again, _ = hand.lane.take(hand.now)
+    assert again is batch
+    played = hand.play(again, problem(409, "producer_state_expired"))
+    assert numbers(played) == [("0", "0")]
+    assert isinstance(played.error, errors.Indeterminate)
+
+
 # ---- several appends in a request ----------------------------------------------------------------
 
 
