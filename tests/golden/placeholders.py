@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import semel
 
-_DAY_MS: Final = 24 * 60 * 60 * 1000
+_NEAR_MS: Final = 8 * 24 * 60 * 60 * 1000  # a tombstone stays for 7 days
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 # The alternatives are tried in this order.
 _VALUES: Final = re.compile(
-    rf'(?P<deadline>(?<="deadline":"){_INSTANT})'
+    rf'(?P<deadline>(?:(?<="deadline":")|(?<="until":")){_INSTANT})'
     rf"|(?P<time>{_INSTANT})"
     r'|(?P<time_ms>(?<=_at_ms":)\d{13})'
     r'|(?P<duration>(?:(?<="age_ms":)|(?<="idle_ms":)|(?<="remaining_ms":))\d+)'
@@ -155,7 +155,7 @@ class Placeholders:
 
 def _is_near(time_ms: int) -> bool:
     """Return whether a time is from this run, and not chosen by the scenario."""
-    return abs(time_ms - time.time() * 1000) < _DAY_MS
+    return abs(time_ms - time.time() * 1000) < _NEAR_MS
 
 
 def _invented(kind: str, number: int) -> str:

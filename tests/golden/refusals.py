@@ -268,6 +268,18 @@ def producer_seq_conflict(ask: Sender) -> None:
 
 
 @script
+def retired_producers(ask: Sender) -> None:
+    session = {"producer_id": "ends", "producer_session": "s"}
+    append(ask, "texts", **session, producer_seq=0, producer_expires=60)
+    append(ask, "texts", **session, producer_seq=1, producer_expires=59)
+    row = {"producer_id": "ends", "stream": "texts"}
+    entries = [{**row, "session": "t"}, {**row, "producer_epoch": 0}, {**row, "session": "s"}]
+    post(ask, "/v1/producers/retire", producers=entries)
+    append(ask, "texts", **session, producer_seq=1)
+    post(ask, "/v1/producers/retire", producers=[row])
+
+
+@script
 def producer_restart_ambiguous(ask: Sender) -> None:
     for seq in (0, 1):
         append(ask, "texts", x_producer_id="bare", x_producer_seq=seq)

@@ -13,7 +13,16 @@ from semel.model.commands import (
     Register,
 )
 from semel.model.offsets import print_offset
-from semel.model.outcomes import Claimed, LimitReached, Registered, StaleSession, UnknownProducer
+from semel.model.outcomes import (
+    Claimed,
+    LimitReached,
+    Registered,
+    Retired,
+    RetireResult,
+    StaleSession,
+    UnknownProducer,
+)
+from semel.model.producer_commands import RetiredProducer, RetireProducers
 from semel.wire.producers import (
     ExplainQuery,
     ProducerQuery,
@@ -24,7 +33,9 @@ from semel.wire.producers import (
     parse_forget,
     parse_producer_query,
     parse_register,
+    parse_retire,
     register_response,
+    retire_response,
 )
 from tests.unit.wire.builders import JSON, refused
 
@@ -203,3 +214,66 @@ def test_a_question_names_what_the_headers_would() -> None:
 )
 def test_a_question_that_no_append_could_be_is_refused(query: str, code: str) -> None:
     assert refused(parse_explain_query(query)) == (400, code)
+
+
+# ---- idle times and retirement -------------------------------------------------------------------
+
+
+def test_a_registration_and_a_claim_declare_an_idle_time() -> None:
+    assert register(b'{"expires": 60}') == Register(5, expires_ms=60_000)
+    body = b'{"stream": "s", "producer_id": "\xc3\xbc", "session": "x", "expires": 604800}'
+    claimed = parse_claim(JSON, body, now_ms=5)
+    assert claimed == ClaimProducer("s", 5, "ü", "x", DENSE, 604_800_000)
+
+
+@pytest.mark.parametrize("value", ["59", "604801", "-60", "null", '"60"', "60.5"])
+def test_an_idle_time_out_of_range_is_refused(value: str) -> None:
+    assert refused(register(b'{"expires": %s}' % value.encode())) == (400, "bad_body")
+
+
+def retirement(*entries: object) -> object:
+    return parse_retire(JSON, json.dumps({"producers": entries}).encode(), now_ms=5)
+
+
+def test_a_retirement_names_rows_and_registrations() -> None:
+    row = {"producer_id": "ü", "stream": "s", "session": "x", "producer_epoch": 3}
+    assert retirement(row, {"producer_id": "7", "producer_epoch": 0}) == RetireProducers(
+        5, (RetiredProducer("ü", "s", 3, "x"), RetiredProducer("7", None, 0))
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "code"),
+    [
+        ([], "invalid_request"),
+        ([{"producer_id": "p", "producer_epoch": 0}] * 1001, "invalid_request"),
+        ([{"producer_id": "p", "stream": "s"}], "bad_body"),
+        ([{"producer_id": "p", "session": "x"}], "bad_body"),
+        ([{"producer_id": "p", "session": "x", "producer_epoch": 0}], "bad_body"),
+        ([{"producer_id": "p", "stream": "s", "session": "\n"}], "invalid_header"),
+        ([{"producer_id": "\n", "stream": "s", "session": "x"}], "invalid_header"),
+        ([{"producer_id": "p", "stream": "s", "sesion": "x"}], "bad_body"),
+    ],
+)
+def test_a_retirement_that_means_nothing_is_refused(entries: list[object], code: str) -> None:
+    assert refused(retirement(*entries)) == (400, code)
+
+
+def test_a_retirement_tells_what_became_of_each() -> None:
+    results = (RetireResult("p", "s"), RetireResult("1", None, UnknownProducer()))
+    response = retire_response(Retired(results))
+    assert (response.status, json.loads(response.body)) == (
+        200,
+        {
+            "producers": [
+                {"producer_id": "p", "stream": "s", "retired": True},
+                {
+                    "producer_id": "1",
+                    "stream": None,
+                    "retired": False,
+                    "code": "UNKNOWN_PRODUCER_ID",
+                },
+            ]
+        },
+    )
+    assert retire_response(LimitReached("x", 1)).status == 429

@@ -164,3 +164,100 @@ def test_a_request_may_be_stricter_than_the_server(value: str, is_strict: bool) 
         tag = parse_producer(named(**whole, producer_strict=value), is_strict=False)
         assert tag is not None
         assert tag.is_strict == is_strict
+
+
+# ---- idle times ----------------------------------------------------------------------------------
+
+FULL = {"producer_id": "p", "producer_epoch": "1", "producer_seq": "0"}
+
+
+def test_an_idle_time_joins_the_tag() -> None:
+    for seconds in (60, 604_800):
+        tag = tag_of(**FULL, producer_expires=str(seconds))
+        assert tag == ProducerTag("p", 0, 0, 1, expires_ms=1000 * seconds)
+
+
+@pytest.mark.parametrize("value", ["", "59", "604801", "060", "+60", "6e1", "60.0", "9" * 30])
+def test_an_idle_time_out_of_range_is_refused(value: str) -> None:
+    assert code_of(**FULL, producer_expires=value) == "invalid_header"
+
+
+def test_an_idle_time_without_a_producer_is_refused() -> None:
+    assert code_of(producer_expires="60") == "producer_headers_incomplete"
+    assert code_of(x_producer_id="p", x_producer_seq="0", producer_expires="60") == (
+        "producer_headers_conflict"
+    )
+
+
+# ---- ids that are not ASCII ----------------------------------------------------------------------
+
+
+def id_of(value: str, name: str = "producer-id*") -> str:
+    rest = {name.replace("id*", "seq"): "0", "producer-epoch": "0"}
+    if name.startswith("x-"):
+        del rest["producer-epoch"]
+    tag = parse_producer({name: value, **rest}, is_strict=False)
+    assert tag is not None
+    return tag.id
+
+
+@pytest.mark.parametrize("name", ["producer-id*", "x-producer-id*"])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("UTF-8''%C3%BC", "ü"),
+        ("utf-8''%e2%82%ac-1", "€-1"),
+        ("UTF-8''till", "till"),
+        ("UTF-8''%20!#$&+-.^_`|~", " !#$&+-.^_`|~"),
+        ("UTF-8''%F0%9F%91%A9%E2%80%8D%F0%9F%92%BB", "👩\u200d💻"),
+        ("UTF-8''" + "%C3%BC" * 128, "ü" * 128),
+    ],
+)
+def test_an_id_can_be_any_text(name: str, value: str, expected: str) -> None:
+    assert id_of(value, name) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "ü",
+        "till",
+        "UTF-8''",
+        "UTF-8'de'%C3%BC",
+        "ISO-8859-1''%FC",
+        "UTF-8''%C3",
+        "UTF-8''%FC",
+        "UTF-8''%ED%A0%80",
+        "UTF-8''%C0%AF",
+        "UTF-8''%",
+        "UTF-8''%2",
+        "UTF-8''%GG",
+        "UTF-8''a b",
+        "UTF-8''a*b",
+        "UTF-8''a'b",
+        "UTF-8''a%00",
+        "UTF-8''%0A",
+        "UTF-8''%C2%85",
+        "UTF-8''%E2%80%A8",
+        "UTF-8''" + "%C3%BC" * 129,
+        " UTF-8''a",
+    ],
+)
+def test_an_id_that_is_not_encoded_as_rfc_8187_says_is_refused(value: str) -> None:
+    with pytest.raises(MalformedRequest) as caught:
+        id_of(value)
+    assert caught.value.problem.code == "invalid_header"
+    assert caught.value.problem.facts == {"header": "Producer-Id*"}
+
+
+def test_both_forms_of_an_id_are_refused() -> None:
+    both = {"producer-id": "p", "producer-id*": "UTF-8''p", "producer-epoch": "0"}
+    with pytest.raises(MalformedRequest) as caught:
+        parse_producer({**both, "producer-seq": "0"}, is_strict=False)
+    assert caught.value.problem.code == "producer_headers_conflict"
+
+
+def test_an_id_in_latin_1_is_told_of_the_other_header() -> None:
+    with pytest.raises(MalformedRequest, match=r"send any other id as Producer-Id\*"):
+        parse_producer(named(**{**FULL, "producer_id": "ü"}), is_strict=False)

@@ -6,9 +6,10 @@ import pytest
 
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn
+from semel.model.commands import ProducerTag, TxnTag
 from semel.model.offsets import print_offset
 from semel.wire.problems import Problem
-from semel.wire.rendering import DONE, REFUSED, STATUS, problem_of
+from semel.wire.rendering import DONE, REFUSED, STATUS, has_strict_order, problem_of
 
 # StreamRefused is rendered as the refusal of its stream.
 OUTCOMES = [
@@ -239,3 +240,23 @@ def test_a_held_position_names_who_holds_it() -> None:
         "transaction_epoch": 4,
     }
     assert ("Retry-After", "1") in problem.headers
+
+
+def test_a_gap_has_another_code_in_a_transaction_and_of_an_assigned_id() -> None:
+    problem = problem_of(out.SequenceGap(3, 9), is_strict_order=True)
+    assert (problem.code, problem.facts["alias"]) == (
+        "OUT_OF_ORDER_SEQUENCE",
+        "producer_seq_conflict",
+    )
+    assert has_strict_order(None, TxnTag("t", 1))
+    assert has_strict_order(ProducerTag("12", 0, 0))
+    assert not has_strict_order(ProducerTag("p12", 0, 0))
+    assert not has_strict_order(None)
+
+
+@pytest.mark.parametrize("limit", ["producers_per_stream", "expiring_producers_per_stream"])
+def test_a_limit_on_producers_tells_the_cure(limit: str) -> None:
+    message = problem_of(out.LimitReached(limit, 10_000)).message
+    for cure in ("semel producers retire", "forget", "--producer-idle-seconds", "Producer-Expires"):
+        assert cure in message
+    assert "retire" not in problem_of(out.LimitReached("streams", 9)).message
