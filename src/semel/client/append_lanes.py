@@ -221,12 +221,13 @@ class AppendLane:
         body_type, body = batch.body()
         more = () if conditions is PLAIN else conditions.headers
         headers = (("Content-Type", body_type), *_printed(tag), *more)
+        limit = _ResendLimit(self._clock)
         exchange = yield from ask(
             Request("POST", self.calls.target, headers, body),
             RetrySafety.REPEATABLE,
             retries=self.calls.site.retries,
-            on_retry=self._resend_limit(),
-            still_safe=partial(self.calls.is_still_recognised, _NUMBERED),
+            on_retry=limit.check,
+            still_safe=partial(self._may_resend, limit),
             stream=self.calls.path,
         )
         was_lost = batch.was_lost or exchange.was_lost
@@ -243,20 +244,10 @@ class AppendLane:
             return error
         raise error
 
-    def _resend_limit(self) -> Callable[[ClientError, int], None]:
-        """Return a function that ends the retries of a request in time (rule 4)."""
-        lost_at: float | None = None
-
-        def check(error: ClientError, _: int) -> None:
-            nonlocal lost_at
-            if error.applied != errors.NO and lost_at is None:
-                lost_at = self._clock()
-            if lost_at is not None and self._clock() - lost_at > RESEND_SECONDS_MAX:
-                raise Indeterminate(
-                    f"no response within {RESEND_SECONDS_MAX:g} seconds: {error.message}"
-                )
-
-        return check
+    def _may_resend(self, limit: "_ResendLimit") -> Flow[bool]:
+        """Return True if a repeat is in time, and the server would recognise it."""
+        is_recognised = yield from self.calls.is_still_recognised(_NUMBERED)
+        return is_recognised and not limit.has_passed()
 
     def _stored(self, exchange: Exchanged, *, was_lost: bool) -> Receipt:
         """Return the receipt for a stored append, and record it in the lane's producer."""
@@ -277,6 +268,26 @@ class AppendLane:
         self.producer.confirm(self._clock())
         # A duplicate is an earlier attempt of this same call.
         return Receipt(receipt.next_offset, closed=receipt.closed)
+
+
+class _ResendLimit:
+    """The time until which a request is sent again (rule 4)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lost_at: float | None = None
+
+    def has_passed(self) -> bool:
+        return self._lost_at is not None and self._clock() - self._lost_at > RESEND_SECONDS_MAX
+
+    def check(self, error: ClientError, _: int) -> None:
+        """Record a failed attempt. Raises Indeterminate if there is no time for another one."""
+        if error.applied != errors.NO and self._lost_at is None:
+            self._lost_at = self._clock()
+        if self.has_passed():
+            raise Indeterminate(
+                f"no response within {RESEND_SECONDS_MAX:g} seconds: {error.message}"
+            )
 
 
 def _printed(tag: ProducerHeaders) -> tuple[tuple[str, str], ...]:

@@ -36,8 +36,7 @@ class Played:
             self.error = error
         assert not left, f"unused replies: {left}"
 
-    @staticmethod
-    def _reply(step: Step, left: list[Any]) -> Any:
+    def _reply(self, step: Step, left: list[Any]) -> Any:
         """Return the next reply. A pause gets True by default, and closing needs no reply."""
         if isinstance(step, CloseChannel):
             return None

@@ -20,7 +20,7 @@ from semel.client.append_lanes import (
     SendAlone,
 )
 from semel.client.append_queue import HeldBytes
-from semel.client.flows import Flow, Lost, NotSent, Pause, Send
+from semel.client.flows import Flow, Lost, NotSent, Pause, Send, Step
 from semel.client.pending_append import PLAIN, AppendBatch, PendingAppend
 from semel.client.requests import AppendHeaders
 from semel.client.response_parser import Response
@@ -37,6 +37,17 @@ OFF = answer(
     200, content_type=JSON, stream_next_offset="0", stream_incarnation="i", stream_dedup="off"
 )
 FOREIGN = answer(200, content_type=JSON, stream_next_offset="0")
+
+
+class Delivered(Played):
+    """A delivery of a lane. A HEAD request before a repeat needs no reply: nothing has changed."""
+
+    def _reply(self, step: Step, left: list[Any]) -> Any:
+        is_head = isinstance(step, Send) and step.request.method == "HEAD"
+        is_repeating = any(send.request.method == "POST" for send in self.sends)
+        if is_head and is_repeating and not (left and left[0] in (HEAD, OFF, FOREIGN)):
+            return HEAD
+        return super()._reply(step, left)
 
 
 class Hand:
@@ -61,7 +72,7 @@ class Hand:
         return batch
 
     def play(self, batch: AppendBatch, *replies: Any) -> Played:
-        played = Played(self.lane.deliver(batch), replies)
+        played = Delivered(self.lane.deliver(batch), replies)
         if played.error is not None:
             self.lane.fail(batch, played.error)
         else:
@@ -104,7 +115,8 @@ def test_the_sequence_advances_with_every_stored_request() -> None:
 def test_a_failed_request_is_sent_again_with_the_same_number_and_bytes(failure: Any) -> None:
     played = Hand().send(failure, failure, stored(status=204))
     assert numbers(played) == [("0", "0")] * 3
-    assert len({send.request for send in played.sends}) == 1
+    posts = {send.request for send in played.sends if send.request.method == "POST"}
+    assert len(posts) == 1
     assert played.result == Receipt(print_offset(1))  # the duplicate is an attempt of this call
 
 
@@ -218,13 +230,34 @@ def test_resending_ends_before_the_server_forgets_the_producer() -> None:
     assert hand.now - 1000.0 < EXPIRES_SECONDS / 2
 
 
+def test_resending_ends_if_it_took_too_long_to_ask_for_the_state_of_the_stream() -> None:
+    hand = Hand()
+    flow = hand.lane.deliver(hand.batch())
+    flow.send(None)
+    assert isinstance(flow.send(LOST), Pause)
+    asked = flow.send(True)
+    assert isinstance(asked, Send)
+    assert asked.request.method == "HEAD"
+    hand.now += RESEND_SECONDS_MAX + 1
+    with pytest.raises(errors.Indeterminate):
+        flow.send(HEAD)
+
+
+def test_a_repeat_that_would_not_be_recognised_any_more_is_not_sent() -> None:
+    played = Hand().send(LOST, OFF)
+    assert numbers(played) == [("0", "0")]
+    assert isinstance(played.error, errors.Indeterminate)
+
+
 def _until_over(flow: Flow[Any], hand: Hand) -> None:
     reply: Any = None
     while True:
         step = flow.send(reply)
         hand.now += 1.0
-        reply = LOST if isinstance(step, Send) else True
         assert isinstance(step, Send | Pause)
+        reply = True
+        if isinstance(step, Send):
+            reply = HEAD if step.request.method == "HEAD" else LOST
         assert hand.now < 1000.0 + 2 * RESEND_SECONDS_MAX
 
 
@@ -301,7 +334,7 @@ def test_an_interrupted_request_keeps_its_number_even_if_others_would_have_none(
     sender = hand.lane.queue.turn
     assert sender is not None
     hand.lane.queue.leave(sender, is_sender=True)
-    hand.lane.calls.has_dedup = False
+    hand.lane.calls.is_unguarded = True
     again, _ = hand.lane.take(hand.now)
     assert again is batch
     played = hand.play(again, problem(409, "producer_state_expired"))
@@ -437,6 +470,8 @@ class ModelServer:
         self.sent: list[Any] = []
 
     def take(self, request: Any) -> Response:
+        if request.method == "HEAD":
+            return HEAD
         self.sent.append(request)
         fields = dict(request.headers)
         values = msgspec.json.decode(request.body)
