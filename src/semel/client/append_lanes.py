@@ -347,7 +347,7 @@ class AppendLanes:
         return lane
 
     def check_open(self) -> None:
-        """Raise ClientClosed after `close`."""
+        """Raise ClientClosed if `close` has been called."""
         if self.is_closed:
             raise ClientClosed("the client is closed")
 

@@ -128,6 +128,8 @@ class ProducerFacade:
             isinstance(failure, Refused) and not isinstance(failure, ProducerFenced)
         )
         is_own = not self._settings.has_past and self._core.is_used
+        if self._calls.place.path is None:  # only semel has this call, and it needs the path
+            return False
         return is_own and is_current and not self._is_retired
 
     def _retirement(self) -> Flow[object]:
