@@ -27,6 +27,7 @@ _VALUES: Final = re.compile(
     r'|(?P<time_ms>(?<=_at_ms":)\d{13})'
     r'|(?P<duration>(?:(?<="age_ms":)|(?<="idle_ms":)|(?<="remaining_ms":))\d+)'
     r"|(?P<id>(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f]))"
+    r"|(?P<appender>(?<=append-)[0-9a-f]{16})"
     r"|(?P<incarnation>(?<![0-9a-f_])[0-9a-f]{16}(?![0-9a-f_]))"
     r'|(?P<cursor>(?:(?<=Stream-Cursor: )|(?<="streamCursor":")|(?<=cursor=))\d+)'
     r"|(?P<port>(?<=127\.0\.0\.1:)\d+)"
@@ -36,7 +37,7 @@ _VALUES: Final = re.compile(
 )
 _INCARNATION: Final = re.compile(r'(?:Stream-Incarnation: |"incarnation":")([0-9a-f]{16})')
 _PLACEHOLDER: Final = re.compile(
-    r"<(?P<kind>deadline|time|id|incarnation|cursor)-(?P<number>\d+)(?P<form>:ms|:u64)?>"
+    r"<(?P<kind>deadline|time|id|appender|incarnation|cursor)-(?P<number>\d+)(?P<form>:ms|:u64)?>"
     r"|<(?P<only>duration|port|version|position|segment)>"
 )
 # The values of placeholders without a number, for which no value is known.
@@ -69,7 +70,7 @@ class Placeholders:
                 return self._of_instant(kind, value)
             if kind == "time_ms":
                 return self._of_time_ms(int(value), ":ms") or value
-            if kind == "id":
+            if kind in ("id", "appender"):
                 return self._name(kind, value)
             if kind == "incarnation":
                 return self._name(kind, value) if value in self._incarnations else value
