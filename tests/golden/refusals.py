@@ -274,7 +274,7 @@ def producer_seq_conflict(ask: Sender) -> None:
 
 @script
 def retired_producers(ask: Sender) -> None:
-    session = {"producer_id": "ends", "producer_session": "s"}
+    session: dict[str, Any] = {"producer_id": "ends", "producer_session": "s"}
     append(ask, "texts", **session, producer_seq=0, producer_expires=60)
     append(ask, "texts", **session, producer_seq=1, producer_expires=59)
     row = {"producer_id": "ends", "stream": "texts"}

@@ -53,6 +53,19 @@ def test_what_would_happen_is_told_in_a_sentence(served: Served, path: str) -> N
     assert served.semel("producers", "explain", path, "new", *sparse).stdout.startswith("200 ok: ")
 
 
+def test_one_is_retired(served: Served, path: str) -> None:
+    wrong = served.refused(1, "producers", "retire", path, "till-1", "--epoch", "2")
+    assert "producer till-1 of" in wrong
+    assert "PRODUCER_FENCED" in wrong
+    done = served.semel("producers", "retire", path, "till-1")
+    assert done.stdout == f"retired producer till-1 of {path}\n"
+    (again,) = served.json("producers", "retire", path, "till-1", "--epoch", "3")
+    assert again == {"stream": path, "producer_id": "till-1", "retired": True}
+    states = [one["state"] for one in served.json("producers", "ls", path)]
+    assert states == ["retired", "live"]
+    assert "UNKNOWN_PRODUCER_ID" in served.refused(1, "producers", "retire", path, "nobody")
+
+
 def test_one_is_forgotten(served: Served, path: str) -> None:
     done = served.semel("producers", "forget", path, "till-1")
     assert done.stdout == f"removed producer till-1 from {path}\n"

@@ -183,7 +183,7 @@ def test_commits_are_numbered_by_their_producer(stream: Stream, committer: Commi
     )
     assert committer.send(appends=appends).status == 200
     gap = committer.send(appends=appends, producer_seq=2)
-    assert refusal(gap) == (409, "producer_seq_conflict")
+    assert refusal(gap) == (409, "OUT_OF_ORDER_SEQUENCE")
     assert gap.json["expected_seq"] == 1
     newer = Committer(stream.server, committer.name, epoch=1)
     assert newer.send(appends=appends).status == 200

@@ -229,6 +229,10 @@ def test_a_producer_shows_what_is_remembered_of_it(stream: Stream) -> None:
         "registered_epoch": None,
         "session": None,
         "expired": False,
+        "state": "live",
+        "expires": None,
+        "ended_at": None,
+        "until": None,
     }
     assert shown["updated_at"].endswith("Z")
     (full,) = producers(stream, id="p")

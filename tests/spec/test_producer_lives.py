@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -70,15 +71,16 @@ def test_a_producer_that_declares_an_idle_time_ends_by_itself(machine: Machine) 
     machine.let_pass(50_000)
     assert send(stream, b"c,", 2, producer_expires=None).status == 200  # it keeps its idle time
     assert state_of(stream) == "expiring"
-    let_idle(machine, 40_000)
+    let_idle(machine, 25_000)
     time.sleep(SWEPT_SECONDS)
     assert state_of(stream) == "expiring"
-    machine.let_pass(40_000)
+    machine.let_pass(50_000)
     assert eventually(lambda: state_of(stream) == "retired")
     late = send(stream, b"c,", 2)
     assert (late.status, late.code) == (409, "producer_state_expired")
     assert machine.metric("producers_expiring") == 0
     assert machine.metric("producer_tombstones") == 1
+    time.sleep(SWEPT_SECONDS)
     machine.let_pass(11 * MINUTE_MS)
     assert eventually(lambda: state_of(stream) is None)
     assert machine.metric("producer_tombstones") == 0
@@ -263,6 +265,7 @@ def test_a_retirement_survives_a_kill(machine: Machine) -> None:
     stream = machine.stream()
     assert send(stream, b"a,", 0).code == "producer_state_expired"
     assert state_of(stream) == "retired"
+    time.sleep(SWEPT_SECONDS)
     machine.let_pass(11 * MINUTE_MS)
     assert eventually(lambda: state_of(stream) is None)
     machine.restart()
@@ -364,3 +367,107 @@ def test_the_tombstone_of_an_idle_producer_leaves_after_the_stated_hours(machine
     # What is promised for that time only: now the same append counts as new.
     assert send(stream, b"a,", 0, producer_expires=None).status == 200
     assert stream.text == "first,a,a,"
+
+
+# ---- the code of a missing sequence --------------------------------------------------------------
+
+
+def codes(answer: Answer) -> tuple[int, str, str]:
+    return answer.status, answer.code, answer.json["alias"]
+
+
+def test_a_missing_sequence_has_a_code_by_its_surface(server: Server) -> None:
+    stream = server.stream()
+    stream.create()
+    plain = (409, "producer_seq_conflict", "OUT_OF_ORDER_SEQUENCE")
+    strict = (409, "OUT_OF_ORDER_SEQUENCE", "producer_seq_conflict")
+    assert codes(send(stream, b"x", 3)) == plain
+    registered = server.ask("POST", PRODUCERS, b'{"producer_id":"named"}').json
+    named = {"producer_session": None, "producer_epoch": registered["producer_epoch"]}
+    assert codes(send(stream, b"x", 3, producer_id="named", **named)) == plain
+    given = server.ask("POST", PRODUCERS, b"{}").json
+    assert codes(send(stream, b"x", 3, producer_id=given["producer_id"], **named)) == strict
+    txn = Txn(server)
+    assert txn.begin(streams=[stream.path]).status == 201
+    assert codes(txn.post(stream, b"x", producer_seq=7)) == strict
+    first = {"producer_id": "c", "producer_epoch": 0, "producer_seq": 0}
+    one = {"appends": [{"stream": stream.path, "messages": ["a"]}]}
+    assert server.ask("POST", "/v1/commits", msgspec.json.encode({**first, **one})).status == 200
+    gap = msgspec.json.encode({**first, **one, "producer_seq": 5})
+    assert codes(server.ask("POST", "/v1/commits", gap)) == strict
+    explained = f"{PRODUCERS}/explain?stream={stream.path}&id={given['producer_id']}&seq=3&epoch=0"
+    assert server.ask("GET", explained).json["outcome"] == "OUT_OF_ORDER_SEQUENCE"
+
+
+# ---- ids that are not ASCII ----------------------------------------------------------------------
+
+NAME: Final = "Zähler €1"
+ENCODED: Final = "UTF-8''Z%C3%A4hler%20%E2%82%AC1"
+
+
+def raw_append(stream: Stream, *lines: str) -> Answer:
+    head = [
+        f"POST {stream.target} HTTP/1.1",
+        f"Host: 127.0.0.1:{stream.server.port}",
+        "Content-Type: text/plain",
+        "Content-Length: 1",
+        *lines,
+    ]
+    answer = stream.server.raw("\r\n".join([*head, "", "x"]).encode("latin-1"))
+    assert answer is not None
+    return answer
+
+
+def test_an_id_that_is_not_ascii_is_the_same_in_headers_and_documents(server: Server) -> None:
+    stream = server.stream()
+    stream.create()
+    ours = (f"Producer-Id*: {ENCODED}", "Producer-Epoch: 0")
+    assert raw_append(stream, *ours, "Producer-Seq: 0").status == 200
+    assert raw_append(stream, *ours, "Producer-Seq: 0").status == 204
+    bare = raw_append(stream, f"X-Producer-Id*: {ENCODED}", "X-Producer-Seq: 0")
+    assert (bare.status, bare.headers["x-producer-epoch"]) == (204, "0")
+    quoted = quote(NAME)
+    listed = server.ask("GET", f"{PRODUCERS}?stream={stream.path}&id={quoted}").json["producers"]
+    assert [entry["producer_id"] for entry in listed] == [NAME]
+    claim = {"stream": stream.path, "producer_id": NAME, "session": "s"}
+    taken = server.ask("POST", f"{PRODUCERS}/claim", msgspec.json.encode(claim))
+    assert (taken.status, taken.json["producer_id"], taken.json["last_seq"]) == (200, NAME, 0)
+    late = raw_append(stream, *ours, "Producer-Seq: 1")
+    assert late.code == "PRODUCER_FENCED"
+    made = server.ask("POST", PRODUCERS, msgspec.json.encode({"producer_id": NAME}))
+    assert made.json["producer_id"] == NAME
+    txn = Txn(server, NAME, epoch=made.json["producer_epoch"] + 5)
+    assert txn.begin(streams=[stream.path]).status == 201
+    entry = {"producer_id": NAME, "stream": stream.path, "session": "s"}
+    assert retire(server, entry)[0]["code"] == "PRODUCER_FENCED"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ((f"Producer-Id*: {ENCODED}", "Producer-Id: p"), "producer_headers_conflict"),
+        ((f"Producer-Id*: {ENCODED}", f"Producer-Id*: {ENCODED}"), "invalid_header"),
+        (("Producer-Id*: UTF-8''%C3",), "invalid_header"),
+        (("Producer-Id*: UTF-8''%ZZ",), "invalid_header"),
+        (("Producer-Id*: UTF-8'en'a",), "invalid_header"),
+        (("Producer-Id*: iso-8859-1''%E4",), "invalid_header"),
+        (("Producer-Id*: plain",), "invalid_header"),
+        (("Producer-Id: \xe4",), "invalid_header"),
+    ],
+)
+def test_a_wrong_form_of_an_id_is_refused(
+    server: Server, lines: tuple[str, ...], code: str
+) -> None:
+    stream = server.stream()
+    stream.create()
+    answer = raw_append(stream, *lines, "Producer-Epoch: 0", "Producer-Seq: 0")
+    assert (answer.status, answer.code) == (400, code)
+    assert stream.text == ""
+
+
+def test_an_id_of_digits_stays_reserved_in_every_form(server: Server) -> None:
+    stream = server.stream()
+    stream.create()
+    digits = "Producer-Id*: UTF-8''%39" + 12 * "9"
+    answer = raw_append(stream, digits, "Producer-Epoch: 0", "Producer-Seq: 0")
+    assert (answer.status, answer.code) == (404, "UNKNOWN_PRODUCER_ID")

@@ -136,7 +136,7 @@ def test_a_version_enters_all_streams_at_once(sink: Sink, stream: Stream, other:
     assert "stream-next-offset" not in first.headers
     assert branch.stage(stream, b"a", 0).status == 204
     assert branch.stage(other, b"b").status == 200
-    assert refusal(branch.stage(other, b"d", 3)) == (409, "producer_seq_conflict")
+    assert refusal(branch.stage(other, b"d", 3)) == (409, "OUT_OF_ORDER_SEQUENCE")
     assert (stream.tail, other.tail) == (offset_of(1), offset_of(0))
     assert branch.prepare().json["state"] == "prepared"
     assert refusal(branch.stage(stream, b"late")) == (409, "INVALID_TXN_STATE")

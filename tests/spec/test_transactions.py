@@ -228,7 +228,7 @@ def test_a_gap_inside_a_transaction_is_refused(stream: Stream) -> None:
     txn = begun(stream)
     txn.post(stream)
     answer = txn.post(stream, producer_seq=5)
-    assert refusal(answer) == (409, "producer_seq_conflict")
+    assert refusal(answer) == (409, "OUT_OF_ORDER_SEQUENCE")
     assert answer.json["expected_seq"] == 1
 
 
@@ -927,7 +927,7 @@ def test_a_staged_transaction_blocks_nobody_and_commits_in_order(stream: Stream)
     assert again.status == 204
     assert "producer-receipt" not in again.headers
     gap = txn.stage(stream, b"c", 2)
-    assert refusal(gap) == (409, "producer_seq_conflict")
+    assert refusal(gap) == (409, "OUT_OF_ORDER_SEQUENCE")
     assert gap.json["expected_seq"] == 1
     txn.stage(stream, b"b", 1)
     stream.post(b"plain")

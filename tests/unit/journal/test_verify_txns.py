@@ -9,12 +9,14 @@ from msgspec.structs import replace
 from semel.journal.store import TableWriter
 from semel.journal.txn_history import outcome_key
 from semel.journal.verify import verify
+from semel.machine.claims import new_producer
 from semel.machine.rows import (
     NUMBER_KEY,
     PAIR_KEY,
     ChunkBlockRow,
     NamedPosition,
     PolicyRow,
+    ProducerRow,
     TxnRow,
     TxnStreamRow,
 )
@@ -26,6 +28,14 @@ from tests.unit.broker.test_transactions import TxnBed
 Plant = Callable[[TableWriter], None]
 encode = msgspec.msgpack.encode
 TXN = TxnRow(9, "x", 1, TXN_STAGED, ProducerOwner("p", 0), False, 0, None, None, 0)
+
+
+BURIED_KEY = NUMBER_KEY.encode(1) + b"buried"
+BURIED = replace(new_producer("dense", 1, 0), is_expired=True, tombstone=1, tombstone_hour=0)
+
+
+def with_idle_time(row: ProducerRow) -> ProducerRow:
+    return replace(row, expires_ms=60_000)
 
 
 def naming(stream: int, guard: int) -> TxnRow:
@@ -127,6 +137,20 @@ CASES: list[tuple[str, Plant]] = [
         )
         for key in (b"a", b"/a/", b"//a", b"/\xff")
     ],
+    (
+        "the tombstone has the unused number 1",
+        lambda tables: tables.put("producers", BURIED_KEY, encode(BURIED)),
+    ),
+    (
+        "a tombstone has receipts or an idle time",
+        lambda tables: tables.put("producers", BURIED_KEY, encode(with_idle_time(BURIED))),
+    ),
+    (
+        "a producer that has not ended has a tombstone number",
+        lambda tables: tables.put(
+            "producers", BURIED_KEY, encode(replace(BURIED, is_expired=False))
+        ),
+    ),
 ]
 
 

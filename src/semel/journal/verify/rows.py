@@ -39,6 +39,7 @@ from semel.machine.rows import (
     OutcomeRow,
     PolicyRow,
     PositionRow,
+    ProducerRow,
     StreamRow,
     TailRow,
     TxnRow,
@@ -48,6 +49,7 @@ from semel.machine.state import STATE_TABLES, State, Stream, add_fork
 from semel.machine.streams import retained_range
 from semel.machine.txn.draft import CHUNK_BYTES, lsns_of
 from semel.model.commands import TXN_STAGED, Metadata
+from semel.model.limits import NUMBER_MAX
 from semel.model.validation import is_metadata
 
 _PROGRESS_ROWS: Final = 4_096
@@ -96,6 +98,7 @@ class RowCheck:
         self._tick = tick
         self._retained_from: dict[int, int] = {}
         self._txns: dict[int, TxnRow] = {}
+        self._next_tombstone = NUMBER_MAX
 
     def check(self) -> None:
         """Check all rows, report damage, and collect the undamaged rows as a StoredCheckpoint."""
@@ -115,9 +118,20 @@ class RowCheck:
         If the rows belong to streams, also check that these streams exist.
         """
         table = STATE_TABLES[name]
-        for key, _ in self._decoded(name, table.row):
+        for key, row in self._decoded(name, table.row):
             if table.owner == OF_STREAM:
                 self._check_stream(name, key, OWNED_KEY.decode(key)[0])
+            if isinstance(row, ProducerRow):
+                self._check_tombstone(key, row)
+
+    def _check_tombstone(self, key: bytes, row: ProducerRow) -> None:
+        """Check that a tombstone has no more than it keeps, and that nothing else is numbered."""
+        if row.tombstone >= self._next_tombstone:
+            self._corrupt("producers", key, f"the tombstone has the unused number {row.tombstone}")
+        if row.is_expired and (row.receipts or row.expires_ms):
+            self._corrupt("producers", key, "a tombstone has receipts or an idle time")
+        if row.tombstone and not row.is_expired:
+            self._corrupt("producers", key, "a producer that has not ended has a tombstone number")
 
     def _check_policies(self) -> None:
         for key, row in self._decoded("policies", PolicyRow):
@@ -141,7 +155,8 @@ class RowCheck:
         if position is not None:
             self._stored.position, self._stored.is_readable = position, True
             self._report.checkpoint_lsn = position.lsn
-            self._meta(COUNTERS_KEY, MetaRow)
+            counters = self._meta(COUNTERS_KEY, MetaRow)
+            self._next_tombstone = NUMBER_MAX if counters is None else counters.next_tombstone
         elif self._view.get("meta", POSITION_KEY) is None:
             self._stored.is_readable = not any(
                 True for name in DIGESTED for _ in self._view.scan(name)
