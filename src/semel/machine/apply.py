@@ -328,19 +328,14 @@ def _continue_producer(
             time_ms,
             old.forgotten_seq,
         )
-    return _row_after(old, stamp, first_offset, tail, time_ms, receipts_max)
+    receipt = pack_receipt(stamp.first_seq, seq, first_offset, tail, stamp.digest)
+    return _row_after(old, stamp, receipt, time_ms, receipts_max)
 
 
 def _row_after(
-    old: ProducerRow,
-    stamp: ProducerStamp,
-    first_offset: int,
-    tail: int,
-    time_ms: int,
-    receipts_max: int,
+    old: ProducerRow, stamp: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
 ) -> ProducerRow:
     is_raised = stamp.epoch > old.epoch
-    receipt = pack_receipt(stamp.first_seq, stamp.last_seq, first_offset, tail, stamp.digest)
     ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
     surplus = 0 if stamp.mode == DENSE else receipts_of(ring) + 1 - receipts_max
     forgotten_seq, stored_from = drop_receipts(old, surplus)

@@ -140,5 +140,6 @@ def test_the_row_of_a_producer_that_continues_is_the_same_on_both_paths(
     # A producer cannot change its mode, and a stored sequence is not stored again.
     if old.mode == DENSE and seq > old.last_seq:
         short = apply_module._continue_producer(old, stamp, 5, 7, 3, receipts_max)
-        assert short == apply_module._row_after(old, stamp, 5, 7, 3, receipts_max)
+        receipt = pack_receipt(seq, seq, 5, 7, 9)
+        assert short == apply_module._row_after(old, stamp, receipt, 3, receipts_max)
         assert len(short.receipts) <= receipts_max * RECEIPT_BYTES
