@@ -248,24 +248,57 @@ def _apply_switched(
 def _record_producer(
     state: State, stream: Stream, stamp: ProducerStamp, first_offset: int, time_ms: int
 ) -> None:
-    name, producers = stamp.id, stream.producers
+    name, seq, tail, producers = stamp.id, stamp.last_seq, stream.tail.tail, stream.producers
     if producers is None:
         producers = stream.producers = {}
     old = producers.get(name)
-    if old is None:
-        row = _first_row(stream, stamp, first_offset, time_ms)
-        state.live_producers += 1
-    else:
-        row = _continue_producer(
-            old, stamp, first_offset, stream.tail.tail, time_ms, state.limits.receipts
+    if (
+        old is not None
+        and stamp.epoch == old.epoch
+        and 0 <= old.last_seq < seq
+        and stamp.mode == DENSE
+        and (stamp.session is None or stamp.session == old.session)
+        and stamp.cursor is None
+        and not (old.txn or old.is_expired)
+    ):
+        # The common case: a dense producer continues. `_row_after` would return the same row, with
+        # more calls.
+        ring = old.receipts
+        surplus = len(ring) + RECEIPT_BYTES - state.limits.receipts * RECEIPT_BYTES
+        if surplus > 0:
+            ring = ring[surplus:]
+        row = ProducerRow(
+            DENSE,
+            old.epoch,
+            old.session,
+            old.old_sessions,
+            seq,
+            ring + PACK_RECEIPT(seq, tail, stamp.digest, tail - first_offset, 0),
+            old.first_receipt,
+            old.cursor,
+            time_ms,
+            old.forgotten_seq,
         )
-        if old.is_expired:
+    else:
+        receipt = pack_receipt(stamp.first_seq, seq, first_offset, tail, stamp.digest)
+        row = _row_after(state, old, stamp, receipt, time_ms)
+        if old is None or old.is_expired:
             state.live_producers += 1
-        elif old.txn and old.txn in state.by_txn and old.epoch == stamp.epoch:
-            row = replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
     producers[name] = state.dirty.producers[stream.row.number, name] = row
     if state.registry:
         _raise_registered(state, name, row.epoch)
+
+
+def _row_after(
+    state: State, old: ProducerRow | None, stamp: ProducerStamp, receipt: bytes, time_ms: int
+) -> ProducerRow:
+    """Return the row of a producer after an append with this stamp and receipt."""
+    if old is None:
+        return _first_row(stamp, receipt, time_ms)
+    row = _continue_producer(old, stamp, receipt, time_ms, state.limits.receipts)
+    if old.txn and old.txn in state.by_txn and old.epoch == stamp.epoch:
+        return replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
+    return row
 
 
 def _raise_registered(state: State, producer_id: str, epoch: int) -> None:
@@ -275,11 +308,7 @@ def _raise_registered(state: State, producer_id: str, epoch: int) -> None:
         store_registration(state, producer_id, epoch)
 
 
-def _first_row(
-    stream: Stream, stamp: ProducerStamp, first_offset: int, time_ms: int
-) -> ProducerRow:
-    tail = stream.tail.tail
-    receipt = pack_receipt(stamp.first_seq, stamp.last_seq, first_offset, tail, stamp.digest)
+def _first_row(stamp: ProducerStamp, receipt: bytes, time_ms: int) -> ProducerRow:
     return ProducerRow(
         stamp.mode,
         stamp.epoch,
@@ -294,45 +323,6 @@ def _first_row(
 
 
 def _continue_producer(
-    old: ProducerRow,
-    stamp: ProducerStamp,
-    first_offset: int,
-    tail: int,
-    time_ms: int,
-    receipts_max: int,
-) -> ProducerRow:
-    """Return the row of a producer after an append from `first_offset` to `tail`."""
-    seq = stamp.last_seq
-    if (
-        stamp.epoch == old.epoch
-        and 0 <= old.last_seq < seq
-        and stamp.mode == DENSE
-        and (stamp.session is None or stamp.session == old.session)
-        and stamp.cursor is None
-    ):
-        # The common case: a dense producer continues. `_row_after` would return the same row,
-        # with more calls.
-        ring = old.receipts
-        surplus = len(ring) + RECEIPT_BYTES - receipts_max * RECEIPT_BYTES
-        if surplus > 0:
-            ring = ring[surplus:]
-        return ProducerRow(
-            DENSE,
-            old.epoch,
-            old.session,
-            old.old_sessions,
-            seq,
-            ring + PACK_RECEIPT(seq, tail, stamp.digest, tail - first_offset, 0),
-            old.first_receipt,
-            old.cursor,
-            time_ms,
-            old.forgotten_seq,
-        )
-    receipt = pack_receipt(stamp.first_seq, seq, first_offset, tail, stamp.digest)
-    return _row_after(old, stamp, receipt, time_ms, receipts_max)
-
-
-def _row_after(
     old: ProducerRow, stamp: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
 ) -> ProducerRow:
     is_raised = stamp.epoch > old.epoch
