@@ -105,7 +105,7 @@ def test_an_append_with_producer_headers_makes_few_more_calls_than_a_plain_one(
     found = {(each["work"], each["name"]): each["value"] for each in report["figures"]}
     plain = found["append", "Python calls per append"]
     produced = found["append", "Python calls with producer headers"]
-    # 47 and 51, and 67 and 79 before these paths were shortened.
+    # 47 and 50, and 67 and 79 before these paths were shortened.
     assert 20 < plain < 53
     assert plain < produced < plain + 6
 

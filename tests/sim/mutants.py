@@ -92,9 +92,17 @@ def forget_an_epoch() -> Any:
 
 def forget_receipts() -> Any:
     """Only the newest receipt is kept."""
-    return _patched_row(
-        lambda _old, new: replace(new, receipts=new.receipts[-producers.RECEIPT_BYTES :])
-    )
+    module = importlib.import_module("semel.machine.apply")
+    real = module._record_producer
+
+    def record(state: State, stream: Stream, stamp: Any, *rest: Any) -> None:
+        real(state, stream, stamp, *rest)
+        assert stream.producers is not None
+        row = stream.producers[stamp.id]
+        row = replace(row, receipts=row.receipts[-producers.RECEIPT_BYTES :])
+        stream.producers[stamp.id] = state.dirty.producers[stream.row.number, stamp.id] = row
+
+    return patch.object(module, "_record_producer", record)
 
 
 @contextmanager

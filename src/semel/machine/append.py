@@ -149,13 +149,12 @@ def _decide_plain(state: State, stream: Stream, command: Append) -> Decision:
 
 def _decide_produced(state: State, stream: Stream, command: Append, tag: ProducerTag) -> Decision:
     batch = command.batch
-    if batch is not None and batch.count == 1:
-        digest = digest_of(batch.payload, batch.extras)  # as `digest_of_append`, with one call less
-    else:
-        digest = digest_of_append(stream, command)
     row = stream.producers.get(tag.id) if stream.producers else None
     epoch = None if row is None else next_epoch(state, row, tag)
-    if epoch is None or not is_simple(stream, command):
+    if epoch is not None and batch is not None and is_simple(stream, command):
+        digest = digest_of(batch.payload)  # as `digest_of_append`, with one call less
+    else:
+        digest = digest_of_append(stream, command)
         check = check_sequence(state, stream, tag, digest)
         if check.at_once is not None:
             return Decision(check.at_once)  # 7, 8

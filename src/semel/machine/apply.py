@@ -290,74 +290,25 @@ def _set_dedup(state: State, stream: Stream, dedup_from: int | None, *, is_own: 
 def _record_producer(
     state: State, stream: Stream, stamp: ProducerStamp, first_offset: int, time_ms: int
 ) -> None:
-    name, producers = stamp.id, stream.producers
+    name, seq, tail, producers = stamp.id, stamp.last_seq, stream.tail.tail, stream.producers
     old = producers.get(name) if producers else None
-    if old is None:
-        row = _first_row(stream, stamp, first_offset, time_ms)
-    else:
-        row = _continue_producer(
-            old, stamp, first_offset, stream.tail.tail, time_ms, state.limits.receipts
-        )
-        if old.txn and old.txn in state.by_txn and old.epoch == stamp.epoch:
-            row = replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
-    state.dirty.producers[stream.row.number, name] = row
-    if producers is None or old is None or old.is_expired:
-        put_producer(state, stream, name, row)
-    else:
-        producers[name] = row  # as `put_producer`, with two calls less: all counts stay the same
-    if state.registry:
-        _raise_registered(state, name, row.epoch)
-
-
-def _raise_registered(state: State, producer_id: str, epoch: int) -> None:
-    """If the registry has a lower epoch for the producer, raise it to `epoch`."""
-    registered = state.registry.get(producer_id)
-    if registered is not None and epoch > registered.epoch:
-        store_registration(state, producer_id, epoch)
-
-
-def _first_row(
-    stream: Stream, stamp: ProducerStamp, first_offset: int, time_ms: int
-) -> ProducerRow:
-    tail = stream.tail.tail
-    receipt = pack_receipt(stamp.first_seq, stamp.last_seq, first_offset, tail, stamp.digest)
-    return ProducerRow(
-        stamp.mode,
-        stamp.epoch,
-        stamp.session,
-        (),
-        stamp.last_seq,
-        receipt,
-        _first_receipt(stamp, b"", receipt),
-        stamp.cursor,
-        time_ms,
-    )
-
-
-def _continue_producer(
-    old: ProducerRow,
-    stamp: ProducerStamp,
-    first_offset: int,
-    tail: int,
-    time_ms: int,
-    receipts_max: int,
-) -> ProducerRow:
-    """Return the row of a producer after an append from `first_offset` to `tail`."""
-    seq = stamp.last_seq
     if (
-        stamp.epoch == old.epoch
+        old is not None
+        and producers is not None
+        and stamp.epoch == old.epoch
         and 0 <= old.last_seq < seq
         and stamp.mode == DENSE
         and (stamp.session is None or stamp.session == old.session)
         and stamp.cursor is None
+        and not (old.txn or old.is_expired)
     ):
-        # The common case: a dense producer continues. `_row_after` would return the same row,
-        # with more calls.
+        # The common case: a dense producer continues. `_row_after` would return the same row, with
+        # more calls.
         ring = old.receipts
-        surplus = len(ring) + RECEIPT_BYTES - receipts_max * RECEIPT_BYTES
+        surplus = len(ring) + RECEIPT_BYTES - state.limits.receipts * RECEIPT_BYTES
         if surplus > 0:
             ring = ring[surplus:]
-        return ProducerRow(
+        row = ProducerRow(
             DENSE,
             old.epoch,
             old.session,
@@ -375,19 +326,53 @@ def _continue_producer(
             -1,
             old.expires_ms,
         )
-    return _row_after(old, stamp, first_offset, tail, time_ms, receipts_max)
+        producers[name] = row  # as `put_producer`, with two calls less: all counts stay the same
+    else:
+        receipt = pack_receipt(stamp.first_seq, seq, first_offset, tail, stamp.digest)
+        row = _row_after(state, old, stamp, receipt, time_ms)
+        put_producer(state, stream, name, row)
+    state.dirty.producers[stream.row.number, name] = row
+    if state.registry:
+        _raise_registered(state, name, row.epoch)
 
 
 def _row_after(
-    old: ProducerRow,
-    stamp: ProducerStamp,
-    first_offset: int,
-    tail: int,
-    time_ms: int,
-    receipts_max: int,
+    state: State, old: ProducerRow | None, stamp: ProducerStamp, receipt: bytes, time_ms: int
+) -> ProducerRow:
+    """Return the row of a producer after an append with this stamp and receipt."""
+    if old is None:
+        return _first_row(stamp, receipt, time_ms)
+    row = _continue_producer(old, stamp, receipt, time_ms, state.limits.receipts)
+    if old.txn and old.txn in state.by_txn and old.epoch == stamp.epoch:
+        return replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
+    return row
+
+
+def _raise_registered(state: State, producer_id: str, epoch: int) -> None:
+    """If the registry has a lower epoch for the producer, raise it to `epoch`."""
+    registered = state.registry.get(producer_id)
+    if registered is not None and epoch > registered.epoch:
+        store_registration(state, producer_id, epoch)
+
+
+def _first_row(stamp: ProducerStamp, receipt: bytes, time_ms: int) -> ProducerRow:
+    return ProducerRow(
+        stamp.mode,
+        stamp.epoch,
+        stamp.session,
+        (),
+        stamp.last_seq,
+        receipt,
+        _first_receipt(stamp, b"", receipt),
+        stamp.cursor,
+        time_ms,
+    )
+
+
+def _continue_producer(
+    old: ProducerRow, stamp: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
 ) -> ProducerRow:
     is_raised = stamp.epoch > old.epoch
-    receipt = pack_receipt(stamp.first_seq, stamp.last_seq, first_offset, tail, stamp.digest)
     ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
     surplus = 0 if stamp.mode == DENSE else receipts_of(ring) + 1 - receipts_max
     forgotten_seq, stored_from = drop_receipts(old, surplus)

@@ -315,6 +315,15 @@ def _decode_prefix(key: bytes) -> str:
     return key[1:].decode()
 
 
+def is_prefix_key(key: bytes) -> bool:
+    """Return True if a key of the table `policies` is `/` and a prefix of whole segments."""
+    try:
+        segments = key.decode().split("/")
+    except UnicodeDecodeError:
+        return False
+    return segments[:1] == [""] and (segments[1:] == [""] or all(segments[1:]))
+
+
 def _encode_pair(key: tuple[int, int]) -> bytes:
     return _PAIR.pack(*key)
 

@@ -1,13 +1,13 @@
 """CRC32C, the CRC32C of many ranges of the same bytes, and the payload digest."""
 
 import sys
-import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import repeat
 from operator import sub, xor
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from crc32c import crc32c
 
@@ -30,9 +30,9 @@ def digest_of(payload: bytes, extras: bytes = b"") -> int:
     # The upper half is CRC32C, the lower half CRC32. Their polynomials differ, so together they
     # miss a difference about as rarely as a 64-bit CRC.
     if extras:
-        checks = crc32c(extras, crc32c(payload)), zlib.crc32(extras, zlib.crc32(payload))
+        checks = crc32c(extras, crc32c(payload)), crc32(extras, crc32(payload))
         return checks[0] << 32 | checks[1]
-    return crc32c(payload) << 32 | zlib.crc32(payload)
+    return crc32c(payload) << 32 | crc32(payload)
 
 
 # ---- the checksums of many ranges ----------------------------------------------------------------

@@ -24,6 +24,7 @@ from semel.machine.producers import (
 from semel.machine.rows import ProducerRow, RegistryRow, StreamRow, TailRow
 from semel.machine.state import State, Stream, put_producer
 from semel.model.commands import DENSE, SPARSE, Append, Batch, ProducerTag
+from semel.model.limits import MachineLimits
 
 apply_module: Any = importlib.import_module("semel.machine.apply")
 
@@ -140,6 +141,12 @@ def test_the_row_of_a_producer_that_continues_is_the_same_on_both_paths(
     stamp = ProducerStamp("p", DENSE, epoch, more["session"], seq, seq, 9, more["cursor"])
     # A producer cannot change its mode, and a stored sequence is not stored again.
     if old.mode == DENSE and seq > old.last_seq:
-        short = apply_module._continue_producer(old, stamp, 5, 7, 3, receipts_max)
-        assert short == apply_module._row_after(old, stamp, 5, 7, 3, receipts_max)
-        assert len(short.receipts) <= receipts_max * RECEIPT_BYTES
+        state = State(MachineLimits(receipts=receipts_max))
+        stream = a_stream(old, ProducerTag("p", seq, seq))
+        apply_module._record_producer(state, stream, stamp, 3, 8)
+        receipt = pack_receipt(seq, seq, 3, 5, 9)
+        row = apply_module._row_after(state, old, stamp, receipt, 8)
+        assert stream.producers == {"p": row}
+        assert state.dirty.producers == {(1, "p"): row}
+        assert state.producer_counts.live == old.is_expired
+        assert len(row.receipts) <= receipts_max * RECEIPT_BYTES

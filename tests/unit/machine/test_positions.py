@@ -115,10 +115,10 @@ def test_naming_again_replaces_the_metadata_and_a_repeat_changes_nothing() -> No
     assert machine.state.transactions["t"].row.positions == row.positions
     assert machine.state.transactions["t"].row.metadata == (("g", 1, OTHER),)
     machine.execute(name(move(1)))
-    assert machine.state.transactions["t"].row.metadata == ()
+    assert not machine.state.transactions["t"].row.metadata
     machine.execute(name(move(1, metadata=NOTE)))
     machine.execute(Delete("s", 0))
-    assert machine.state.transactions["t"].row.metadata == ()
+    assert not machine.state.transactions["t"].row.metadata
 
 
 def test_what_a_transaction_names_is_known_until_it_ends() -> None:

@@ -44,6 +44,7 @@ from semel.machine.rows import (
     TailRow,
     TxnRow,
     TxnStreamRow,
+    is_prefix_key,
 )
 from semel.machine.state import STATE_TABLES, State, Stream, add_fork
 from semel.machine.streams import retained_range
@@ -59,15 +60,6 @@ _CHECKED_TOGETHER: Final = frozenset(
     {"streams", "tails", "policies", "transactions", "txn_streams", "parts", "positions"}
 )
 _NO_TXN: Final = "the row belongs to a transaction that does not exist"
-
-
-def _is_prefix_key(key: bytes) -> bool:
-    """Return True if a key of the table `policies` is `/` and a prefix of whole segments."""
-    try:
-        segments = key.decode().split("/")
-    except UnicodeDecodeError:
-        return False
-    return segments[:1] == [""] and (segments[1:] == [""] or all(segments[1:]))
 
 
 class StoredCheckpoint:
@@ -135,7 +127,7 @@ class RowCheck:
 
     def _check_policies(self) -> None:
         for key, row in self._decoded("policies", PolicyRow):
-            if not _is_prefix_key(key):
+            if not is_prefix_key(key):
                 self._corrupt("policies", key, "the key is not a prefix of whole segments")
             if row.dedup is None:
                 self._corrupt("policies", key, "the policy sets nothing")
