@@ -29,9 +29,6 @@ from tests.row_mutants.runner import run_mutants
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs/reference/seeds.md"
 
-# Rows whose test from outside is still missing. A row leaves the list with its test.
-AWAITED: Final = frozenset({"D27", "D45", "D46", "P17", "C19", "C20", "C32"})
-
 MARK: Final = "# rows:"
 REPLACED: Final = "replaced: "
 LATER: Final = "planned: "
@@ -137,11 +134,7 @@ def _complaints_of(row: Row, named: set[Named]) -> Iterator[str]:
             yield f"{row.id} names {test}, which does not exist or does not name {row.id}"
         elif not is_outside(test):
             yield f"{row.id} names {test}, which uses no real process"
-    if row.id in AWAITED:
-        if row.tests:
-            yield f"{row.id} is awaited and has a test: remove it from AWAITED"
-    else:
-        yield from _complaints_of_note(row, is_named=row.id in {one.row for one in named})
+    yield from _complaints_of_note(row, is_named=row.id in {one.row for one in named})
 
 
 def _complaints_of_note(row: Row, *, is_named: bool) -> Iterator[str]:
@@ -181,10 +174,9 @@ def summary(rows: list[Row], found: Found) -> str:
     replaced = sum(row.note.startswith(REPLACED) for row in rows)
     later = sum(row.note.startswith(LATER) for row in rows)
     outside = len({test for row in rows for test in row.tests})
-    awaited = sum(row.id in AWAITED for row in rows)
     return (
         f"{len(rows)} rows: {len(rows) - replaced - later} kept, {replaced} replaced, {later}"
-        f" planned; shown by {outside} tests from outside ({awaited} rows await theirs) and"
+        f" planned; shown by {outside} tests from outside and"
         f" {len({one.test for one in found.named}) - outside} others; {len(MUTANTS)} rows have"
         f" {sum(map(len, MUTANTS.values()))} seeded bugs"
     )
@@ -194,7 +186,7 @@ def main(arguments: list[str]) -> int:
     """Print the table, or run the seeded bugs; return 1 if there are complaints."""
     rows, found = rows_of(PAGE.read_text(encoding="utf-8")), named_below(ROOT / "tests")
     if arguments[:1] == ["--mutants"]:
-        wanted = arguments[1:] or [row for row in MUTANTS if row not in AWAITED]
+        wanted = arguments[1:] or list(MUTANTS)
         wrong = run_mutants({row.id: row.tests for row in rows if row.id in wanted})
     else:
         print(*table(rows, found), summary(rows, found), sep="\n")

@@ -21,9 +21,7 @@ def test_every_row_is_shown_from_outside_or_replaced_or_planned(
     code = rows.main([])
     printed = capsys.readouterr()
     assert (code, printed.err) == (0, "")
-    page = rows.rows_of(rows.PAGE.read_text(encoding="utf-8"))
-    awaited = [row for row in page if row.id in rows.AWAITED and not row.note]
-    assert printed.out.count("NO TEST") == len(awaited)
+    assert "NO TEST" not in printed.out
 
 
 def test_the_page_has_every_row_once_and_in_order() -> None:
@@ -41,7 +39,7 @@ def test_only_permissions_and_topics_are_planned() -> None:
 
 def test_every_seeded_bug_belongs_to_a_row_with_a_test() -> None:
     tests = {row.id: row.tests for row in rows.rows_of(rows.PAGE.read_text(encoding="utf-8"))}
-    assert all(tests[row] or row in rows.AWAITED for row in MUTANTS)
+    assert all(tests[row] for row in MUTANTS)
 
 
 # ---- faults --------------------------------------------------------------------------------------
@@ -79,13 +77,6 @@ def test_a_planned_row_that_has_a_test_is_noticed() -> None:
 def test_a_note_of_another_kind_is_noticed() -> None:
     (complaint,) = complaints([Row("D98", "promise", "not needed")])
     assert "neither 'replaced: ' nor 'planned: '" in complaint
-
-
-def test_an_awaited_row_leaves_its_list_with_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "AWAITED", frozenset({"D98"}))
-    assert complaints([Row("D98", "promise")]) == []
-    (complaint,) = complaints([Row("D98", "promise", "", (OUTSIDE,))], ("D98", OUTSIDE))
-    assert complaint == "D98 is awaited and has a test: remove it from AWAITED"
 
 
 def test_a_seeded_bug_without_a_test_is_noticed() -> None:

@@ -116,6 +116,7 @@ def held(proxy: FaultProxy, request: pytest.FixtureRequest) -> Iterator[Held]:
 # ---- appends share requests ----------------------------------------------------------------------
 
 
+# rows: D45
 def test_a_thousand_appends_of_threads_take_few_requests(server: Server) -> None:
     # The round trip of a network. The threads need about 0.1 s until all of them have begun.
     with (
@@ -366,6 +367,7 @@ def test_a_forked_process_begins_with_an_empty_queue_and_a_producer_of_its_own(
 # ---- lost responses ------------------------------------------------------------------------------
 
 
+# rows: D46
 @pytest.mark.parametrize("fault", ["drop_answer", "bad_gateway_after", "reset", "cut_answer"])
 def test_an_append_whose_response_is_lost_is_stored_once(
     kind: str, proxy: FaultProxy, fault: str

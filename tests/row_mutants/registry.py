@@ -16,6 +16,7 @@ MUTANTS: Final[dict[str, tuple[Mutant, ...]]] = {
     "D27": (clients.unnamed_producers_share_a_name,),
     "D31": (server.if_match_may_be_older,),
     "D35": (clients.one_batch_is_in_flight,),
+    "P17": (server.a_position_keeps_no_properties,),
     "U12": (server.older_epochs_are_kept,),
     "U13": (server.equal_appends_are_stored_once,),
     "R04": (server.a_retry_gets_the_last_offset,),

@@ -14,10 +14,15 @@ from semel.journal.segments import Segments
 from semel.journal.writer import JournalWriter
 from semel.machine import commits
 from semel.machine.append import decide_append
-from semel.machine.events import Decision, StreamAppended
+from semel.machine.events import (
+    Decision,
+    PositionsMoved,
+    PositionsMovedWithMetadata,
+    StreamAppended,
+)
 from semel.machine.state import State, Txn, find_producer
 from semel.machine.txn import begin
-from semel.model.commands import DENSE, Append, Commit, SinkTag
+from semel.model.commands import DENSE, Append, Commit, SetPositions, SinkTag
 from semel.model.outcomes import Appended, Duplicate, Outcome
 from semel.model.outcomes_txn import CheckpointDiverged
 
@@ -137,6 +142,20 @@ def a_commit_stores_what_it_can(patch: pytest.MonkeyPatch) -> None:
 def transactions_have_ten_minutes(patch: pytest.MonkeyPatch) -> None:
     """Give a transaction that names no timeout ten minutes."""
     patch.setattr(begin, "TXN_TIMEOUT_MS_DEFAULT", _LONG_TIMEOUT_MS)
+
+
+def a_position_keeps_no_properties(patch: pytest.MonkeyPatch) -> None:
+    """Move the position of a group, and leave out the properties that belong to it."""
+    real = _decide._DECIDERS[SetPositions]
+
+    def forgetting(state: State, command: SetPositions) -> Decision:
+        decision: Decision = real(state, command)
+        event = decision.event
+        if isinstance(event, PositionsMovedWithMetadata):
+            return replace(decision, event=PositionsMoved(event.positions))
+        return decision
+
+    patch.setitem(_decide._DECIDERS, SetPositions, forgetting)
 
 
 def a_sink_belongs_to_everyone(patch: pytest.MonkeyPatch) -> None:

@@ -349,6 +349,7 @@ def test_expiring_producers_have_a_limit_of_their_own(machine: Machine) -> None:
 # ---- tombstones of idle producers ----------------------------------------------------------------
 
 
+# rows: D16, R12, X12
 def test_the_tombstone_of_an_idle_producer_leaves_after_the_stated_hours(machine: Machine) -> None:
     machine.server.kill()
     options = ("--producer-idle-seconds", "60", "--producer-tombstone-hours", "2")
@@ -376,6 +377,7 @@ def codes(answer: Answer) -> tuple[int, str, str]:
     return answer.status, answer.code, answer.json["alias"]
 
 
+# rows: R08
 def test_a_missing_sequence_has_a_code_by_its_surface(server: Server) -> None:
     stream = server.stream()
     stream.create()
@@ -418,6 +420,7 @@ def raw_append(stream: Stream, *lines: str) -> Answer:
     return answer
 
 
+# rows: D02
 def test_an_id_that_is_not_ascii_is_the_same_in_headers_and_documents(server: Server) -> None:
     stream = server.stream()
     stream.create()
