@@ -106,6 +106,10 @@ def test_metadata_of_a_named_position_is_stored_by_the_commit_only() -> None:
     assert row_of(machine).metadata == OTHER
 
 
+def noted(machine: TxnMachine) -> tuple[tuple[str, int, Metadata], ...]:
+    return machine.state.transactions["t"].row.metadata
+
+
 def test_naming_again_replaces_the_metadata_and_a_repeat_changes_nothing() -> None:
     machine = txn_machine(*THREE, start(), name(move(1, metadata=NOTE)))
     row = machine.state.transactions["t"].row
@@ -113,12 +117,12 @@ def test_naming_again_replaces_the_metadata_and_a_repeat_changes_nothing() -> No
     assert unchanged(machine, again) == ExtendDone("t", 1)
     machine.execute(name(move(1, metadata=OTHER)))
     assert machine.state.transactions["t"].row.positions == row.positions
-    assert machine.state.transactions["t"].row.metadata == (("g", 1, OTHER),)
+    assert noted(machine) == (("g", 1, OTHER),)
     machine.execute(name(move(1)))
-    assert machine.state.transactions["t"].row.metadata == ()
+    assert noted(machine) == ()
     machine.execute(name(move(1, metadata=NOTE)))
     machine.execute(Delete("s", 0))
-    assert machine.state.transactions["t"].row.metadata == ()
+    assert noted(machine) == ()
 
 
 def test_what_a_transaction_names_is_known_until_it_ends() -> None:
