@@ -106,7 +106,7 @@ def test_metadata_of_a_named_position_is_stored_by_the_commit_only() -> None:
     assert row_of(machine).metadata == OTHER
 
 
-def named_metadata(machine: TxnMachine) -> object:
+def noted(machine: TxnMachine) -> tuple[tuple[str, int, Metadata], ...]:
     return machine.state.transactions["t"].row.metadata
 
 
@@ -117,12 +117,12 @@ def test_naming_again_replaces_the_metadata_and_a_repeat_changes_nothing() -> No
     assert unchanged(machine, again) == ExtendDone("t", 1)
     machine.execute(name(move(1, metadata=OTHER)))
     assert machine.state.transactions["t"].row.positions == row.positions
-    assert named_metadata(machine) == (("g", 1, OTHER),)
+    assert noted(machine) == (("g", 1, OTHER),)
     machine.execute(name(move(1)))
-    assert named_metadata(machine) == ()
+    assert noted(machine) == ()
     machine.execute(name(move(1, metadata=NOTE)))
     machine.execute(Delete("s", 0))
-    assert named_metadata(machine) == ()
+    assert noted(machine) == ()
 
 
 def test_what_a_transaction_names_is_known_until_it_ends() -> None:
