@@ -275,15 +275,20 @@ def _record_producer(
         row = _continue_producer(old, stamp, receipt, time_ms, state.limits.receipts)
         if old.txn and old.txn in state.by_txn and old.epoch == stamp.epoch:
             row = replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
-    _set_producer(state, stream, stamp.id, row)
+    _set_producer(state, stream, stamp.id, old, row)
 
 
-def _set_producer(state: State, stream: Stream, producer_id: str, row: ProducerRow) -> None:
-    """Store the row of a producer.
+def _set_producer(
+    state: State, stream: Stream, producer_id: str, old: ProducerRow | None, row: ProducerRow
+) -> None:
+    """Store the row of a producer, which has the idle time of the row before, `old`.
 
     If the registry has a lower epoch for the producer, raise that epoch to the row's epoch.
     """
-    put_producer(state, stream, producer_id, row)
+    if old is None or old.is_expired or stream.producers is None:
+        put_producer(state, stream, producer_id, row)
+    else:
+        stream.producers[producer_id] = row  # the same kind of producer, so no count changes
     state.dirty.producers[stream.row.number, producer_id] = row
     registered = state.registry.get(producer_id)
     if registered is not None and row.epoch > registered.epoch:
@@ -294,8 +299,8 @@ def _continue_producer(
     old: ProducerRow, stamp: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
 ) -> ProducerRow:
     is_raised = stamp.epoch > old.epoch
-    is_plain = stamp.mode == DENSE and stamp.session is None and stamp.cursor is None
-    if is_plain and not is_raised and old.last_seq >= 0:
+    is_plain = stamp.mode == DENSE and stamp.cursor is None and not is_raised
+    if is_plain and old.last_seq >= 0 and (stamp.session is None or stamp.session == old.session):
         return ProducerRow(  # the common case
             DENSE,
             stamp.epoch,
@@ -345,7 +350,7 @@ def _first_receipt(stamp: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
 def _apply_claimed(state: State, event: ProducerClaimed, _sections: Sections, time_ms: int) -> None:
     stream = state.by_number[event.stream]
     old = find_producer(stream, event.id)
-    _set_producer(state, stream, event.id, claimed_row(old, event, time_ms))
+    _set_producer(state, stream, event.id, old, claimed_row(old, event, time_ms))
 
 
 def _apply_registered(

@@ -208,11 +208,15 @@ def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) 
 
 
 def _continues(tag: ProducerTag, row: ProducerRow, floor: int) -> bool:
-    """Return True if the append simply continues `row`, with its epoch and the next sequence."""
+    """Return True if the append simply continues `row`, with the next sequence.
+
+    It names either the epoch or the session of `row`.
+    """
+    if tag.epoch != row.epoch and (tag.epoch is not None or tag.session is None):
+        return False
     return (
         tag.first_seq == row.last_seq + 1
-        and tag.epoch == row.epoch
-        and tag.session is None
+        and (tag.session is None or (tag.epoch is None and tag.session == row.session))
         and tag.mode == row.mode
         and row.epoch >= floor
         and row.latest_seq <= row.last_seq
