@@ -188,7 +188,9 @@ class Bank(World):
     def draw_limits(self) -> MachineLimits:
         """Return limits that allow all accounts; producers do not expire."""
         self.producer_idle_ms = 0
-        return MachineLimits(receipts=self.rng.choice([5, 64]))
+        return MachineLimits(
+            receipts=self.rng.choice([5, 64]), outcome_hours=self.bounds.outcome_hours
+        )
 
     def _do(self, command: EngineCommand) -> None:
         got: list[Outcome] = []

@@ -67,10 +67,9 @@ class ProducerCounts(Struct):
         self._remove(producers, producer_id, producers.pop(producer_id))
 
     def drop_all(self, producers: Producers | None) -> None:
-        """Remove all rows of a stream."""
-        for producer_id in list(producers or ()):
-            assert producers is not None
-            self.drop(producers, producer_id)
+        """Count all rows of a stream no longer. The caller drops them together."""
+        for producer_id, row in (producers or {}).items():
+            self._uncount(producer_id, row)
 
     def _add(self, producers: Producers, producer_id: str, row: ProducerRow) -> None:
         if row.is_expired:
@@ -85,11 +84,16 @@ class ProducerCounts(Struct):
     def _remove(self, producers: Producers, producer_id: str, row: ProducerRow) -> None:
         if row.is_expired:
             del producers.tombstones[producer_id]
+        elif row.expires_ms:
+            producers.expiring -= 1
+        self._uncount(producer_id, row)
+
+    def _uncount(self, producer_id: str, row: ProducerRow) -> None:
+        if row.is_expired:
             self.tombstones -= 1
             return
         self.live -= 1
         if row.expires_ms:
-            producers.expiring -= 1
             self.expiring[producer_id] -= 1
             if not self.expiring[producer_id]:
                 del self.expiring[producer_id]

@@ -73,6 +73,13 @@ class Bed:
             assert self.broker.count_hour(self.now_ms)
             self.flush()
 
+    def sweep(self, later_ms: int = 0, count_max: int = 10) -> int:
+        """Let time pass, and end what is due. Return how many objects were ended."""
+        self.now_ms += later_ms
+        count = self.broker.sweep(self.now_ms, count_max)
+        self.flush()
+        return count
+
     def submit(self, command: EngineCommand) -> list[Outcome]:
         """Submit without flushing. The outcome is added to the returned list when it is sent."""
         answers: list[Outcome] = []

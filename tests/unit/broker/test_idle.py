@@ -28,12 +28,6 @@ class IdleBed(Bed):
         batch = Batch(b"%d" % seq)
         return self.execute(Append(path, self.now_ms, "text/plain", batch, producer=tag))
 
-    def sweep(self, later_ms: int = 0, count_max: int = 10) -> int:
-        self.now_ms += later_ms
-        count = self.broker.sweep(self.now_ms, count_max)
-        self.flush()
-        return count
-
     def row(self, name: str = "p") -> ProducerRow | None:
         producers = self.broker.state.by_path["s"].producers
         return None if producers is None else producers.get(name)

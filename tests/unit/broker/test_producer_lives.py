@@ -37,12 +37,6 @@ class LivesBed(Bed):
         entries = tuple(RetiredProducer(name, "s", 0) for name in names)
         self.execute(RetireProducers(self.now_ms, entries))
 
-    def sweep(self, later_ms: int = 0, count_max: int = 10) -> int:
-        self.now_ms += later_ms
-        count = self.broker.sweep(self.now_ms, count_max)
-        self.flush()
-        return count
-
     def row(self, name: str = "p") -> ProducerRow | None:
         return find_producer(self.broker.state.by_path["s"], name)
 

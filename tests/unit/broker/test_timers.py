@@ -51,11 +51,6 @@ class ClockBed(Bed):
         tag = TxnTag("t", 1, seq)
         self.execute(Append("s", self.now_ms, "text/plain", Batch(b"x"), transaction=tag))
 
-    def sweep(self) -> int:
-        count = self.broker.sweep(self.now_ms, 10)
-        self.flush()
-        return count
-
     def dates(self, name: str = "t") -> TxnDates:
         txn = self.broker.state.transactions[name]
         return self.broker.deadlines.dates(txn, self.now_ms)
