@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from semel.broker import engine as engine_module
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
+from semel.journal import checkpoint as checkpoint_module
 from semel.journal.checkpoint import Cut, commit_cut
 from semel.journal.store import Store
 from semel.model.commands import Append, Batch, Create, EngineCommand, Trim
@@ -141,7 +141,7 @@ def make_images(directory: Path, count: int, monkeypatch: pytest.MonkeyPatch) ->
         await engine.close()
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module, "commit_cut", commit_and_copy)
+        patch.setattr(checkpoint_module, "commit_cut", commit_and_copy)
         asyncio.run(fill())
     return [image for image in images if image.tidied.exists()]
 

@@ -15,6 +15,7 @@ from semel.cli.main import cli
 from semel.cli.options import error_report, options_named
 from semel.cli.output import EXIT_UNAVAILABLE
 from semel.client import errors
+from semel.client.transport import TRUST_ADVICE
 from semel.wire.refusal_table import BY_CODE
 
 SOURCE = Path(semel.__file__).parent
@@ -64,9 +65,8 @@ def test_without_a_server_a_command_names_only_options_of_its_own(closed_port: i
 
 
 def test_a_certificate_that_is_not_trusted_is_no_reason_to_name_an_argument_of_python() -> None:
-    message = "the certificate is not trusted (expired); set tls= or SSL_CERT_FILE to the name"
-    told = error_report(errors.Unavailable(message)).message
-    assert told == "the certificate is not trusted (expired); set SSL_CERT_FILE to the name"
+    told = error_report(errors.Unavailable(f"not trusted (expired); {TRUST_ADVICE}")).message
+    assert told == "not trusted (expired); set SSL_CERT_FILE to the name of the issuer's PEM file"
 
 
 def test_the_commands_that_use_a_server_are_looked_at() -> None:

@@ -69,7 +69,8 @@ def test_a_url_on_another_server_is_read_and_written_there(
     with stream.producer("p") as producer:
         producer.append(3)
     assert values(stream.read()) == [1, 2, 3]
-    assert [state.producer_id for state in stream.producers()] == ["p"]
+    ids = [state.producer_id for state in stream.producers()]
+    assert [each for each in ids if not each.startswith("append-")] == ["p"]
     assert not client.stream(path).exists()
     fork = stream.fork(f"{second.url}/v1/stream/{path}/fork")
     assert values(fork.read()) == [1, 2, 3]

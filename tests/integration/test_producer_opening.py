@@ -461,10 +461,10 @@ def switch_off(stream: Stream) -> None:
 def test_without_dedup_a_lost_response_is_indeterminate_and_nothing_is_stored_twice(
     server: Server, orders: Stream, fault: str, identity: dict[str, Any]
 ) -> None:
-    switch_off(orders)
     plan = FaultPlan(script=[fault], only="POST /v1/stream")
     with FaultProxy(server.url, plan) as proxy, Client(proxy.url) as client:
         producer = client.stream(orders.path).producer("p", **identity)
+        switch_off(orders)
         producer.append(1)
         with pytest.raises(errors.Indeterminate, match="Stream-Dedup: off"):
             producer.flush()

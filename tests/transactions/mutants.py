@@ -12,7 +12,7 @@ from semel.broker import durable_view
 from semel.broker.durable_view import BrokerReader
 from semel.machine import commits, positions
 from semel.machine.positions import move_positions
-from semel.machine.rows import OwnerKey, TailRow
+from semel.machine.rows import TailRow
 from semel.machine.state import State, Stream, Txn, advance_tail, set_tail
 from semel.machine.txn import apply_end, decide_end
 from semel.machine.txn.decide_end import decide_abort_txn
@@ -111,9 +111,9 @@ def positions_stay(patch: pytest.MonkeyPatch) -> None:
     """Move the positions of groups with only one of ten commits."""
     number = count()
 
-    def forgetting(state: State, moves: Any, time_ms: int, mover: OwnerKey | None = None) -> None:
+    def forgetting(state: State, moves: Any, time_ms: int, *more: Any) -> None:
         if next(number) % _SELDOM == 0:
-            move_positions(state, moves, time_ms, mover)
+            move_positions(state, moves, time_ms, *more)
 
     patch.setattr(apply_end, "move_positions", forgetting)
 

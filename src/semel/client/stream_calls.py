@@ -118,6 +118,8 @@ class StreamCalls:
             raise errors.StreamExists(f"{self.path} already exists", status=200)
         info = _info(response)
         self.content_type = info.content_type
+        if configuration.dedup is not None:
+            self.is_unguarded = not configuration.dedup
         return CreateResult(info, is_new)
 
     def head(self) -> Flow[StreamInfo]:
