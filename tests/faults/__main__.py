@@ -37,7 +37,7 @@ FLOORS: Final = {
     **{f"acknowledged: async producer, {mode}": 500 for mode in MODES},
     **{f"acknowledged: by hand, {dialect}": 500 for dialect in DIALECTS},
     **{f"acknowledged: {kind}": 100 for kind in ("client, key", "async client, key")},
-    "acknowledged: client": 100,
+    **{f"acknowledged: {kind}": 100 for kind in ("client", "async client", "client, unnumbered")},
     **{f"messages read: {way}": 10_000 for way in ("read", "long-poll", "sse")},
 }
 

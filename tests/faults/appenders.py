@@ -50,7 +50,7 @@ def _append_plain(notes: Notes, random: Random, stream: Stream, writer: str) -> 
             notes.fail(operation, is_certain=error.applied == NO)
             notes.over.wait(_PAUSE_SECONDS)
         else:
-            notes.settle(writer, operation, receipt)
+            notes.settle(writer.partition("-")[0], operation, receipt)
 
 
 def append_keyed(notes: Notes, random: Random) -> None:

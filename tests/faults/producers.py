@@ -42,9 +42,17 @@ def _close_ghosts(notes: Notes, ghosts: list[Producer]) -> None:
         notes.count_instance(ghost.stats)
 
 
+def _last_seq(writer: Writer, producer: Producer | AsyncProducer) -> int | None:
+    """Return the last stored sequence of a sparse producer.
+
+    A dense one is not asked: it begins with its first batch, without a request before.
+    """
+    return producer.last_seq if writer.mode == "sparse" else None
+
+
 def _append_all(writer: Writer, instance: Instance, producer: Producer) -> None:
     instance.producer = producer
-    for operation in writer.operations(producer.last_seq, instance.length):
+    for operation in writer.operations(_last_seq(writer, producer), instance.length):
         options = instance.begin(operation)
         try:
             producer.append(writer.notes.encoded(operation), **options)
@@ -65,7 +73,8 @@ async def _produce(notes: Notes, random: Random, mode: str) -> None:
             stream = (hasty if instance.is_hasty else patient).stream(notes.path)
             producer = stream.producer(writer.name, **instance.options)
             try:
-                await producer.open()
+                if mode == "sparse":
+                    await producer.open()
             except (Unavailable, Indeterminate):
                 continue
             await _append_on_a_loop(writer, instance, producer)
@@ -88,7 +97,7 @@ async def _close_ghosts_on_a_loop(notes: Notes, ghosts: list[AsyncProducer]) -> 
 
 async def _append_on_a_loop(writer: Writer, instance: Instance, producer: AsyncProducer) -> None:
     instance.producer = producer
-    for operation in writer.operations(producer.last_seq, instance.length):
+    for operation in writer.operations(_last_seq(writer, producer), instance.length):
         options = instance.begin(operation)
         try:
             await producer.append(writer.notes.encoded(operation), **options)
