@@ -30,7 +30,8 @@ class Adapter:
 
     def end(self) -> int:
         self("shutdown")
-        return self._process.communicate(timeout=20) and self._process.returncode
+        self._process.communicate(timeout=20)
+        return self._process.returncode
 
 
 @pytest.fixture(params=["--sync", "--async"])
