@@ -443,6 +443,16 @@ def test_close_ends_a_stream(served: Served) -> None:
     assert "stream_not_found" in served.refused(1, "close", "absent")
 
 
+@pytest.mark.parametrize(
+    "command", ["read", "tail", "head", "close", "delete --yes", "trim --before 0", "append x"]
+)
+def test_a_stream_that_is_missing_is_named(served: Served, command: str) -> None:
+    name, *options = command.split()
+    data = options if name == "append" else []
+    said = served.refused(1, name, "nowhere/at-all", *data, *(options if not data else []))
+    assert "nowhere/at-all" in said
+
+
 def test_trim_forgets_the_oldest(served: Served) -> None:
     served.semel("create", "trimmed", "--content-type", "application/json")
     served.semel("append", "trimmed", "[1,2,3]")
