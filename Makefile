@@ -89,7 +89,7 @@ demo: $(STAMP) ## exactly once through lost responses, kills and Spark; takes mi
 test: $(STAMP) $(NODE) chromium ## the coverage gate, every test, Spark, the bad network, the simulator
 	@rm -f build/parts.txt
 	@$(PART) cover $(MAKE) cover
-	@$(PART) tests $(BIN)/python -m pytest -n 2 --durations=15 --ignore=tests/unit --ignore=tests/spark tests
+	@$(PART) tests $(BIN)/python -m pytest -n 3 --durations=15 --ignore=tests/unit --ignore=tests/spark tests
 	@$(PART) row-mutants $(MAKE) row-mutants
 	@$(PART) spark $(MAKE) spark
 	@$(PART) faults $(BIN)/python -m tests.faults
