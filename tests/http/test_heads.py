@@ -1,5 +1,6 @@
 """A repeated head is parsed to the same result, whatever other heads came in between."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -86,6 +87,19 @@ def test_a_second_sequence_number_is_seen_behind_a_known_head(line: bytes) -> No
     read_often(heads, HEAD + b"\r\n" + line)
     request, _ = heads.read(HEAD + b"\r\n" + line + b"\r\nProducer-Seq: 8")
     assert request.repeated == {"producer-seq"}
+
+
+@pytest.mark.parametrize("line", [b"Producer-Seq: 7", b"Content-Length: 7"])
+@pytest.mark.parametrize("cut", [b"", b"Producer-Seq: ", b"Content-Length: "])
+def test_a_head_without_a_number_is_not_taken_for_one_that_has_it(line: bytes, cut: bytes) -> None:
+    heads = HeadCache(LIMITS)
+    start = HEAD + b"\r\nProducer-Id: p"
+    read_often(heads, start + b"\r\n" + line)
+    known, _ = heads.read(start + b"\r\n" + line)
+    without = start + b"\r\n" + cut if cut else start
+    assert meaning(heads, without) == meaning(HeadCache(LIMITS), without)
+    with suppress(HttpRefused):
+        assert heads.read(without)[0].head is not known.head
 
 
 @pytest.mark.parametrize("line", [b"Content-Length: 7", b"content-length: 7", b"Content-length: 7"])

@@ -457,6 +457,7 @@ class World:
         self.disk.capacity_bytes = None
         self.broker.set_room(self.writer.make_room())
         for _ in range(10_000):
+            self.let_pass(1)  # what has to wait for room is tried again a millisecond later
             self.find_room()
             self.broker.sweep(self.now_ms, SWEEP_ALL)
             self.broker.count_hour(self.now_ms)

@@ -348,3 +348,13 @@ def test_five_batches_in_flight_on_one_connection_keep_their_order(stream: Strea
     assert received.count(b"HTTP/1.1 200 ") == 50
     assert all(one < two for one, two in pairwise(offsets))
     assert stream.text == "0123456789" * 5
+
+
+def test_an_append_without_a_sequence_is_refused_also_after_many_with_one(stream: Stream) -> None:
+    stream.create()
+    for seq in range(4):
+        answer = stream.post(b"x", producer_id="p", producer_epoch=0, producer_seq=seq)
+        assert answer.status == 200
+    answer = stream.post(b"lost", producer_id="p", producer_epoch=0)
+    assert (answer.status, answer.code) == (400, "producer_headers_incomplete")
+    assert stream.get("?offset=-1").body == b"xxxx"

@@ -61,6 +61,7 @@ class ProducerLives:
         self._watched: dict[tuple[int, str], _Watch] = {}
         self._queue: list[tuple[int, int, str]] = []  # (time of the next look, stream, id)
         self._by_hour: list[tuple[int, int, str]] = []  # (hour of the next look, stream, id)
+        self._hourly: set[tuple[int, str]] = set()  # what is in `_by_hour`
         self._take()
 
     def _take(self) -> None:
@@ -68,6 +69,8 @@ class ProducerLives:
         counts = self._state.producer_counts
         fresh, counts.to_watch = counts.to_watch, []
         for number, producer_id in fresh:
+            # It has just begun, perhaps with the values of an earlier life: its time starts anew.
+            self._watched.pop((number, producer_id), None)
             self._look(number, producer_id)
 
     def _look(self, number: int, producer_id: str) -> _Watch | None:
@@ -80,7 +83,8 @@ class ProducerLives:
         if limit_ms is None:
             self._watched.pop(key, None)
             hour = leave_hour(self._state, *key, self._tombstone_hours)
-            if hour is not None:
+            if hour is not None and key not in self._hourly:
+                self._hourly.add(key)
                 heappush(self._by_hour, (hour, *key))
             return None
         old = self._watched.get(key)
@@ -167,9 +171,11 @@ class ProducerLives:
         hours = self._state.hours
         while self._by_hour and self._by_hour[0][0] <= hours and len(due) < count_max:
             _, number, producer_id = heappop(self._by_hour)
+            self._hourly.discard((number, producer_id))
             tombstone = Tombstone(number, producer_id)
             hour = leave_hour(self._state, number, producer_id, self._tombstone_hours)
             if hour is not None:
+                self._hourly.add((number, producer_id))
                 heappush(self._by_hour, (max(hour, hours + 1), number, producer_id))
                 if is_due(self._state, tombstone, self._tombstone_hours):
                     due.append(tombstone)

@@ -55,6 +55,9 @@ class Head(Struct, gc=False, eq=False):
     cors: str = ""
     refusal: Problem | None = None
     plan: AppendPlan | None = None
+    # Of a cached head: whether its requests have the headers Content-Length and Producer-Seq.
+    has_length: bool = False
+    has_seq: bool = False
 
 
 class Request(Struct, gc=False, eq=False):

@@ -314,9 +314,11 @@ class HeadCache:
             return Request(head), count
         rest, length, seq = _split_numbers(raw)
         cached = self._heads.get(rest)
-        if cached is None:
+        # Without its numbers, a head that has one of the two lines equals one that does not.
+        if cached is None or cached.has_seq != (seq != b"") or cached.has_length != (length != b""):
             head, count = self._parse(raw)
-            if self._is_repeat(rest) and self._is_plain(head, length, seq):
+            is_free = cached is None and self._is_repeat(rest)
+            if is_free and self._is_plain(head, length, seq):
                 self._add(rest, head)
             return Request(head), count
         count = int(length) if length else 0
@@ -368,8 +370,9 @@ class HeadCache:
     def _add(self, rest: bytes, head: Head) -> None:
         if len(self._heads) >= _CACHED_MAX:
             self._heads.clear()
+        has_length, has_seq = _LENGTH in head.headers, _SEQ in head.headers
         headers = {name: head.headers[name] for name in head.headers if name not in {_LENGTH, _SEQ}}
-        self._heads[rest] = replace(head, headers=headers)
+        self._heads[rest] = replace(head, headers=headers, has_length=has_length, has_seq=has_seq)
 
 
 def _split_numbers(raw: bytes) -> tuple[bytes, bytes, bytes]:

@@ -75,7 +75,7 @@ def read_move(group: str, path: str, target: Target) -> PositionMove:
 
 
 def _read_metadata(document: dict[str, str | int]) -> Metadata:
-    metadata = tuple(document.items())
+    metadata = tuple(sorted(document.items()))  # a repeat may have them in another order
     if not is_metadata(metadata):
         raise bad_request(
             "invalid_request",

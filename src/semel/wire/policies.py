@@ -60,7 +60,7 @@ def _prefix_in(query: str) -> str | None:
     if len(prefix.encode()) > POLICY_PREFIX_BYTES_MAX:
         reason = f"it has more than {POLICY_PREFIX_BYTES_MAX} bytes"
     else:
-        fault = check_segments(prefix)
+        fault = "it is not UTF-8" if "\ufffd" in prefix else check_segments(prefix)
         if fault is None:
             return prefix
         reason = fault

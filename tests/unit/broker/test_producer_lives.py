@@ -56,6 +56,21 @@ def test_an_expiring_producer_ends_when_it_is_silent() -> None:
     assert not bed.is_live()
 
 
+def test_a_producer_that_begins_again_has_its_whole_time() -> None:
+    bed = LivesBed()
+    bed.write(0)
+    bed.sweep()
+    for _ in range(3):
+        bed.sweep(IDLE_MS // 4)
+    bed.execute(ForgetProducer("s", bed.now_ms, "p"))
+    bed.write(0)
+    for _ in range(4):
+        assert bed.is_live()
+        bed.sweep(IDLE_MS // 4)
+    bed.sweep(IDLE_MS // 4)
+    assert not bed.is_live()
+
+
 def test_a_use_restarts_its_time() -> None:
     bed = LivesBed()
     bed.write(0)
