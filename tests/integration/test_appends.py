@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from semel import AsyncClient, Client, errors
+from semel.client.append_queue import AppendQueue
 from semel.client.sync.stream import Stream
 from semel.testing import FaultPlan, FaultProxy, local
 from tests.integration.both import client_of
@@ -544,3 +545,75 @@ def test_thousands_of_appends_with_faults_and_kills_are_stored_once(tmp_path: Pa
         assert proxy.dropped_after_commit > 20
     assert len(stored) > 2_500
     assert found == Counter(stored)
+
+
+# ---- interruptions and errors of callers ---------------------------------------------------------
+
+
+def test_an_interruption_while_a_result_is_recorded_does_not_stop_the_stream(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pass_turn = AppendQueue._pass_turn
+
+    def interrupted(queue: AppendQueue) -> None:
+        monkeypatch.setattr(AppendQueue, "_pass_turn", pass_turn)
+        raise KeyboardInterrupt
+
+    with Client(server.url) as client:
+        stream = client.stream(server.stream().path).create("application/json")
+        stream.append(0)
+        monkeypatch.setattr(AppendQueue, "_pass_turn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.append(1)
+        stream.append(2)
+        assert [message.value for message in stream.read()] == [0, 1, 2]
+
+
+class Uncopied(Exception):
+    """An exception that `copy` cannot copy."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def test_an_error_of_the_token_function_is_raised_to_every_caller(server: Server) -> None:
+    is_failing = threading.Event()
+
+    def token() -> str:
+        time.sleep(0.02)
+        if is_failing.is_set():
+            raise Uncopied("no", "token")
+        return "token"
+
+    with Client(server.url, token=token) as client, ThreadPoolExecutor(6) as pool:
+        stream = client.stream(server.stream().path).create("application/json")
+        stream.append(0)
+        is_failing.set()
+        callers = [pool.submit(stream.append, number) for number in range(6)]
+        found = [caller.exception() for caller in callers]
+        assert [type(error) for error in found] == [Uncopied] * 6
+        # Closing the client would need a token to retire its producer. It is left to expire.
+
+
+def test_tasks_get_the_error_of_the_token_function(server: Server) -> None:
+    calls = 0
+
+    async def token() -> str:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.005)
+        if calls > 3:
+            raise Uncopied("no", "token")
+        return "token"
+
+    async def run() -> None:
+        async with AsyncClient(server.url, token=token) as client:
+            stream = client.stream(server.stream().path)
+            await stream.create("application/json")
+            await stream.append(0)
+            tasks = [asyncio.create_task(stream.append(number)) for number in range(6)]
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(error) for error in found} == {Uncopied}
+            assert calls < 12
+
+    asyncio.run(run())

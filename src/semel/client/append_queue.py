@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from copy import copy
-from typing import Any, Final
+from typing import Final
 
 from semel.client.errors import ClientError, Indeterminate, Unavailable
 from semel.client.pending_append import AppendBatch, AppendState, PendingAppend
@@ -76,6 +76,11 @@ class AppendQueue:
     def is_ready(self) -> bool:
         """True if `take` can be called: something waits, and nothing is in flight."""
         return self.turn is not None and self._flight is None
+
+    @property
+    def in_flight(self) -> list[PendingAppend]:
+        """The appends of the request in flight."""
+        return [] if self._flight is None else list(self._flight.appends)
 
     @property
     def waiting_count(self) -> int:
@@ -218,7 +223,7 @@ class AppendQueue:
         Each append gets an exception object of its own.
         """
         for append in batch.appends:
-            append.error = error if append is self.turn else copy(error)
+            append.error = error if append is self.turn else _copy_of(error)
         return self._end(batch)
 
     def send_alone(self, batch: AppendBatch, *, is_too_large: bool) -> None:
@@ -321,6 +326,14 @@ class _SharedRequest:
         return True
 
 
+def _copy_of(error: BaseException) -> BaseException:
+    """Return a copy of an error, or the error itself if it cannot be copied."""
+    try:
+        return copy(error)
+    except Exception:  # noqa: BLE001 - a class of the caller can have a constructor of any kind
+        return error
+
+
 def _latest(appends: Iterable[PendingAppend]) -> PendingAppend | None:
     return max(appends, key=lambda append: append.deadline, default=None)
 
@@ -332,11 +345,7 @@ def left_error(append: PendingAppend) -> ClientError:
     return Indeterminate("no response came before the timeout of the append")
 
 
-def wakers(done: Iterable[PendingAppend], turn: PendingAppend | None) -> list[Any]:
-    """Return the wakers of the callers who have to be woken, and remove them."""
-    found = []
-    for append in (*done, *(() if turn is None else (turn,))):
-        if append.waker is not None:
-            found.append(append.waker)
-            append.waker = None
-    return found
+def to_wake(done: Iterable[PendingAppend], turn: PendingAppend | None) -> list[PendingAppend]:
+    """Return the appends whose callers have to be woken."""
+    found = [*done, *(() if turn is None else (turn,))]
+    return [append for append in found if append.waker is not None]

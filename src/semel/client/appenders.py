@@ -14,7 +14,7 @@ from typing import Final
 from weakref import WeakSet
 
 from semel.client.append_lanes import AppendLane, AppendLanes, send_unshared
-from semel.client.append_queue import left_error, wakers
+from semel.client.append_queue import left_error, to_wake
 from semel.client.async_driver import AsyncDriver, seconds_until
 from semel.client.pending_append import AppendBatch, PendingAppend
 from semel.client.stream_calls import StreamCalls
@@ -26,6 +26,8 @@ from semel.wire.schema.producers import RetireEntry
 # ---- by threads ----------------------------------------------------------------------------------
 # There is no thread of its own: the caller that has the turn sends the appends of all callers that
 # wait, and then wakes them.
+
+_RECHECK_SECONDS: Final = 1.0  # a caller looks so often whether it was forgotten to be woken
 
 
 class SyncAppender:
@@ -48,6 +50,9 @@ class SyncAppender:
             with self._lock:
                 lane = self._lanes.open_lane(calls)
         self._lanes.check_open()
+        if lane.calls.is_foreign:
+            seconds = append.deadline - time.monotonic()
+            return self._driver.run(send_unshared(lane.calls, append), seconds)
         lane.prepare(append)
         try:
             with self._lock:
@@ -61,10 +66,19 @@ class SyncAppender:
                     self._wait(lane, append)
         except BaseException:
             with self._lock:
-                if append.is_pending:
-                    self._leave(lane, append)
+                self._repair(lane, append)
             raise
         return append.result()
+
+    def _repair(self, lane: AppendLane, append: PendingAppend) -> None:
+        """Take out an append whose thread was interrupted, perhaps in the middle of a change."""
+        queue = lane.queue
+        in_flight = queue.in_flight
+        if append.is_pending:
+            self._leave(lane, append)
+        elif queue.turn is append:
+            self._wake(lane, queue.interrupt())
+        self._wake(lane, [other for other in in_flight if other.is_done])
 
     def close(self, deadline: float) -> list[RetireEntry]:
         """Accept no more appends, and wait for the others until the deadline.
@@ -111,8 +125,8 @@ class SyncAppender:
                 return
             waker = append.waker = threading.Lock()
             waker.acquire()
-        seconds = append.deadline - time.monotonic()
-        if not waker.acquire(timeout=-1 if seconds == FOREVER else max(seconds, 0)):
+        seconds = max(append.deadline - time.monotonic(), 0.0)
+        if not waker.acquire(timeout=min(seconds, _RECHECK_SECONDS)) and seconds < _RECHECK_SECONDS:
             self._end_wait(lane, append)
 
     def _end_wait(self, lane: AppendLane, append: PendingAppend) -> None:
@@ -130,8 +144,11 @@ class SyncAppender:
 
     def _wake(self, lane: AppendLane, done: Iterable[PendingAppend]) -> None:
         turn = lane.queue.turn
-        for waker in wakers(done, turn):
-            waker.release()
+        for append in to_wake(done, turn):
+            # The waker is removed last, so that an interruption before that loses nothing.
+            with suppress(RuntimeError):  # it is released already
+                append.waker.release()
+            append.waker = None
         if turn is None and self._lanes.is_closed:
             self._has_changed.notify_all()
 
@@ -175,6 +192,9 @@ class AsyncAppender:
             self._tasks.clear()
             self._lanes.reset()
         lane = self._lanes.open_lane(calls)
+        if lane.calls.is_foreign:
+            seconds = append.deadline - time.monotonic()
+            return await self._driver.run(send_unshared(lane.calls, append), seconds)
         lane.prepare(append)
         batch = lane.queue.start(append)
         is_sender = batch is not None
@@ -264,6 +284,7 @@ class AsyncAppender:
             raise error from None
 
     def _wake(self, done: Iterable[PendingAppend]) -> None:
-        for waker in wakers(done, None):
-            if not waker.done():
-                waker.set_result(None)
+        for append in to_wake(done, None):
+            if not append.waker.done():
+                append.waker.set_result(None)
+            append.waker = None

@@ -7,7 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from semel.client.errors import ClientError, Indeterminate
+from semel.client.errors import Indeterminate
 from semel.client.extras import Headers, Key
 from semel.client.flows import Flow, T
 from semel.client.producer.facade import ProducerFacade, retire_seconds
@@ -181,7 +181,7 @@ class AsyncProducer(ProducerFacade):
         self._pump.end()
         await asyncio.sleep(0)  # gives the event loop the iteration that closes the connection
         if self._is_to_retire:
-            with suppress(ClientError):
+            with suppress(Exception):  # it expires by itself, whatever fails here
                 await self._run(self._retirement(), retire_seconds(deadline))
         self._check_settled(is_again=False)
 

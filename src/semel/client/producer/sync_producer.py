@@ -174,7 +174,7 @@ class Producer(ProducerFacade):
         self._is_ended = True
         self._background.loop.call_soon_threadsafe(self._pump.end)
         if self._is_to_retire:
-            with suppress(ClientError):
+            with suppress(Exception):  # it expires by itself, whatever fails here
                 self._run(self._retirement(), retire_seconds(deadline))
         self._check_settled(is_again=False)
 
