@@ -542,7 +542,7 @@ def test_a_stream_deleted_under_a_producer_is_fatal(orders: Stream) -> None:
     producer = orders.producer("p")
     orders.delete()
     producer.append(1)
-    with pytest.raises(errors.StreamNotFound):
+    with pytest.raises(errors.StreamNotFound, match=orders.path):
         producer.close()
 
 

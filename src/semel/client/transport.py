@@ -172,7 +172,8 @@ def uses_tls(transport: Transport) -> NotSent:
 
 def reason_of(error: Exception) -> str:
     """Return the reason why a connection failed, as text."""
-    return getattr(error, "strerror", None) or str(error) or "timed out"
+    text = getattr(error, "strerror", None) or getattr(error, "message", None)  # without advice
+    return text or str(error) or "timed out"
 
 
 # ---- connections ---------------------------------------------------------------------------------

@@ -419,7 +419,8 @@ class DedupCheck:
     such setting: for them `is_semel` is False, and the check is never due.
     """
 
-    def __init__(self, backoff: Backoff, *, is_semel: bool) -> None:
+    def __init__(self, backoff: Backoff, *, is_semel: bool, stream: str | None = None) -> None:
+        self._stream = stream
         self._backoff = backoff
         self._is_semel = is_semel
         self.is_due = False
@@ -449,7 +450,7 @@ class DedupCheck:
         """
         self.is_in_flight = False
         if status in WORTH_A_RETRY:
-            error = error_of(status, headers, body)
+            error = error_of(status, headers, body, self._stream)
             self._backoff.begin(now, error, error.retry_after)
             return None
         self.is_due = False

@@ -89,12 +89,14 @@ class ProducerCore:
         jitter: Jitter = _no_jitter,
         *,
         is_semel: bool = False,
+        stream: str | None = None,
     ) -> None:
         self._settings = settings
         self._encode = encode
         self._is_semel = is_semel
+        self._stream = stream
         self._backoff = Backoff(jitter)
-        self._check = DedupCheck(self._backoff, is_semel=is_semel)
+        self._check = DedupCheck(self._backoff, is_semel=is_semel, stream=stream)
         self._is_sparse = settings.mode == SPARSE
         self._identity = ProducerIdentity(settings)
         self._builder = BatchBuilder(settings)
@@ -401,7 +403,7 @@ class ProducerCore:
     def _refused(
         self, batch: ProducerBatch, status: int, headers: Mapping[str, str], body: bytes, now: float
     ) -> None:
-        error = error_of(status, headers, body)
+        error = error_of(status, headers, body, self._stream)
         batch.is_indeterminate |= error.applied == UNKNOWN
         if status in WORTH_A_RETRY:
             self._is_stalled = True

@@ -90,7 +90,13 @@ class ProducerFacade:
     def _open(self, opening: OpenResult) -> None:
         encoder = BodyEncoder(opening.content_type, is_semel=opening.is_semel)
         self._encoder, self._to_raw = encoder, encoder.to_raw
-        self._core = ProducerCore(self._settings, encoder.body, jitter, is_semel=opening.is_semel)
+        self._core = ProducerCore(
+            self._settings,
+            encoder.body,
+            jitter,
+            is_semel=opening.is_semel,
+            stream=self._calls.path,
+        )
         self._is_past_known |= self._settings.is_claimed_first or not opening.is_semel
         self._set_past((opening.claim, opening.past))
         self._pump = Pump(
