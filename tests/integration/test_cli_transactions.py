@@ -131,7 +131,7 @@ def test_metadata_is_set_and_shown_with_a_position(served: Served, name: str) ->
     (found,) = served.json("groups", "show", name)
     assert found["metadata"] == {name: {"worker": "a b", "batch": 7}}
     words = served.semel("groups", "show", name).stdout
-    assert f'{print_offset(0)}  {name}  {{"worker":"a b","batch":7}}\n' in words
+    assert f'{print_offset(0)}  {name}  {{"batch":7,"worker":"a b"}}\n' in words
     assert "JSON object" in served.refused(
         64, "groups", "set", name, name, "0", "--metadata", "[1]"
     )
