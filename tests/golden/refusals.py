@@ -84,6 +84,8 @@ def config_conflict(ask: Sender) -> None:
     create(ask, "set", stream_expires_at="2100-01-01T00:00:00Z")
     create(ask, "set", stream_ttl=60, stream_closed="true")
     create(ask, "set", stream_ttl=60, stream_dedup="off")
+    create(ask, "set", stream_ttl=60, stream_dedup="on")
+    create(ask, "set", stream_ttl=60, stream_dedup="inherit")
     create(ask, "set", stream_ttl=60, stream_forked_from="/v1/stream/closed")
 
 

@@ -339,10 +339,10 @@ def claim_without_fencing() -> Any:
     module = importlib.import_module("semel.machine.apply")
     real = module.claimed_row
 
-    def claimed(old: ProducerRow | None, event: Any, time_ms: int) -> ProducerRow:
+    def claimed(state: State, old: ProducerRow | None, event: Any, time_ms: int) -> ProducerRow:
         if old is not None:
             return replace(old, updated_ms=time_ms, is_expired=False)
-        row: ProducerRow = real(old, event, time_ms)
+        row: ProducerRow = real(state, old, event, time_ms)
         return row
 
     return patch.object(module, "claimed_row", claimed)
@@ -357,8 +357,8 @@ def _patched_row(change: Callable[[ProducerRow, ProducerRow], ProducerRow]) -> A
     module = importlib.import_module("semel.machine.apply")
     real = module._continue_producer
 
-    def continued(old: ProducerRow, *rest: Any) -> ProducerRow:
-        return change(old, real(old, *rest))
+    def continued(state: State, old: ProducerRow, *rest: Any) -> ProducerRow:
+        return change(old, real(state, old, *rest))
 
     return patch.object(module, "_continue_producer", continued)
 

@@ -9,10 +9,11 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from semel.journal import checkpoint, recovery
-from semel.machine import append, policies
+from semel.machine import append, policies, streams
 from semel.machine import apply as machine_apply
 from semel.machine.events import PolicyChanged, StreamConfigured
 from semel.machine.state import NO_EFFECTS, Dirty, Effects, State, Stream
+from semel.model.outcomes import Created
 
 
 def forget_policies_in_a_replay() -> Any:
@@ -96,6 +97,15 @@ def switch_after_the_append() -> Any:
     return patch.dict(module._APPLIERS, {StreamConfigured: configured})
 
 
+def report_that_a_new_stream_recognises_duplicates() -> Any:
+    """The response to the creation of a stream without duplicate detection says that it has it."""
+
+    def created(*values: Any, **named: Any) -> Created:
+        return Created(*values, **named | {"dedup_from": named["dedup_from"] or 0})
+
+    return patch.object(streams, "Created", created)
+
+
 def _changed_rows(change: Callable[[Dirty], None]) -> Any:
     """Change the rows of each checkpoint before they are stored."""
     real = checkpoint._put_rows
@@ -126,4 +136,5 @@ POLICY_MUTANTS = (
     let_policies_override_own_settings,
     note_agreement_too_early,
     switch_after_the_append,
+    report_that_a_new_stream_recognises_duplicates,
 )

@@ -19,6 +19,7 @@ from tests.sim.reference_streams import Label
 
 def state_view(state: State) -> dict[str, object]:
     """Dump the engine's state in the form of the reference model."""
+    busy = state.producer_counts.expiring
     return {
         "time_ms": state.time_ms,
         "hours": state.hours,
@@ -27,7 +28,8 @@ def state_view(state: State) -> dict[str, object]:
         "registry": {name: row.epoch for name, row in state.registry.items()},
         "policies": {prefix: (row.dedup, row.changed_ms) for prefix, row in state.policies.items()},
         "registrations": {
-            name: (row.expires_ms, row.retired_hour) for name, row in state.registry.items()
+            name: (row.expires_ms, row.retired_hour, -1 if name in busy else row.used_hour)
+            for name, row in state.registry.items()
         },
         "tombstones": state.next_tombstone - 1,
         "streams": {
@@ -78,7 +80,7 @@ def _fork_view(fork: ForkRow) -> dict[str, object]:
     }
 
 
-def _receipts(ring: bytes) -> list[producers.Receipt]:
+def _receipts(ring: bytes | bytearray) -> list[producers.Receipt]:
     return [producers.unpack_receipt(ring, i) for i in range(producers.receipts_of(ring))]
 
 
@@ -103,7 +105,7 @@ def _producer_view(state: State, row: ProducerRow) -> dict[str, object]:
         "is_tombstone": row.is_expired,
         "expires_ms": row.expires_ms,
         "is_brief": row.is_brief,
-        "hour": row.tombstone_hour,
+        "hour": row.hour,
         "order": row.tombstone,
         "ended_ms": row.ended_ms,
         "past": past,

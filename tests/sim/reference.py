@@ -103,6 +103,12 @@ class Model:
 
     def execute(self, command: EngineCommand) -> Outcome:
         """Execute a command, unless it is refused or a repeat; return its outcome."""
+        expiring = self.lives.expiring()
+        outcome = self._execute(command)
+        self.lives.note_ends(expiring)
+        return outcome
+
+    def _execute(self, command: EngineCommand) -> Outcome:
         if isinstance(command, TxnCommand):
             return self._execute_txn(command)
         if isinstance(command, PolicyCommand):
@@ -216,7 +222,7 @@ class Model:
         if c.fork is not None:
             self._inherit(stream, c, c.fork)
             source = self.streams[c.fork.source]
-            if own is None and source.is_own:
+            if own is None and source.is_own and not c.inherits:
                 own = source.dedup_from is not None
         stream.is_own = own is not None
         is_on = self.policies.wanted(c.path)[0] if own is None else own
@@ -225,11 +231,18 @@ class Model:
         stream.is_closed = c.closed
         self.next_stream += 1
         self.streams[c.path] = stream
-        return self._created(stream, is_new=True)
+        return self._created(c.path, stream, is_new=True)
 
-    def _created(self, stream: Stream, is_new: bool) -> Outcome:
-        kind = stream.content_type
-        return out.Created(stream.incarnation, kind, stream.tail, stream.is_closed, is_new)
+    def _created(self, path: str, stream: Stream, is_new: bool) -> Outcome:
+        return out.Created(
+            stream.incarnation,
+            stream.content_type,
+            stream.tail,
+            stream.is_closed,
+            is_new,
+            stream.dedup_from,
+            self.policies.source(path, stream),
+        )
 
     def _create_again(self, stream: Stream, c: Create) -> Outcome:
         if stream.is_deleted:
@@ -243,12 +256,17 @@ class Model:
             "expires_at": is_expiry_free or c.expires_at_ms == stream.expires_at_ms,
             "closed": c.closed == stream.is_closed,
             "fork": self._is_same_fork(stream.fork, c.fork),
-            "dedup": c.dedup in (None, stream.dedup_from is not None),
+            "dedup": self._is_same_switch(stream, c),
         }
         for name, is_same in is_equal.items():
             if not is_same:
                 return out.ConfigConflict(name)
-        return self._created(stream, is_new=False)
+        return self._created(c.path, stream, is_new=False)
+
+    def _is_same_switch(self, stream: Stream, c: Create) -> bool:
+        if c.dedup is not None:
+            return stream.is_own and c.dedup == (stream.dedup_from is not None)
+        return not (c.inherits and stream.is_own)
 
     def _is_same_fork(self, origin: Origin | None, fork: ask.ForkRequest | None) -> bool:
         if origin is None or fork is None:
@@ -424,7 +442,7 @@ class Model:
         else:
             producer = rules.after(known, tag, registered, receipt, self.receipts, now)
         idle = self.lives.idle_of(known, tag.id, tag.expires_ms)
-        stream.producers[tag.id] = producer._replace(expires_ms=idle)
+        stream.producers[tag.id] = producer._replace(expires_ms=idle, hour=self.hours)
         stream.sign(first, (tag.id, producer.epoch, tag.first_seq, tag.last_seq))
         done = out.Appended(first, stream.tail, stream.is_closed, producer.epoch, tag.last_seq)
         if registered is not None:
@@ -454,9 +472,15 @@ class Model:
         elif self.registry.get(name, 0) >= limits.NUMBER_MAX:
             return out.EpochExhausted(self.registry[name])
         known = self.registry.get(name)
+        first = c.first_epoch
+        if known is None and c.producer_id is not None:
+            rows = [s.producers[name] for s in self.streams.values() if name in s.producers]
+            first = max([first, *(row.epoch + 1 for row in rows)])
+            if first > limits.NUMBER_MAX:
+                return out.EpochExhausted(first - 1)
         if known is None and c.expires_ms:
             self.lives.idle[name] = c.expires_ms
-        self.txns.raise_epoch(name, c.first_epoch if known is None else known + 1, self.write(c))
+        self.txns.raise_epoch(name, first if known is None else known + 1, self.write(c))
         return out.Registered(name, self.registry[name])
 
     def _change_producer(
@@ -488,7 +512,7 @@ class Model:
         now = self.write(c)
         idle = self.lives.idle_of(known, c.producer_id, c.expires_ms)
         taken = rules.after_claim(known, c, epoch, now)
-        stream.producers[c.producer_id] = taken._replace(expires_ms=idle)
+        stream.producers[c.producer_id] = taken._replace(expires_ms=idle, hour=self.hours)
         if registered is not None:
             self.txns.raise_epoch(c.producer_id, epoch, now)
         return rules.claimed(known, c, epoch)
@@ -522,6 +546,7 @@ class Model:
         self.txns.drop_stream(c.path, self.streams[c.path].number)
         if self._has_forks(c.path):
             self.streams[c.path].is_deleted = True
+            self.streams[c.path].producers = {}
             return out.Deleted(is_soft=True)
         origin = self.streams.pop(c.path).fork
         while origin and self.streams[origin.path].is_deleted and not self._has_forks(origin.path):

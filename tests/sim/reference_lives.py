@@ -29,28 +29,50 @@ MINUTE_MS = 60_000
 
 
 class Lives:
-    """What is known of idle times, retired registrations and tombstones."""
+    """Idle times, retired registrations and tombstones."""
 
     def __init__(self, model: "Model", expiring_max: int, tombstones_max: int) -> None:
         self.model = model
         self.expiring_max, self.tombstones_max = expiring_max, tombstones_max
         self.idle: dict[str, int] = {}  # of registrations
         self.retired: dict[str, int] = {}  # registrations with a name, and their hour
+        self.used: dict[str, int] = {}  # registrations with an idle time, and the hour of their use
         self.tombstone_count = 0  # ever
 
     def copy(self, model: "Model") -> "Lives":
         """Return an independent copy for a copy of the model."""
         twin = Lives(model, self.expiring_max, self.tombstones_max)
         twin.idle, twin.retired = dict(self.idle), dict(self.retired)
+        twin.used = dict(self.used)
         twin.tombstone_count = self.tombstone_count
         return twin
 
     def view(self) -> dict[str, object]:
         names = self.model.registry
-        return {name: (self.idle.get(name, 0), self.retired.get(name, -1)) for name in names}
+        busy = self.expiring()  # their last use is not over yet
+        used = {name: hour for name, hour in self.used.items() if name not in busy}
+        parts = (self.idle.get, 0), (self.retired.get, -1), (used.get, -1)
+        return {name: tuple(get(name, other) for get, other in parts) for name in names}
+
+    def use(self, name: str) -> None:
+        """Use a registration: it is no longer retired, and its idle time starts again."""
+        self.retired.pop(name, None)
+        if name in self.idle:
+            self.used[name] = self.model.hours
+
+    def expiring(self) -> set[str]:
+        """Return the ids that are expiring producers on a stream."""
+        streams = self.model.streams.values()
+        return {name for s in streams for name, row in s.producers.items() if row.expires_ms}
+
+    def note_ends(self, before: set[str]) -> None:
+        """Record that ids which were expiring producers before are none any more."""
+        for name in before - self.expiring():
+            if name in self.idle:
+                self.used[name] = self.model.hours
 
     def execute(self, command: LifeCommand) -> Outcome:
-        """Execute a command on the lives of producers."""
+        """Execute a command on the lifetimes of producers."""
         match command:
             case CountHour():
                 self.model.write(command)
@@ -138,7 +160,7 @@ class Lives:
             return out.UnknownProducer()  # b
         highest = max(known.epoch, registered or 0)
         if (known.epoch if entry.epoch is None else entry.epoch) < highest:
-            return out.StaleEpoch(highest)  # c
+            return out.StaleEpoch(highest, entry.epoch)  # c
         if entry.session is not None and entry.session in known.older_sessions:
             return out.StaleSession(known.epoch)  # d
         is_epoch = entry.epoch in (None, known.epoch)
@@ -154,7 +176,7 @@ class Lives:
         if registered is None or entry.epoch > registered:
             return out.UnknownProducer()  # b, e
         if entry.epoch < registered:
-            return out.StaleEpoch(registered)  # c
+            return out.StaleEpoch(registered, entry.epoch)  # c
         pending = sorted(self.model.txns.pending_of(entry.id), key=lambda txn: txn.number)
         return txn_out.ConcurrentTransactions(pending[0].id) if pending else None  # f
 
@@ -167,7 +189,14 @@ class Lives:
     def _unregister(self, name: str) -> None:
         txns = self.model.txns
         del self.model.registry[name]
-        for rows in (self.idle, self.retired, txns.commit_seqs, txns.results, txns.digests):
+        for rows in (
+            self.idle,
+            self.retired,
+            self.used,
+            txns.commit_seqs,
+            txns.results,
+            txns.digests,
+        ):
             rows.pop(name, None)
         txns.ended.pop(name, None)
 

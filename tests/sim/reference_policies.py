@@ -67,13 +67,13 @@ class Policies:
         return DedupSource(prefix=prefix, pending=wanted if is_pending else None)
 
     def due(self, path: str, stream: Stream) -> bool | None:
-        """Return the value that the next append must give to the switch, or None."""
+        """Return the value to which the next append must set the switch, or None."""
         if self._model.txns.open_in(stream):
             return None
         return self.source(path, stream).pending
 
     def switch(self, stream: Stream, c: SwitchDedup) -> Outcome:
-        """Set or give up the own setting of a stream."""
+        """Set or remove the own setting of a stream."""
         is_on = stream.dedup_from is not None
         if c.dedup is not None and c.dedup != is_on:
             if not c.dedup and (holders := self._model.txns.open_in(stream)):

@@ -117,7 +117,7 @@ def identity(known: Producer | None, tag: ProducerTag, registered: int | None) -
     if known is not None and known.mode != tag.mode:
         return out.ModeConflict(known.mode)  # b
     if tag.epoch is not None and registered is not None and tag.epoch < registered:
-        return out.StaleEpoch(registered)  # c
+        return out.StaleEpoch(registered, tag.epoch)  # c
     if known is None:
         return None
     if known.is_tombstone:
@@ -125,7 +125,7 @@ def identity(known: Producer | None, tag: ProducerTag, registered: int | None) -
     if tag.epoch is None:
         return _identity_without_epoch(known, tag, registered)
     if tag.epoch < known.epoch:
-        return out.StaleEpoch(known.epoch)  # f
+        return out.StaleEpoch(known.epoch, tag.epoch)  # f
     has_both = tag.session is not None and known.session is not None
     if tag.epoch == known.epoch and has_both and tag.session != known.session:
         return out.SessionConflict(known.epoch)  # g

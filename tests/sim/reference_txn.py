@@ -105,9 +105,12 @@ class Bounds(NamedTuple):
 
 
 class Lives(Protocol):
-    """The registrations that are retired, by their ids."""
+    """What is known of the lives of registrations."""
 
     retired: dict[str, int]
+
+    def use(self, name: str) -> None:
+        """Use a registration."""
 
 
 class Book(Protocol):
@@ -225,7 +228,7 @@ class Transactions:
         if not isinstance(owner, ProducerOwner) or owner.id != name:
             return txn_out.NotOwner()  # e
         if producer_epoch not in (None, owner.epoch):
-            return out.StaleEpoch(owner.epoch)  # f
+            return out.StaleEpoch(owner.epoch, producer_epoch)  # f
         return txn
 
     def find_undecided(
@@ -276,7 +279,7 @@ class Transactions:
         registered = self.book.registry.get(owner.id)
         if registered is None:
             return out.UnknownProducer() if is_issued_name(owner.id) else None  # 3
-        return out.StaleEpoch(registered) if owner.epoch < registered else None  # 4
+        return out.StaleEpoch(registered, owner.epoch) if owner.epoch < registered else None  # 4
 
     def _in_the_way(self, c: ask.Begin, txn: Txn | None) -> Outcome | None:
         """Rows 5, 7 and 8."""
@@ -365,7 +368,7 @@ class Transactions:
 
     def use_registration(self, producer_id: str) -> None:
         """Use a registration: it is no longer retired."""
-        self.book.lives.retired.pop(producer_id, None)
+        self.book.lives.use(producer_id)
 
     # ---- adding ----------------------------------------------------------------------------------
 
@@ -496,6 +499,8 @@ class Transactions:
     def finish(self, txn: Txn, decision: str, reason: str, now: int) -> TxnResult:
         """End a transaction: give out offsets, move positions, store the outcome."""
         del self.open[txn.id]
+        if isinstance(txn.owner, ProducerOwner):
+            self.use_registration(txn.owner.id)
         deleted = {*txn.deleted, *(path for _, path in self.positions.lost(txn.positions))}  # A13
         if decision == ABORTED:
             self.aborted.add(txn.number)

@@ -29,6 +29,7 @@ from semel.model.producer_commands import (
 )
 from tests.sim.demands import demand
 from tests.sim.reference import Model
+from tests.sim.reference_producers import Producer
 from tests.sim.reference_txn import Txn
 from tests.sim.workload import STAYED_MS
 
@@ -44,13 +45,23 @@ class Timeouts:
         self._txns: dict[int, int] = {}
         self._streams: dict[int, int] = {}
         self._ends: dict[int, tuple[int, bool]] = {}
-        self._producers: dict[tuple[int, str], int] = {}  # the last use or, of a tombstone, its end
+        # The uses of each producer and, of a tombstone, its end, with what was stored then.
+        self._producers: dict[tuple[int, str], list[tuple[int, Producer]]] = {}
 
     def restart(self, model: Model, monotonic_ms: int) -> None:
-        """Begin again, because a new process knows of no use."""
+        """Begin again, because a new process knows of no use.
+
+        Of producers it must know enough not to end them early. Uses that got lost do not count.
+        """
         self._started_ms = monotonic_ms
         self._hour = model.hours
-        self._txns, self._streams, self._producers = {}, {}, {}
+        self._txns, self._streams = {}, {}
+        rows = {
+            (s.number, name): p for s in model.streams.values() for name, p in s.producers.items()
+        }
+        for key, uses in self._producers.items():
+            while uses and uses[-1][1] != rows.get(key):
+                uses.pop()
         self._ends = {s.number: (s.tail, s.is_closed) for s in model.streams.values()}
 
     def read(self, number: int, monotonic_ms: int) -> None:
@@ -67,8 +78,8 @@ class Timeouts:
                 self._ends[stream.number] = end
                 self._streams[stream.number] = monotonic_ms
         self._hour = model.hours
-        for key in _ended_or_used(command, model):
-            self._producers[key] = monotonic_ms
+        for key, row in _ended_or_used(command, model):
+            self._producers.setdefault(key, []).append((monotonic_ms, row))
         if isinstance(command, CountHour):
             self._hours_began_ms[model.hours] = monotonic_ms
         for txn in _named(command, model):
@@ -105,7 +116,8 @@ class Timeouts:
                 self._demand_tombstone_over(each, model, monotonic_ms)
 
     def _since_ms(self, number: int, producer_id: str) -> int:
-        return self._producers.get((number, producer_id), self._started_ms)
+        uses = self._producers.get((number, producer_id))
+        return uses[-1][0] if uses else self._started_ms
 
     def _demand_tombstone_over(self, each: Tombstone, model: Model, monotonic_ms: int) -> None:
         """Check that a brief tombstone that the broker drops has stayed for 10 minutes."""
@@ -135,8 +147,10 @@ class Timeouts:
             demand(not is_left, f"{path} never expires")
 
 
-def _ended_or_used(command: EngineCommand, model: Model) -> list[tuple[int, str]]:
-    """Return the producers that a written command has used or turned into tombstones."""
+def _ended_or_used(
+    command: EngineCommand, model: Model
+) -> Iterator[tuple[tuple[int, str], Producer]]:
+    """Yield the producers that a written command has used or turned into tombstones."""
     names: list[tuple[str | None, str]] = []
     if isinstance(command, Append) and command.producer is not None:
         names = [(command.path, command.producer.id)]
@@ -144,8 +158,10 @@ def _ended_or_used(command: EngineCommand, model: Model) -> list[tuple[int, str]
         names = [(command.path, command.producer_id)]
     elif isinstance(command, RetireProducers):
         names = [(each.path, each.id) for each in command.producers]
-    paths = ((model.streams.get(path or ""), name) for path, name in names)
-    return [(stream.number, name) for stream, name in paths if stream is not None]
+    for path, name in names:
+        stream = model.streams.get(path or "")
+        if stream is not None and name in stream.producers:
+            yield (stream.number, name), stream.producers[name]
 
 
 def _named(command: EngineCommand, model: Model) -> Iterator[Txn]:

@@ -101,7 +101,7 @@ class Workload:
         return command
 
     def _policy(self, model: Model, now_ms: int) -> EngineCommand:
-        """Return a command that sets or deletes a policy, or that gives up an own setting."""
+        """Return a command that sets or deletes a policy, or that removes an own setting."""
         rng = self._policy_rng
         prefix, kind = rng.choice(PREFIXES), rng.random()
         if kind < 0.25:
@@ -251,6 +251,7 @@ class Workload:
         if fork is not None and rng.random() < 0.7:
             content_type = None
         batch = self._batch(_is_json(model, fork, content_type)) if rng.random() < 0.4 else None
+        inherits = self._count % 8 == 0
         return Create(
             path,
             now_ms,
@@ -263,6 +264,7 @@ class Workload:
             "bad" if batch is None and rng.random() < 0.05 else None,
             fork,
             rng.choice([None] * 8 + [True, False]) if rng.random() < 0.95 else False,
+            inherits,
         )
 
     def _fork(self, model: Model) -> ask.ForkRequest:

@@ -73,7 +73,8 @@ class World:
         self.reserve_bytes = rng.choice([0, 8192])
         self.producer_idle_ms = rng.choice([0, 0, 100, 10_000])
         hours_rng = Random(f"hours {seed}")
-        self.hour_ms = hours_rng.choice([100, HOUR_MS])  # short, so that some hours pass in a run
+        # Short, so that some hours pass in a run, or so long that idle times pass in few of them.
+        self.hour_ms = hours_rng.choice([100, 20_000, HOUR_MS])
         self.bounds = bounds or Bounds()
         smallest = min(self.segment_sizes)
         self.bounds = self.bounds._replace(

@@ -55,7 +55,7 @@ class Machine:
         self._write()
 
     def let_pass(self, ms: int) -> None:
-        """Let time pass: both clocks go on."""
+        """Let time pass: both clocks advance."""
         self._wall_ms += ms
         self._elapsed_ms += ms
         self._write()

@@ -190,6 +190,7 @@ def test_commits_are_numbered_by_their_producer(stream: Stream, committer: Commi
     stale = committer.send(appends=appends)
     assert refusal(stale) == (403, "PRODUCER_FENCED")
     assert stale.json["current_epoch"] == 1
+    assert "with epoch 1; the received epoch is 0" in stale.json["message"]
     assert stream.text == "xx"
 
 
@@ -399,7 +400,9 @@ def test_halves_of_surrogate_pairs_keep_their_places_in_a_commit(
     assert other.get(f"offset={offset_of(2000)}").body == second.replace(b", ", b",")
 
 
-def test_a_commit_with_all_stand_ins_and_half_a_surrogate_pair_is_refused(stream: Stream) -> None:
+def test_a_commit_with_all_placeholders_and_half_a_surrogate_pair_is_refused(
+    stream: Stream,
+) -> None:
     stream.create(content_type="application/json")
     private = b",".join(b'"\\u%04x"' % code for code in range(0xE000, 0xE010))
     what = b'"appends": [{"stream": "%s", "messages": ["\\ud800", %s]}]'

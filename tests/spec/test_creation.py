@@ -204,7 +204,9 @@ def test_a_deleted_source_is_410_until_its_last_fork_is_gone(server: Server) -> 
     assert [answer.code for answer in refused] == ["stream_gone"] * 3
     assert {answer.status for answer in refused} == {410}
     assert source.head().status == 410
-    assert source.put(content_type="text/plain").json["field"] == "deleted"
+    conflict = source.put(content_type="text/plain").json
+    assert conflict["field"] == "deleted"
+    assert conflict["message"].startswith("the stream is deleted, but it has forks")
     late_answer = late.put(stream_forked_from=source.target)
     assert (late_answer.status, late_answer.code) == (409, "fork_source_gone")
     assert fork.text == "a"

@@ -83,6 +83,37 @@ def test_the_switch_is_part_of_the_configuration_only_if_it_is_given(stream: Str
 
 # rows: P19
 @pytest.mark.spec("machine: switch")
+def test_a_create_confirms_only_a_setting_that_is_the_stream_s_own(stream: Stream) -> None:
+    stream.create()
+    for value in ("on", "off"):
+        other = stream.put(content_type="text/plain", stream_dedup=value)
+        assert (other.status, other.code, other.json["field"]) == (409, "config_conflict", "dedup")
+        assert "Stream-Dedup" in other.json["message"]
+        assert "PATCH" in other.json["message"]
+    assert "stream-dedup" not in stream.server.ask("HEAD", stream.target).headers
+    assert stream.put(content_type="text/plain", stream_dedup="inherit").status == 200
+    assert switch(stream, "on").status == 204
+    assert stream.put(content_type="text/plain", stream_dedup="on").status == 200
+    assert stream.put(content_type="text/plain", stream_dedup="off").status == 409
+    assert stream.put(content_type="text/plain", stream_dedup="inherit").status == 409
+    assert stream.put(content_type="text/plain").status == 200
+
+
+# rows: P19
+@pytest.mark.spec("machine: switch")
+def test_a_fork_that_is_to_inherit_has_no_setting_of_its_own(stream: Stream) -> None:
+    stream.create(stream_dedup="off")
+    fork = f"{stream.target}-fork"
+    for status in (201, 200):
+        made = stream.server.ask(
+            "PUT", fork, stream_forked_from=stream.target, stream_dedup="inherit"
+        )
+        assert made.status == status
+    assert "stream-dedup" not in stream.server.ask("HEAD", fork).headers
+
+
+# rows: P19
+@pytest.mark.spec("machine: switch")
 def test_a_switch_that_is_none_is_refused(stream: Stream) -> None:
     assert switch(stream, "off").code == "stream_not_found"
     stream.create()

@@ -85,6 +85,16 @@ def test_what_is_no_policy_is_refused(own: Server) -> None:
     assert own.ask("GET", "/v1/policies").json == {"policies": []}
 
 
+@pytest.mark.spec("machine: policies")
+def test_a_prefix_that_is_not_utf_8_is_refused_with_the_reason(own: Server) -> None:
+    for method, prefix in (("PUT", "%FF"), ("GET", "orders/%C3"), ("DELETE", "%ED%A0%80")):
+        answer = own.ask(method, f"/v1/policies?prefix={prefix}", OFF if method == "PUT" else b"")
+        assert (answer.status, answer.code) == (400, "invalid_query")
+        assert "it is not UTF-8" in answer.json["message"]
+    assert put(own, "%C3%A9").json["prefix"] == "\u00e9"
+    assert [row["prefix"] for row in own.ask("GET", "/v1/policies").json["policies"]] == ["\u00e9"]
+
+
 # rows: P19
 @pytest.mark.spec("machine: policies")
 def test_a_prefix_is_switched_off_and_on_for_streams_that_are_there_and_later_ones(
@@ -143,7 +153,7 @@ def test_the_whole_server_is_switched_with_the_streams_it_has_and_a_kill_changes
 
 # rows: P26
 @pytest.mark.spec("machine: policies")
-def test_a_producer_s_append_after_the_switch_on_tells_from_where_it_holds(own: Server) -> None:
+def test_a_producer_s_append_after_the_switch_on_reports_from_where_it_holds(own: Server) -> None:
     put(own, "o")
     stream = made(own, "o/s")
     dense(stream, b"a", 0, 0)
@@ -226,7 +236,7 @@ def test_the_flag_sets_the_policy_of_the_root_and_without_it_nothing_changes(
 
 
 @pytest.mark.spec("machine: policies")
-def test_an_open_transaction_goes_on_under_the_switch_it_found(own: Server) -> None:
+def test_an_open_transaction_continues_with_the_switch_it_had(own: Server) -> None:
     stream = made(own, "s")
     epoch = own.ask("POST", "/v1/producers", b'{"producer_id":"w"}').json["producer_epoch"]
     begin = {"transaction_id": "t", "producer_id": "w", "producer_epoch": epoch, "streams": ["s"]}
@@ -252,6 +262,30 @@ def test_an_open_transaction_goes_on_under_the_switch_it_found(own: Server) -> N
     end = json.dumps({"transaction_epoch": number, "producer_id": "w", "producer_epoch": epoch})
     assert own.ask("POST", "/v1/transactions/t/commit", end.encode()).status == 200
     assert dense(stream, b"x", 0, 0).headers["producer-dedup"] == "off"
+
+
+@pytest.mark.spec("machine: policies")
+def test_a_creation_returns_what_head_returns_about_duplicates(own: Server) -> None:
+    def shown(answer: Answer) -> dict[str, str]:
+        names = ("stream-dedup", "stream-incarnation", "content-type", "stream-next-offset")
+        return {name: value for name, value in answer.headers.items() if name.startswith(names)}
+
+    def both(path: str, status: int, **headers: Any) -> dict[str, str]:
+        stream = own.stream(path)
+        created = own.ask("PUT", stream.target, content_type="text/plain", **headers)
+        assert created.status == status
+        head = shown(stream.head())
+        head.pop("stream-stable-offset", None)
+        assert shown(created) == head
+        return head
+
+    assert not any("dedup" in name for name in both("a", 201))
+    assert both("b", 201, stream_dedup="off")["stream-dedup-source"] == "own"
+    put(own, "orders")
+    inherited = both("orders/1", 201)
+    assert (inherited["stream-dedup"], inherited["stream-dedup-policy"]) == ("off", '"orders"')
+    put(own, "orders", ON)
+    assert both("orders/1", 200)["stream-dedup-pending"] == "on"
 
 
 # rows: P19

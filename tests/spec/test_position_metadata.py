@@ -56,6 +56,14 @@ def test_a_position_is_marked_with_properties_and_they_are_read_again(stream: St
     assert "metadata" not in call(stream.server, "GET", f"/v1/groups/{group}/offsets").json
 
 
+# rows: P17
+def test_the_names_in_metadata_are_sorted_in_whatever_order_they_were_sent(stream: Stream) -> None:
+    group = fresh("g")
+    for to, names in enumerate(("cab", "bca"), 1):
+        assert mark_delete(stream, group, to, dict.fromkeys(names, to)).status == 200
+        assert list(get_properties(stream, group)) == ["a", "b", "c"]
+
+
 def test_a_refused_move_leaves_the_metadata_alone(stream: Stream) -> None:
     group = fresh("g")
     assert mark_delete(stream, group, 1, NOTE).status == 200

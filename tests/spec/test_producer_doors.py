@@ -77,6 +77,22 @@ def test_registering_again_raises_the_epoch_and_fences_the_older_instance(stream
     assert stream.text == "ac"
 
 
+# rows: D11, P07
+@pytest.mark.spec("machine: registry")
+def test_a_first_registration_is_above_the_epochs_that_streams_have_of_the_name(
+    stream: Stream,
+) -> None:
+    name = f"old-{stream.path}"
+    stream.create()
+    assert stream.post(b"a", producer_id=name, producer_epoch=7, producer_seq=0).status == 200
+    made = register(stream.server, f'{{"producer_id": "{name}"}}'.encode())
+    assert (made.status, made.json["producer_epoch"]) == (200, 8)
+    assert stream.post(b"b", producer_id=name, producer_epoch=8, producer_seq=0).status == 200
+    late = stream.post(b"c", producer_id=name, producer_epoch=7, producer_seq=1)
+    assert (late.status, late.code) == (403, "PRODUCER_FENCED")
+    assert stream.text == "ab"
+
+
 @pytest.mark.spec("design 7.2")
 @pytest.mark.parametrize(
     ("body", "status", "code"),

@@ -1,6 +1,7 @@
-"""The lives of producers over HTTP: declared idle times, retirement, tombstones and their room."""
+"""Lifetimes of producers over HTTP: declared idle times, retirement, tombstones, their limits."""
 
 import http.client
+import signal
 import threading
 import time
 from collections import Counter
@@ -125,7 +126,7 @@ def test_a_registration_that_declares_an_idle_time_ends_by_itself(machine: Machi
     name = made.json["producer_id"]
     stream = machine.stream()
     identity = {"producer_id": name, "producer_session": None, "producer_epoch": 0}
-    # An append without the header takes over the idle time of the registration.
+    # An append without the header gets the idle time of the registration.
     assert send(stream, b"a,", 0, **identity, producer_expires=None).status == 200
     entry = shown(stream, name)
     assert entry is not None
@@ -140,6 +141,23 @@ def test_a_registration_that_declares_an_idle_time_ends_by_itself(machine: Machi
     assert stream.text == "first,a,"
 
 
+def test_a_registration_ends_although_its_stream_was_soft_deleted(machine: Machine) -> None:
+    server, stream = machine.server, machine.stream()
+    name = server.ask("POST", PRODUCERS, b'{"expires":60}').json["producer_id"]
+    identity = {"producer_id": name, "producer_session": None, "producer_epoch": 0}
+    assert send(stream, b"a,", 0, **identity).status == 200
+    assert server.ask("PUT", "/v1/stream/f", stream_forked_from=stream.target).status == 201
+    assert server.ask("DELETE", stream.target).status == 204
+
+    def has_left() -> bool:
+        machine.let_pass(1_000)
+        return not server.ask("GET", f"{PRODUCERS}?id={name}").json["producers"]
+
+    assert eventually(has_left)
+    again = server.ask("POST", PRODUCERS, msgspec.json.encode({"producer_id": name}))
+    assert again.code == "UNKNOWN_PRODUCER_ID"
+
+
 def test_a_pending_transaction_keeps_a_registration(machine: Machine) -> None:
     made = machine.server.ask("POST", PRODUCERS, b'{"expires":60}').json
     txn = Txn(machine.server, made["producer_id"], epoch=made["producer_epoch"])
@@ -148,6 +166,26 @@ def test_a_pending_transaction_keeps_a_registration(machine: Machine) -> None:
         machine.let_pass(100_000)
         time.sleep(SWEPT_SECONDS)
     assert txn.commit().status == 200, "its producer is still registered"
+
+
+def test_restarts_do_not_prevent_the_end_of_an_idle_producer(machine: Machine) -> None:
+    stream, run = machine.stream(), 0
+    assert send(stream, b"a,", 0, producer_expires=3 * 3600).status == 200
+    while state_of(stream) == "expiring":
+        run += 1
+        assert run <= 6, "it never ends, because no run of the server is as long as the idle time"
+        assert machine.server.ask("PUT", f"/v1/stream/{run}", stream_ttl=60).status == 201
+        machine.let_pass(HOUR_MS)
+        assert eventually(lambda: machine.metric("streams") == 1), "the server has looked"
+        if run % 2:
+            machine.server.signal(signal.SIGTERM)
+            machine.server.wait()
+        machine.restart()
+        stream = machine.stream()
+    assert run >= 3
+    assert state_of(stream) == "retired"
+    assert send(stream, b"a,", 0).code == "producer_state_expired"
+    assert stream.text == "first,a,"
 
 
 # ---- retirement ----------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ def test_a_stale_epoch_is_403_and_a_raised_one_begins_at_zero(stream: Stream) ->
     stale = dense(stream, b"x", 0, 1)
     assert (stale.status, stale.code) == (403, "PRODUCER_FENCED")
     assert stale.headers["producer-epoch"] == "7"
+    assert (stale.json["current_epoch"], stale.json["received_epoch"]) == (7, 0)
+    assert "with epoch 7; the received epoch is 0" in stale.json["message"]
     assert stream.text == "ab"
 
 

@@ -89,7 +89,7 @@ def test_appends_without_headers_are_never_compared(stream: Stream) -> None:
 
 
 # rows: R13
-def test_a_batch_tells_base_count_and_duplicate_and_is_stored_whole_or_not_at_all(
+def test_a_batch_reports_base_count_and_duplicate_and_is_stored_whole_or_not_at_all(
     stream: Stream,
 ) -> None:
     stream.create(content_type=JSON)

@@ -358,6 +358,7 @@ def test_a_commit_drops_what_failed_attempts_have_left(sink: Sink, stream: Strea
     assert stream.text == "good"
 
 
+# rows: K06
 @pytest.mark.spec("design 7.3")
 def test_only_a_commit_of_the_sink_decides(sink: Sink, stream: Stream) -> None:
     stream.create()

@@ -247,7 +247,7 @@ def test_a_clock_that_jumps_ends_nothing_early(machine: Machine, offset_ms: int)
 
 # rows: K18
 @pytest.mark.crash
-def test_a_sink_that_was_idle_for_months_knows_its_last_version(machine: Machine) -> None:
+def test_a_sink_that_was_idle_for_months_has_its_last_version(machine: Machine) -> None:
     sink, stream = Sink(machine.server, "app"), machine.stream("out")
     stream.create()
     first = sink.commit(1, sink.filled(1, stream, b"a"), batch=1)

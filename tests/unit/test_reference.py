@@ -302,7 +302,7 @@ def test_a_bad_body_speaks_after_every_precondition() -> None:
     assert unchanged(model, append(None, error="bad", if_match=0)) == out.BadBody("bad")
 
 
-def test_a_stream_holds_so_many_producers_and_tombstones_do_not_count() -> None:
+def test_a_stream_has_a_limit_of_producers_and_tombstones_do_not_count() -> None:
     model = Model(producers_max=1)
     for command in (create(), append(by=dense(0)), ask.ExpireProducer("s", 0, "p", 0)):
         model.execute(command)
@@ -415,7 +415,7 @@ def test_identity_b_the_mode_is_fixed_also_by_a_tombstone() -> None:
 
 def test_identity_c_the_registry_fences_streams_the_producer_never_wrote() -> None:
     model = model_of(create(), ask.Register(0, "p"), ask.Register(0, "p"))
-    assert unchanged(model, append(by=dense(0, epoch=0))) == out.StaleEpoch(1)
+    assert unchanged(model, append(by=dense(0, epoch=0))) == out.StaleEpoch(1, 0)
 
 
 @pytest.mark.parametrize(
@@ -459,14 +459,14 @@ def test_a_tombstone_keeps_the_time_of_the_last_append_and_the_cursor() -> None:
 
 
 def test_a_sparse_successor_of_a_tombstone_takes_an_overtaking_registered_epoch() -> None:
-    model = model_of(create(), append(by=sparse(0)), *[ask.Register(0, "p")] * 6)
+    model = model_of(create(), append(by=sparse(0)), *[ask.Register(0, "p")] * 4)
     model.execute(ask.ExpireProducer("s", 0, "p", 0))
     assert model.execute(append(by=sparse(1))) == out.Appended(1, 2, False, 5, 1)
 
 
 def test_identity_f_an_older_epoch_is_stale() -> None:
     model = model_of(create(), append(by=dense(0, epoch=5)))
-    assert unchanged(model, append(by=dense(0, epoch=4))) == out.StaleEpoch(5)
+    assert unchanged(model, append(by=dense(0, epoch=4))) == out.StaleEpoch(5, 4)
 
 
 def test_identity_g_two_sessions_cannot_share_an_epoch() -> None:
@@ -487,13 +487,11 @@ def test_identity_h_an_older_session_is_stale_while_remembered() -> None:
 @pytest.mark.parametrize("tag", [dense(1, session="a"), dense(0, session="a"), dense(1)])
 def test_identity_i_an_overtaken_epoch_is_stale_without_being_named(tag: ProducerTag) -> None:
     model = model_of(create(), append(by=dense(0, session="a")), ask.Register(0, "p"))
-    model.execute(ask.Register(0, "p"))
-    model.execute(ask.Register(0, "p"))
     assert unchanged(model, append(by=tag)) == out.StaleEpoch(2)
 
 
 def test_identity_i_lets_a_bare_start_restart_at_the_registered_epoch() -> None:
-    model = model_of(create(), append(b"a", by=dense(0)), *[ask.Register(0, "p")] * 6)
+    model = model_of(create(), append(b"a", by=dense(0)), *[ask.Register(0, "p")] * 4)
     assert unchanged(model, append(b"a", by=dense(0))) == out.Duplicate(0, 1, False, 1, 0)
     assert model.execute(append(b"b", by=dense(0))) == out.Appended(1, 2, False, 5, 0)
 
@@ -742,7 +740,7 @@ def test_a_sparse_raise_or_restart_fences_but_keeps_what_is_known(
     fresh = append(b"b", by=sparse(6, epoch=epoch, session=session))
     assert model.execute(fresh) == out.Appended(1, 2, False, 2, 6)
     assert unchanged(model, append(b"a", by=sparse(5))) == out.Duplicate(0, 1, False, 2, 6)
-    assert unchanged(model, append(by=sparse(7, epoch=1))) == out.StaleEpoch(2)
+    assert unchanged(model, append(by=sparse(7, epoch=1))) == out.StaleEpoch(2, 1)
 
 
 def test_a_sparse_tombstone_confirms_what_it_stored_without_offsets() -> None:
@@ -838,7 +836,7 @@ def test_a_close_may_have_a_key() -> None:
 
 
 def test_a_copy_lives_by_itself() -> None:
-    model = model_of(create(), append(by=dense(0)), append(key="k"), ask.Register(0, "p"))
+    model = model_of(create(), ask.Register(0, "p"), append(by=dense(0)), append(key="k"))
     before, twin = model.view(), model.copy()
     assert twin.view() == before
     for command in (

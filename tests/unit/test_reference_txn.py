@@ -225,7 +225,7 @@ def test_begin_of_a_prepared_one_is_refused() -> None:
 def test_begin_checks_the_producer() -> None:
     model = model_of(begin(by=owner(epoch=4)))
     assert unchanged(model, begin(by=owner("7"))) == out.UnknownProducer()
-    assert unchanged(model, begin("u", by=owner(epoch=3))) == out.StaleEpoch(4)
+    assert unchanged(model, begin("u", by=owner(epoch=3))) == out.StaleEpoch(4, 3)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_find_refuses_what_is_unknown_stale_or_someone_elses() -> None:
     assert unchanged(model, commit(epoch=0)) == txn_out.StaleTransaction(1)  # c
     assert unchanged(model, commit(epoch=2)) == txn_out.UnknownTransaction()  # d
     assert unchanged(model, ask.CommitTxn(0, "t", 1, "r", 2)) == txn_out.NotOwner()  # e
-    assert unchanged(model, ask.CommitTxn(0, "t", 1, "p", 1)) == out.StaleEpoch(2)  # f
+    assert unchanged(model, ask.CommitTxn(0, "t", 1, "p", 1)) == out.StaleEpoch(2, 1)  # f
     run(model, ask.CommitTxn(0, "t", 1, "r", 1, by_operator=True))
 
 
@@ -434,7 +434,7 @@ def test_an_inline_publish_has_one_shape(command: plain.Append, field: str) -> N
 
 
 def test_the_first_publish_may_go_on_or_begin_at_zero() -> None:
-    model = model_of(create(), append(by=dense(0, epoch=0)), plain.Register(0, "p"))
+    model = model_of(create(), plain.Register(0, "p"), append(by=dense(0, epoch=0)))
     run(model, append(by=dense(1, epoch=0)), begin())
     assert unchanged(model, publish(1)) == out.SequenceGap(2, 1)
     assert model.execute(publish(2)) == OK(2, 3, False, 0, 2)
@@ -640,7 +640,7 @@ def test_a_fence_ends_the_transaction_and_its_owner() -> None:
     model = model_of(begin(), begin("u", kind=TXN_STAGED))
     assert model.execute(ask.FenceTxn(0, "t", 1)) == txn_out.AbortDone("t", 1, "operator")
     assert model.execute(commit("u")) == txn_out.AlreadyAborted("fenced")
-    assert unchanged(model, begin()) == out.StaleEpoch(1)
+    assert unchanged(model, begin()) == out.StaleEpoch(1, 0)
     assert unchanged(model, ask.FenceTxn(0, "t", 1)) == txn_out.AbortDone("t", 1, "operator")
     run(model, sink("k"), ask.FenceTxn(0, "k", 1))
 
@@ -696,7 +696,7 @@ def test_a_one_shot_commit_checks_its_producer_and_sequence() -> None:
     assert unchanged(model, twice) == out.InvalidRequest("expects")
     assert unchanged(model, one_shot(1, "s")) == out.EpochMustStartAtZero(1)
     run(model, one_shot(0, "s", epoch=1), one_shot(1, "s", epoch=1))
-    assert unchanged(model, one_shot(2, "s")) == out.StaleEpoch(1)
+    assert unchanged(model, one_shot(2, "s")) == out.StaleEpoch(1, 0)
     assert unchanged(model, one_shot(3, "s", epoch=1)) == out.SequenceGap(2, 3)
     run(model, one_shot(0, "s", epoch=2))
 

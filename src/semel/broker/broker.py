@@ -99,8 +99,7 @@ class Broker:
     ) -> None:
         self.state: State = recovered.state
         self.durable_view = DurableView(self.state)
-        self.is_full = False
-        self.txns_begun = 0
+        self.is_full, self.txns_begun = False, 0
         self.txns_ended: Counter[str] = Counter()
         self._index = recovered.index
         self.catch_up = self._index.catch_up  # a step of what must be done before `written`
@@ -131,6 +130,7 @@ class Broker:
             idle_ms=producer_idle_ms,
             tombstone_hours=tombstone_hours,
             frame_bytes_max=self._frame_bytes_max,
+            hour_ms=hour_ms,
         )
         self._open = _Pending()
         self._flying: _Pending | None = None
@@ -385,13 +385,13 @@ class Broker:
 
     # ---- checkpoints (EO-7) --------------------------------------------------------------------
 
-    def cut(self) -> Cut | None:
+    def cut(self, *, is_last: bool = False) -> Cut | None:
         """Return a cut: the work order for a checkpoint of the current state.
 
-        Return None if the journal has not grown since the last cut. Commit the cut only after the
-        journal is durable up to the cut's LSN.
+        Return None if there is nothing to store. `is_last` is True at the end of the process.
+        Commit the cut only after the journal is durable up to the cut's LSN.
         """
-        if self.end == self._cut_lsn:
+        if self.end == self._cut_lsn and not self._hours.must_store(is_last=is_last):
             return None
         self._cut_lsn = self.end
         state, dirty = self.state, self.state.take_dirty()
@@ -401,7 +401,7 @@ class Broker:
         return Cut(
             lsn=self._cut_lsn,
             previous_crc=self._appender.previous_crc,
-            meta=state.meta_row(run_ms=self._hours.run_ms),
+            meta=state.meta_row(run_ms=self._hours.store()),
             dirty=dirty,
             index_blocks=self._index.cut(),
             kept={stream.row.number: retained_range(state, stream, starts) for stream in pruned},

@@ -414,7 +414,7 @@ class Engine:
         if self._cut is not None or self._is_stopped:
             return
         if self.broker.catch_up():
-            self._cut = self.broker.cut()
+            self._cut = self.broker.cut(is_last=self._is_draining)
             self._next_cut = self.broker.end + (self.settings.checkpoint_bytes or inf)
             if self._cut is None and self.space.segments is None:
                 self._survey_turns.begin()  # nothing has changed since the start

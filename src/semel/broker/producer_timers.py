@@ -1,17 +1,24 @@
 """Finds producers whose declared idle time has passed, and tombstones that have stayed long enough.
 
-As in `timers.py`, times are measured by the monotonic clock of the process, and start again when it
-starts: a producer can end late, but never early. Only the tombstones of idle producers are measured
-in hours, which the journal counts.
+As in `timers.py`, times are measured by the monotonic clock of the process. What passed before the
+process started is known in complete hours only, which the journal counts. So a producer can end
+late, but never early, and restarts delay its end by less than two hours of running servers.
+The tombstones of idle producers are measured in hours alone.
 """
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from msgspec import Struct
 
-from semel.broker.timers import CHECKS_PER_RESULT, IdleProducers, MonotonicMs
+from semel.broker.timers import (
+    CHECKS_PER_RESULT,
+    QUEUE_SLACK,
+    IdleProducers,
+    MonotonicMs,
+    proven_ms,
+)
 from semel.machine.lifetimes import is_due, leave_hour
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, find_producer
@@ -30,7 +37,7 @@ EndCommand = ExpireProducer | ExpireRegistration | DropTombstones
 
 
 class _Watch(Struct):
-    """What was seen of a producer at the last look, and since when nothing else was seen."""
+    """What was seen of a producer at the last look, and since when it is certainly unused."""
 
     mark: object
     limit_ms: int
@@ -52,8 +59,14 @@ class ProducerLives:
         idle_ms: int,
         tombstone_hours: int | None,
         frame_bytes_max: int,
+        hour_ms: int,
     ) -> None:
-        self.idle: Final = IdleProducers(state, idle_ms, monotonic_ms) if idle_ms else None
+        self.idle: Final = (
+            IdleProducers(state, monotonic_ms, idle_ms=idle_ms, hour_ms=hour_ms)
+            if idle_ms
+            else None
+        )
+        self._hour_ms = hour_ms
         self._state = state
         self._monotonic_ms = monotonic_ms
         self._tombstone_hours = TOMBSTONE_HOURS if tombstone_hours is None else tombstone_hours
@@ -72,6 +85,23 @@ class ProducerLives:
             # It has just begun, perhaps with the values of an earlier life: its time starts anew.
             self._watched.pop((number, producer_id), None)
             self._look(number, producer_id)
+        if len(self._queue) > 2 * len(self._watched) + QUEUE_SLACK:
+            # Each beginning has queued one more look. Only the last one of a producer counts.
+            self._queue = [(watch.look_ms, *key) for key, watch in self._watched.items()]
+            heapify(self._queue)
+        count = counts.tombstones + len(self._state.registry)
+        if len(self._by_hour) > 2 * count + QUEUE_SLACK:
+            self._prune_hours()
+
+    def _prune_hours(self) -> None:
+        """Drop what has left before its hour: tombstones over the limit, or of deleted streams."""
+        keys, self._hourly, self._by_hour = self._hourly, set(), []
+        for key in keys:
+            hour = leave_hour(self._state, *key, self._tombstone_hours)
+            if hour is not None:
+                self._hourly.add(key)
+                self._by_hour.append((hour, *key))
+        heapify(self._by_hour)
 
     def _look(self, number: int, producer_id: str) -> _Watch | None:
         """Look at a producer, and queue it for the next look. Return None if it has none by time.
@@ -79,45 +109,52 @@ class ProducerLives:
         The times of tombstones of idle producers are hours, so they are queued by hours.
         """
         key, now_ms = (number, producer_id), self._monotonic_ms()
-        mark, limit_ms = self._mark_of(number, producer_id)
+        mark, limit_ms, hour = self._mark_of(number, producer_id)
         if limit_ms is None:
             self._watched.pop(key, None)
-            hour = leave_hour(self._state, *key, self._tombstone_hours)
-            if hour is not None and key not in self._hourly:
+            next_hour = leave_hour(self._state, *key, self._tombstone_hours)
+            if next_hour is not None and key not in self._hourly:
                 self._hourly.add(key)
-                heappush(self._by_hour, (hour, *key))
+                heappush(self._by_hour, (next_hour, *key))
             return None
         old = self._watched.get(key)
-        since_ms = old.since_ms if old is not None and old.mark == mark else now_ms
+        if old is not None and old.mark == mark:
+            since_ms = old.since_ms
+        else:
+            since_ms = now_ms - proven_ms(self._state, hour, self._hour_ms)
         look_ms = now_ms + limit_ms // _LOOKS
+        if old is None:  # perhaps its time has passed, or does so soon
+            look_ms = min(look_ms, max(now_ms, since_ms + limit_ms))
         watch = self._watched[key] = _Watch(mark, limit_ms, since_ms, look_ms)
         heappush(self._queue, (look_ms, *key))
         return watch
 
-    def _mark_of(self, number: int, producer_id: str) -> tuple[object, int | None]:
+    def _mark_of(self, number: int, producer_id: str) -> tuple[object, int | None, int]:
         """Return a value that changes with every use of a producer, and the time until its end.
 
-        The time is None if it is not watched, or is measured in hours.
+        The time is None if it is not watched, or is measured in hours. The third value is the
+        number of hours that were counted before its last use.
         """
         if number == 0:
             return self._registration_mark(producer_id)
         row = self._row(number, producer_id)
         if row is None or (row.is_expired and not row.is_brief):
-            return None, None
+            return None, None, 0
         if row.is_expired:
-            return row.tombstone, TOMBSTONE_MS
+            return row.tombstone, TOMBSTONE_MS, row.hour
         use = (row.epoch, row.last_seq, row.txn, row.latest_seq, row.expires_ms)
-        return use, row.expires_ms or None
+        return use, row.expires_ms or None, row.hour
 
-    def _registration_mark(self, producer_id: str) -> tuple[object, int | None]:
+    def _registration_mark(self, producer_id: str) -> tuple[object, int | None, int]:
         row = self._state.registry.get(producer_id)
         if row is None or row.retired_hour >= 0 or not row.expires_ms:
-            return None, None
+            return None, None, 0
         is_pending = (True, producer_id) in self._state.owned
         is_used = is_pending or producer_id in self._state.producer_counts.expiring
         # While it is in use, every look gives another value, so its idle time starts again.
         busy_ms = self._monotonic_ms() if is_used else -1
-        return (row.epoch, row.commit_seq, row.decided, busy_ms), row.expires_ms
+        hour = self._state.hours if is_used else row.used_hour
+        return (row.epoch, row.commit_seq, row.decided, busy_ms), row.expires_ms, hour
 
     def _row(self, number: int, producer_id: str) -> ProducerRow | None:
         stream = self._state.by_number.get(number)

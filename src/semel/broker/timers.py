@@ -3,7 +3,8 @@
 All timeouts are measured by the monotonic clock of the process, because the wall clock can jump,
 and because frame time can stay ahead of it for years. What happened before the process started is
 not known to that clock, so every timeout starts again when the process starts. Everything can
-therefore end late, but never early.
+therefore end late, but never early. Of producers, the complete hours are known that the journal has
+counted since their last use.
 
 Each class only returns the objects that are due. The broker then runs a command for each of
 them, such as ExpireTxn, with the time that has elapsed.
@@ -38,12 +39,12 @@ log = logging.getLogger("semel")
 
 MonotonicMs = Callable[[], int]
 
-_QUEUE_SLACK: Final = 1_024
+QUEUE_SLACK: Final = 1_024
 
 
 def _pruned(queue: list[tuple[int, int]], watched: Mapping[int, Any]) -> list[tuple[int, int]]:
     """Return the queue, without the objects that are not watched if these are about half of it."""
-    if len(queue) > 2 * len(watched) + _QUEUE_SLACK:
+    if len(queue) > 2 * len(watched) + QUEUE_SLACK:
         queue = [entry for entry in queue if entry[1] in watched]
         heapify(queue)
     return queue
@@ -108,7 +109,7 @@ class Deadlines:
             heappush(self._queue, (due_ms, txn.row.number))
         pending = self._state.by_txn
         self._queue = _pruned(self._queue, pending)
-        if len(self._uses) > 2 * len(pending) + _QUEUE_SLACK:
+        if len(self._uses) > 2 * len(pending) + QUEUE_SLACK:
             self._uses = {number: self._uses[number] for number in pending}
 
     def _since_ms(self, txn: Txn) -> int:
@@ -278,18 +279,29 @@ class Expiry:
 CHECKS_PER_RESULT: Final = 10
 
 
+def proven_ms(state: State, hour: int, hour_ms: int) -> int:
+    """Return how long ago a use certainly was, before which `hour` hours were counted.
+
+    The hour of the use itself was not complete, so it does not count. -1 means that the number of
+    hours is not known.
+    """
+    return max(0, state.hours - hour - 1) * hour_ms if hour >= 0 else 0
+
+
 class IdleProducers:
     """A queue of all streams' producers, sorted by the time of their next idle check."""
 
-    def __init__(self, state: State, idle_ms: int, monotonic_ms: MonotonicMs) -> None:
+    def __init__(
+        self, state: State, monotonic_ms: MonotonicMs, *, idle_ms: int, hour_ms: int
+    ) -> None:
         self.idle_ms: Final = idle_ms
         self._state = state
         self._monotonic_ms = monotonic_ms
         self._used: dict[tuple[int, str], int] = {}
         self._queue: list[tuple[int, int, str]] = []
         for number, stream in state.by_number.items():
-            for producer_id in stream.producers or ():
-                self._use(number, producer_id)
+            for producer_id, row in (stream.producers or {}).items():
+                self._use(number, producer_id, proven_ms(state, row.hour, hour_ms))
 
     def note(self, event: Event) -> None:
         """Record the use of a producer by an event that was just applied."""
@@ -297,12 +309,12 @@ class IdleProducers:
         if found is not None:
             self._use(*found)
 
-    def _use(self, number: int, producer_id: str) -> None:
+    def _use(self, number: int, producer_id: str, passed_ms: int = 0) -> None:
         is_watched = (number, producer_id) in self._used
         if is_watched or self._is_live(number, producer_id):
-            now_ms = self._used[number, producer_id] = self._monotonic_ms()
+            used_ms = self._used[number, producer_id] = self._monotonic_ms() - passed_ms
             if not is_watched:
-                heappush(self._queue, (now_ms + self.idle_ms, number, producer_id))
+                heappush(self._queue, (used_ms + self.idle_ms, number, producer_id))
 
     def end_commands(self, now_ms: int, count_max: int) -> Iterator[ExpireProducer]:
         """Return the commands that expire at most `count_max` producers.
@@ -345,6 +357,9 @@ class IdleProducers:
 
 # ---- retention -----------------------------------------------------------------------------------
 
+_STORED_PARTS: Final = 12  # of an hour: a checkpoint is made at least so often
+_LAST_MS: Final = 1_000  # time that is lost rather than stored at the end of the process
+
 
 class Hours:
     """Finds out when the process has run for one more hour.
@@ -352,7 +367,7 @@ class Hours:
     The retention of idempotency keys and of transaction outcomes is measured in such hours. They
     are events in the journal, so that it is the same in every replay, and continues after a
     restart. A checkpoint stores the part of an hour that has passed. So at most the time after the
-    last checkpoint is not counted.
+    last checkpoint is not counted, and a checkpoint is due for this alone a few times in an hour.
     """
 
     def __init__(self, hour_ms: int, monotonic_ms: MonotonicMs, run_ms: int) -> None:
@@ -360,6 +375,7 @@ class Hours:
         self._hour_ms = hour_ms
         self._monotonic_ms = monotonic_ms
         self._began_ms = monotonic_ms() - run_ms
+        self._stored_ms = monotonic_ms()
 
     @property
     def run_ms(self) -> int:
@@ -368,6 +384,16 @@ class Hours:
 
     def is_due(self) -> bool:
         return self.run_ms >= self._hour_ms
+
+    def must_store(self, *, is_last: bool) -> bool:
+        """Return True if the next checkpoint must be made, so that the time is not lost."""
+        passed_ms = self._monotonic_ms() - self._stored_ms
+        return passed_ms >= (_LAST_MS if is_last else self._hour_ms // _STORED_PARTS)
+
+    def store(self) -> int:
+        """Return the part of an hour that has passed, for a checkpoint."""
+        self._stored_ms = self._monotonic_ms()
+        return self.run_ms
 
     def note(self, event: Event) -> None:
         """Begin the next hour, if the event counts an hour."""

@@ -1,7 +1,7 @@
 """The checkpoint: the state at an LSN, as rows with checksums in the store.
 
-The event loop makes a `Cut`, which refers to the changed rows. Rows are immutable, so the cut does
-not need copies.
+The event loop makes a `Cut`, which refers to the changed rows. The rows of a cut are not changed
+any more, so it does not need copies.
 
 When every frame before the cut's LSN is durable, a different thread commits the cut to the store in
 one transaction. Therefore the store never contains a change that the journal can lose in a crash.
@@ -35,7 +35,7 @@ from semel.journal.store import (
     unseal,
 )
 from semel.journal.txn_history import TxnHistoryCut, prune_aborted, put_txn_history
-from semel.machine.rows import NUMBER_KEY, OF_STREAM, OF_TXN, MetaRow, Row
+from semel.machine.rows import NUMBER_KEY, OF_STREAM, OF_TXN, AnyRow, MetaRow
 from semel.machine.state import STATE_TABLES, Dirty, State
 from semel.machine.streams import OFFSET_MAX
 from semel.machine.txn.draft import lsns_of
@@ -145,7 +145,10 @@ def _put_rows(tables: TableWriter, dirty: Dirty) -> None:
 
 
 def _put_table(
-    tables: TableWriter, table: str, rows: Mapping[Any, Row | None], key_of: Callable[[Any], bytes]
+    tables: TableWriter,
+    table: str,
+    rows: Mapping[Any, AnyRow | None],
+    key_of: Callable[[Any], bytes],
 ) -> None:
     for names in _slices(rows):
         for name in sorted(names):

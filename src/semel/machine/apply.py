@@ -64,6 +64,7 @@ from semel.machine.positions import (
     apply_rebound,
     apply_sink_forgotten,
 )
+from semel.machine.producer_counts import note_unused
 from semel.machine.producers import (
     PACK_RECEIPT,
     RECEIPT_BYTES,
@@ -190,7 +191,17 @@ def _apply_ended(
     leave_all_streams(state, stream)
     set_tail(state, stream, replace(stream.tail, is_deleted=True, stable=stream.tail.tail))
     _mark_prunable(state, stream)
+    _drop_producers(state, stream)
     return Effects((stream, *_remove_unneeded(state, stream)))
+
+
+def _drop_producers(state: State, stream: Stream) -> None:
+    """Drop all producers of a stream, with tombstones."""
+    for producer_id in stream.producers or ():
+        state.dirty.producers[stream.row.number, producer_id] = None
+    state.producer_counts.drop_all(stream.producers)
+    note_unused(state)
+    stream.producers = None
 
 
 def _mark_prunable(state: State, stream: Stream) -> None:
@@ -220,7 +231,6 @@ def _remove_unneeded(state: State, stream: Stream) -> list[Stream]:
         state.dirty.tails.pop(number, None)
         state.dirty.dropped.add(number)
         removed.append(stream)
-        state.producer_counts.drop_all(stream.producers)
         fork = stream.row.fork
         if fork is None:
             break
@@ -274,12 +284,10 @@ def _set_dedup(state: State, stream: Stream, dedup_from: int | None, *, is_own: 
     stream.policy_version = -1
     if (old.dedup_from is None) == (dedup_from is None):
         return
-    for producer_id in stream.producers or ():
-        state.dirty.producers[number, producer_id] = None
-    state.producer_counts.drop_all(stream.producers)
+    _drop_producers(state, stream)
     for key in stream.keys or ():
         state.dirty.keys[number, key] = None
-    stream.producers = stream.keys = None
+    stream.keys = None
     stream.next_key = 0
 
 
@@ -291,47 +299,33 @@ def _record_producer(
     state: State, stream: Stream, stamp: ProducerStamp, first_offset: int, time_ms: int
 ) -> None:
     name, seq, tail, producers = stamp.id, stamp.last_seq, stream.tail.tail, stream.producers
-    old = producers.get(name) if producers else None
+    row = producers.changeable.get(name) if producers else None
     if (
-        old is not None
+        row is not None
         and producers is not None
-        and stamp.epoch == old.epoch
-        and 0 <= old.last_seq < seq
+        and producers.changeable_in == state.cuts
+        and stamp.epoch == row.epoch
+        and row.last_seq < seq
         and stamp.mode == DENSE
-        and (stamp.session is None or stamp.session == old.session)
+        and (stamp.session is None or stamp.session == row.session)
         and stamp.cursor is None
-        and not (old.txn or old.is_expired)
     ):
-        # The common case: a dense producer continues. `_row_after` would return the same row, with
-        # more calls.
-        ring = old.receipts
-        surplus = len(ring) + RECEIPT_BYTES - state.limits.receipts * RECEIPT_BYTES
-        if surplus > 0:
-            ring = ring[surplus:]
-        row = ProducerRow(
-            DENSE,
-            old.epoch,
-            old.session,
-            old.old_sessions,
-            seq,
-            ring + PACK_RECEIPT(seq, tail, stamp.digest, tail - first_offset, 0),
-            old.first_receipt,
-            old.cursor,
-            time_ms,
-            old.forgotten_seq,
-            False,
-            0,
-            b"",
-            -1,
-            -1,
-            old.expires_ms,
-        )
-        producers[name] = row  # as `put_producer`, with two calls less: all counts stay the same
+        # The common case. `_row_after` would return an equal row, with more calls and copies.
+        ring = row.receipts
+        if len(ring) >= state.limits.receipts * RECEIPT_BYTES:
+            del ring[:RECEIPT_BYTES]
+        ring += PACK_RECEIPT(seq, tail, stamp.digest, tail - first_offset, 0)
+        row.last_seq = seq
+        row.updated_ms = time_ms
+        if row.hour != state.hours:
+            row.hour = state.hours
     else:
         receipt = pack_receipt(stamp.first_seq, seq, first_offset, tail, stamp.digest)
-        row = _row_after(state, old, stamp, receipt, time_ms)
+        row = _row_after(state, find_producer(stream, name), stamp, receipt, time_ms)
         put_producer(state, stream, name, row)
-    state.dirty.producers[stream.row.number, name] = row
+        state.dirty.producers[stream.row.number, name] = row
+        assert stream.producers is not None
+        stream.producers.set_changeable(name, row, state.cuts)
     if state.registry:
         _raise_registered(state, name, row.epoch)
 
@@ -341,8 +335,8 @@ def _row_after(
 ) -> ProducerRow:
     """Return the row of a producer after an append with this stamp and receipt."""
     if old is None:
-        return _first_row(stamp, receipt, time_ms)
-    row = _continue_producer(old, stamp, receipt, time_ms, state.limits.receipts)
+        return _first_row(state, stamp, receipt, time_ms)
+    row = _continue_producer(state, old, stamp, receipt, time_ms)
     if old.txn and old.txn in state.by_txn and old.epoch == stamp.epoch:
         return replace(row, txn=old.txn, txn_receipts=old.txn_receipts)
     return row
@@ -355,25 +349,27 @@ def _raise_registered(state: State, producer_id: str, epoch: int) -> None:
         store_registration(state, producer_id, epoch)
 
 
-def _first_row(stamp: ProducerStamp, receipt: bytes, time_ms: int) -> ProducerRow:
+def _first_row(state: State, stamp: ProducerStamp, receipt: bytes, time_ms: int) -> ProducerRow:
     return ProducerRow(
         stamp.mode,
         stamp.epoch,
         stamp.session,
         (),
         stamp.last_seq,
-        receipt,
+        bytearray(receipt),
         _first_receipt(stamp, b"", receipt),
         stamp.cursor,
         time_ms,
+        hour=state.hours,
     )
 
 
 def _continue_producer(
-    old: ProducerRow, stamp: ProducerStamp, receipt: bytes, time_ms: int, receipts_max: int
+    state: State, old: ProducerRow, stamp: ProducerStamp, receipt: bytes, time_ms: int
 ) -> ProducerRow:
+    receipts_max = state.limits.receipts
     is_raised = stamp.epoch > old.epoch
-    ring = b"" if is_raised and stamp.mode == DENSE else old.receipts
+    ring = bytearray() if is_raised and stamp.mode == DENSE else old.receipts
     surplus = 0 if stamp.mode == DENSE else receipts_of(ring) + 1 - receipts_max
     forgotten_seq, stored_from = drop_receipts(old, surplus)
     session = stamp.session
@@ -392,6 +388,7 @@ def _continue_producer(
         forgotten_seq,
         stored_from=stored_from,
         expires_ms=old.expires_ms,
+        hour=state.hours,
     )
 
 
@@ -403,7 +400,7 @@ def _first_receipt(stamp: ProducerStamp, old: bytes, receipt: bytes) -> bytes:
 
 def _apply_claimed(state: State, event: ProducerClaimed, _sections: Sections, time_ms: int) -> None:
     stream = state.by_number[event.stream]
-    row = claimed_row(find_producer(stream, event.id), event, time_ms)
+    row = claimed_row(state, find_producer(stream, event.id), event, time_ms)
     put_producer(state, stream, event.id, row)
     state.dirty.producers[event.stream, event.id] = row
     _raise_registered(state, event.id, row.epoch)

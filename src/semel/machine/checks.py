@@ -158,7 +158,7 @@ def refuse_producer_room(state: State, stream: Stream, expires_ms: int) -> Limit
 def idle_time_of(state: State, row: ProducerRow | None, producer_id: str, asked_ms: int) -> int:
     """Return the idle time that a producer has after an append or a claim, or 0 if it has none.
 
-    `asked_ms` is the idle time in the request, or 0. A producer that is new in the stream takes
+    `asked_ms` is the idle time in the request, or 0. A producer that is new in the stream gets
     over that of its registration: otherwise the registration could end while the producer appends.
     """
     if asked_ms:

@@ -138,7 +138,9 @@ def _claimed(producer_id: str, epoch: int, row: ProducerRow | None) -> Claimed:
     return Claimed(producer_id, epoch, last.last_seq, last_offset, row.cursor)
 
 
-def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -> ProducerRow:
+def claimed_row(
+    state: State, old: ProducerRow | None, event: ProducerClaimed, time_ms: int
+) -> ProducerRow:
     """Return the row that a producer has after a claim. `old` is its row before the claim."""
     is_dense = event.mode == DENSE
     if old is None:
@@ -149,13 +151,14 @@ def claimed_row(old: ProducerRow | None, event: ProducerClaimed, time_ms: int) -
         session=event.session,
         old_sessions=retained_sessions(old, event.session),
         last_seq=-1 if is_dense else old.last_seq,
-        receipts=b"" if is_dense else old.receipts,
+        receipts=bytearray() if is_dense else old.receipts,
         first_receipt=last_receipt(old) if is_dense else b"",
         cursor=old.cursor,
         updated_ms=time_ms,
         forgotten_seq=old.forgotten_seq,
         stored_from=old.stored_from,
         expires_ms=old.expires_ms,
+        hour=state.hours,
     )
 
 
@@ -167,7 +170,7 @@ def new_producer(mode: str, epoch: int, time_ms: int) -> ProducerRow:
         session=None,
         old_sessions=(),
         last_seq=-1,
-        receipts=b"",
+        receipts=bytearray(),
         first_receipt=b"",
         cursor=None,
         updated_ms=time_ms,
@@ -183,7 +186,7 @@ def last_receipt(old: ProducerRow) -> bytes:
     if old.last_seq < 0:
         return old.first_receipt
     if old.receipts:
-        return old.receipts[-RECEIPT_BYTES:]
+        return bytes(old.receipts[-RECEIPT_BYTES:])
     return pack_receipt(old.last_seq, old.last_seq, -1, 0, 0)
 
 
@@ -198,20 +201,39 @@ def decide_register(state: State, command: Register) -> Decision:
     """
     producer_id = command.producer_id
     row = None if producer_id is None else state.registry.get(producer_id)
-    epoch = command.first_epoch if row is None else row.epoch + 1
-    if row is None:
-        if producer_id is not None and is_assigned_id(producer_id):
-            return Decision(UnknownProducer())
-        if len(state.registry) >= state.limits.registry:
-            return Decision(LimitReached("registry", state.limits.registry))
-    elif epoch > NUMBER_MAX:
-        return Decision(EpochExhausted(row.epoch))
+    if row is not None:
+        current = row.epoch
+    elif producer_id is not None and is_assigned_id(producer_id):
+        return Decision(UnknownProducer())
+    elif len(state.registry) >= state.limits.registry:
+        return Decision(LimitReached("registry", state.limits.registry))
+    else:
+        current = -1 if producer_id is None else _highest_epoch(state, producer_id)
+    epoch = current + 1 if row is not None else max(command.first_epoch, current + 1)
+    if epoch > NUMBER_MAX:
+        return Decision(EpochExhausted(current))
     is_assigned = producer_id is None
     event = ProducerRegistered(producer_id or str(state.next_producer), epoch, is_assigned)
     decision = _raise_epoch(state, Registered(event.id, epoch), event)
     if row is not None or not command.expires_ms:
         return decision
     return replace(decision, event=with_idle_time(command.expires_ms, event))
+
+
+def _highest_epoch(state: State, producer_id: str) -> int:
+    """Return the highest epoch of a producer's rows and tombstones in all streams, or -1.
+
+    All streams are searched: an index would take memory for every producer, and only the first
+    registration of a name needs it.
+    """
+    if not (state.producer_counts.live or state.producer_counts.tombstones):
+        return -1
+    rows = (
+        stream.producers[producer_id]
+        for stream in state.by_number.values()
+        if stream.producers and producer_id in stream.producers
+    )
+    return max((row.epoch for row in rows), default=-1)
 
 
 def _raise_epoch(

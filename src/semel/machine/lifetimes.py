@@ -24,6 +24,7 @@ from semel.machine.events import (
     TxnPublished,
     producer_in,
 )
+from semel.machine.producer_counts import note_unused
 from semel.machine.producers import drop_receipts, receipts_of
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, find_producer, put_producer
@@ -148,6 +149,7 @@ def apply_forgotten(
 def _drop(state: State, stream: Stream, producer_id: str) -> None:
     assert stream.producers is not None
     state.producer_counts.drop(stream.producers, producer_id)
+    note_unused(state)
     state.dirty.producers[stream.row.number, producer_id] = None
 
 
@@ -167,7 +169,7 @@ def _bury(state: State, stream: Stream, producer_id: str, time_ms: int, *, is_br
     forgotten_seq, stored_from = drop_receipts(old, dropped)
     row = replace(
         old,
-        receipts=b"",
+        receipts=bytearray(),
         forgotten_seq=forgotten_seq,
         is_expired=True,
         txn=0,
@@ -176,7 +178,7 @@ def _bury(state: State, stream: Stream, producer_id: str, time_ms: int, *, is_br
         stored_from=stored_from,
         expires_ms=0,
         tombstone=state.next_tombstone,
-        tombstone_hour=state.hours,
+        hour=state.hours,
         is_brief=is_brief,
         ended_ms=time_ms,
     )
@@ -222,7 +224,7 @@ def _refuse_row(
     current = row.epoch if registered is None else max(row.epoch, registered.epoch)
     epoch, session = item.epoch, item.session
     if (row.epoch if epoch is None else epoch) < current:
-        return StaleEpoch(current)  # c
+        return StaleEpoch(current, epoch)  # c
     if session in row.old_sessions:
         return StaleSession(row.epoch)  # d
     if epoch not in (None, row.epoch) or session not in (None, row.session):
@@ -238,7 +240,7 @@ def _refuse_registration(state: State, item: RetiredProducer) -> Refusal | None:
     if row is None or epoch > row.epoch:
         return UnknownProducer()  # b, e
     if epoch < row.epoch:
-        return StaleEpoch(row.epoch)  # c
+        return StaleEpoch(row.epoch, epoch)  # c
     txns = state.owned.get((True, item.id))
     return ConcurrentTransactions(state.by_txn[min(txns)].row.id) if txns else None  # f
 
@@ -329,7 +331,7 @@ def leave_hour(state: State, number: int, producer_id: str, hours: int) -> int |
     row = None if stream is None else find_producer(stream, producer_id)
     if row is None or not row.is_expired or row.is_brief:
         return None
-    return row.tombstone_hour + hours + 1
+    return row.hour + hours + 1
 
 
 def apply_tombstones_dropped(
@@ -337,7 +339,8 @@ def apply_tombstones_dropped(
 ) -> None:
     """Drop tombstones and retired registrations."""
     for number, producer_id in event.tombstones:
-        if number:
-            _drop(state, state.by_number[number], producer_id)
-        else:
+        if number == 0:
             _unregister(state, producer_id)
+        elif find_producer(state.by_number[number], producer_id) is not None:
+            # An older version has dropped tombstones in soft-deleted streams too.
+            _drop(state, state.by_number[number], producer_id)

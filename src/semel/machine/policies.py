@@ -83,10 +83,10 @@ def due_switch(state: State, stream: Stream) -> bool | None:
 
 
 def decide_switch(state: State, stream: Stream, command: SwitchDedup) -> Decision:
-    """Return the decision on a command that sets a stream's own setting, or gives it up.
+    """Return the decision on a command that sets a stream's own setting, or removes it.
 
     No event is stored if the setting stays the same or a pending transaction prevents the change. A
-    stream that gives up its own setting is switched by its next append, if a policy requires it.
+    stream that loses its own setting is switched by its next append, if a policy requires it.
     """
     old, number, is_own = stream.tail, stream.row.number, command.dedup is not None
     since = old.dedup_from

@@ -35,9 +35,9 @@ from semel.model.outcomes import (
 from semel.model.validation import is_assigned_id
 
 # ---- receipts ------------------------------------------------------------------------------------
-# The receipts of a producer's last appends are packed into one bytes object, the ring. By default,
+# The receipts of a producer's last appends are packed into one bytearray, the ring. By default,
 # a producer has up to 64 receipts. As Python objects, they would take 16 KB. Packed, they take
-# 2 KB. To add a receipt, the whole ring is replaced, which costs one small copy.
+# 2 KB. Most appends add their receipt to the ring itself (ADR 0027), others to a copy of it.
 
 
 # The fields are: last sequence, next offset, digest, message count, sequence span.
@@ -63,19 +63,19 @@ def pack_receipt(
     return _LAYOUT.pack(last_seq, next_offset, digest, count, span)
 
 
-def unpack_receipt(ring: bytes, index: int) -> Receipt:
+def unpack_receipt(ring: bytes | bytearray, index: int) -> Receipt:
     """Return the receipt at `index`. The oldest receipt has index 0."""
     last_seq, next_offset, digest, count, span = _LAYOUT.unpack_from(ring, index * RECEIPT_BYTES)
     return Receipt(last_seq - span, last_seq, next_offset - count, next_offset, digest)
 
 
-def receipts_of(ring: bytes) -> int:
+def receipts_of(ring: bytes | bytearray) -> int:
     """Return the number of receipts in a ring."""
     return len(ring) // RECEIPT_BYTES
 
 
-def push_receipt(ring: bytes, packed: bytes, limit: int) -> bytes:
-    """Return the ring with a new receipt added.
+def push_receipt(ring: bytearray, packed: bytes, limit: int) -> bytearray:
+    """Return a copy of the ring with a new receipt added.
 
     If the ring would have more than `limit` receipts, the oldest is dropped.
     """
@@ -83,7 +83,7 @@ def push_receipt(ring: bytes, packed: bytes, limit: int) -> bytes:
     return (ring[surplus:] if surplus > 0 else ring) + packed
 
 
-def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
+def find_dense(ring: bytes | bytearray, zero: bytes, *, seq: int, last_seq: int) -> Receipt | None:
     """Return the receipt for `seq` of a dense producer (sequences 0, 1, 2, ...), or None.
 
     `ring` contains the newest receipts. `zero` is the packed receipt of sequence 0, or empty.
@@ -102,7 +102,7 @@ def find_dense(ring: bytes, zero: bytes, *, seq: int, last_seq: int) -> Receipt 
     return unpack_receipt(zero, 0) if seq == 0 and zero else None
 
 
-def find_sparse(ring: bytes, *, first_seq: int, last_seq: int) -> Receipt | None:
+def find_sparse(ring: bytes | bytearray, *, first_seq: int, last_seq: int) -> Receipt | None:
     """Return the newest receipt that overlaps the sequences from `first_seq` to `last_seq`.
 
     Return None if there is no such receipt.
@@ -182,29 +182,15 @@ class SequenceCheck(Struct, frozen=True, gc=False):
     later: Outcome | None = None
 
 
-def next_epoch(state: State, row: ProducerRow, tag: ProducerTag) -> int | None:
-    """Return the epoch of an append with which a dense producer simply continues its row.
+def is_current(state: State, producer_id: str, epoch: int) -> bool:
+    """Return True if no registration refuses this epoch of a producer.
 
-    Return None for every other append: `check_sequence` must check it. For an append that continues
-    a row, `check_sequence` would return the same epoch, but with many more steps.
+    An id that the server assigned must be registered. If it is retired, its row can remain.
     """
-    if (
-        tag.first_seq != row.last_seq + 1
-        or (tag.epoch != row.epoch and tag.epoch is not None)
-        or (tag.session is not None and tag.session != row.session)
-        or tag.mode != DENSE
-        or row.mode != DENSE
-        or row.latest_seq >= 0  # it has appended inside a transaction
-        or row.last_seq < 0
-        or row.is_expired
-        or (tag.expires_ms and tag.expires_ms != row.expires_ms)
-    ):
-        return None
-    registered = state.registry.get(tag.id)
+    registered = state.registry.get(producer_id)
     if registered is None:
-        # An id that the server assigned must be registered. If it is retired, its row can remain.
-        return None if tag.id.isdigit() else row.epoch
-    return row.epoch if registered.epoch <= row.epoch else None
+        return not is_assigned_id(producer_id)
+    return registered.epoch <= epoch
 
 
 def check_sequence(state: State, stream: Stream, tag: ProducerTag, digest: int) -> SequenceCheck:
@@ -258,7 +244,7 @@ def identity(tag: ProducerTag, row: ProducerRow | None, floor: int) -> Outcome |
     if row is not None and row.mode != tag.mode:
         return ModeConflict(row.mode)  # b
     if tag.epoch is not None and tag.epoch < floor:
-        return StaleEpoch(floor)  # c
+        return StaleEpoch(floor, tag.epoch)  # c
     if row is None:
         return None
     if row.is_expired:
@@ -279,7 +265,7 @@ def _may_succeed(tag: ProducerTag, row: ProducerRow) -> bool:
 def _identity_with_epoch(tag: ProducerTag, row: ProducerRow) -> Outcome | None:
     assert tag.epoch is not None
     if tag.epoch < row.epoch:
-        return StaleEpoch(row.epoch)  # f
+        return StaleEpoch(row.epoch, tag.epoch)  # f
     if tag.epoch > row.epoch or tag.session is None or row.session is None:
         return None
     return SessionConflict(row.epoch) if tag.session != row.session else None  # g

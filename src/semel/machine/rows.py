@@ -1,6 +1,7 @@
 """The rows of the state, and the declarations of the tables that contain them.
 
-Rows are immutable, so that a checkpoint can refer to them and read them later.
+Rows are immutable, so that a checkpoint can refer to them and read them later. Only the row of a
+producer can be changed, while no checkpoint refers to it (ADR 0027).
 """
 
 import struct
@@ -62,8 +63,10 @@ class TailRow(Row, frozen=True, gc=False, array_like=True):
     dedup_own: bool | None = None
 
 
-class ProducerRow(Row, frozen=True, gc=False, array_like=True):
+class ProducerRow(Struct, gc=False, array_like=True):
     """A producer in one stream. An expired row is a tombstone, which keeps old instances fenced.
+
+    Only an append changes a row in place, and only if it is in `Producers.changeable`.
 
     `last_seq`, `receipts` and `first_receipt` do not include appends inside transactions.
     `first_receipt` is set only for a dense producer. While an instance has no append outside
@@ -76,7 +79,7 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     session: str | None
     old_sessions: tuple[str, ...]
     last_seq: int
-    receipts: bytes  # packed (see `producers.py`)
+    receipts: bytearray  # packed (see `producers.py`)
     first_receipt: bytes  # packed
     cursor: bytes | None
     updated_ms: int
@@ -90,9 +93,14 @@ class ProducerRow(Row, frozen=True, gc=False, array_like=True):
     stored_from: int = -1
     expires_ms: int = 0  # the idle time that the producer has declared; 0 if none, or a tombstone
     tombstone: int = 0  # counts all tombstones; 0 in one from a version without this field
-    tombstone_hour: int = -1  # the hours that were counted before it became a tombstone
+    # The hours that were counted before its last use or, of a tombstone, before its end. -1 if that
+    # is not known, in a row from a version without this field.
+    hour: int = -1
     is_brief: bool = False  # a tombstone that stays for minutes: of a retired or expiring producer
     ended_ms: int = 0  # when it became a tombstone
+
+
+AnyRow = Row | ProducerRow
 
 
 class KeyRow(Row, frozen=True, gc=False, array_like=True):
@@ -121,6 +129,7 @@ class RegistryRow(Row, frozen=True, gc=False, array_like=True):
     txn_epoch: int = 0  # the highest transaction epoch among the ended transactions
     expires_ms: int = 0  # the idle time that the registration has declared; 0 if none
     retired_hour: int = -1  # the hours that were counted before it was retired; -1 if it is in use
+    used_hour: int = -1  # those before its last use, if it has declared an idle time
 
 
 class PolicyRow(Row, frozen=True, gc=False, array_like=True):
@@ -348,7 +357,7 @@ class Table(Struct, frozen=True):
     """
 
     key: KeyCodec
-    row: type[Row]
+    row: type[AnyRow]
     load: Callable[[Any, Any, Any], None]  # `load(state, key, row)` adds a stored row to the state
     owner: str | None = None
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Struct
 
-from semel.machine.producer_counts import ProducerCounts, Producers, sort_tombstones
+from semel.machine.producer_counts import ProducerCounts, Producers, note_unused, sort_tombstones
 from semel.machine.rows import (
     NAME_KEY,
     NUMBER_KEY,
@@ -111,8 +111,11 @@ def _load_tail(state: "State", number: int, row: TailRow) -> None:
 def _load_producer(state: "State", key: tuple[int, str], row: ProducerRow) -> None:
     number, producer_id = key
     stream = state.by_number[number]
-    if row.is_expired and row.tombstone_hour < 0:  # of an older version: its time starts now
-        row = state.dirty.producers[key] = msgspec.structs.replace(row, tombstone_hour=state.hours)
+    if stream.tail.is_deleted:  # an older version has kept the producers of soft-deleted streams
+        state.dirty.producers[key] = None
+        return
+    if row.hour < 0 and (row.is_expired or row.expires_ms):  # of an older version: it starts now
+        row = state.dirty.producers[key] = msgspec.structs.replace(row, hour=state.hours)
     put_producer(state, stream, producer_id, row)
 
 
@@ -125,6 +128,9 @@ def _load_key(state: "State", key: tuple[int, str], row: KeyRow) -> None:
 
 
 def _load_registered(state: "State", producer_id: str, row: RegistryRow) -> None:
+    if row.expires_ms and row.used_hour < 0:  # of an older version: its time starts now
+        row = msgspec.structs.replace(row, used_hour=state.hours)
+        state.dirty.registry[producer_id] = row
     state.registry[producer_id] = row
     if row.expires_ms or row.retired_hour >= 0:
         state.producer_counts.to_watch.append((0, producer_id))
@@ -229,6 +235,7 @@ class State:
         "by_number",
         "by_path",
         "by_txn",
+        "cuts",
         "dirty",
         "forgotten_sink_cutoffs",
         "groups",
@@ -273,11 +280,11 @@ class State:
         # named[group][stream] is the set of pending transactions that name this position.
         self.named: dict[str, dict[int, set[int]]] = {}
         self.next_stream = self.next_producer = self.next_txn = self.next_outcome = 1
-        self.time_ms = 0
+        self.time_ms = self.policy_version = 0
+        self.cuts = 0  # how often `take_dirty` was called
         self.hours = 0  # during which servers have run on this data
         self.run_ms = 0  # of the next hour, when the last checkpoint was made
         self.policies: Mapping[str, PolicyRow] = {}  # by prefix; a change replaces the mapping
-        self.policy_version = 0
         self.next_tombstone = 1
         self.producer_counts = ProducerCounts()
         self.dirty = Dirty()
@@ -289,6 +296,7 @@ class State:
     def take_dirty(self) -> Dirty:
         """Return the rows that have changed since the last call, and reset `dirty` to empty."""
         dirty, self.dirty = self.dirty, Dirty()
+        self.cuts += 1
         return dirty
 
     def meta_row(self, *, run_ms: int = 0) -> MetaRow:
@@ -347,6 +355,8 @@ def put_producer(state: State, stream: Stream, producer_id: str, row: ProducerRo
     if stream.producers is None:
         stream.producers = Producers()
     state.producer_counts.put(stream.producers, stream.row.number, producer_id, row)
+    if state.producer_counts.unused:
+        note_unused(state)
 
 
 def find_producer(stream: Stream, producer_id: str) -> ProducerRow | None:

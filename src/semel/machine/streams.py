@@ -17,8 +17,8 @@ from semel.machine.events import (
     StreamTrimmed,
     UnguardedCreated,
 )
-from semel.machine.policies import find_dedup
-from semel.machine.rows import ForkRow, StreamRow
+from semel.machine.policies import dedup_source, find_dedup
+from semel.machine.rows import ForkRow, StreamRow, TailRow
 from semel.machine.state import State, Stream
 from semel.model.commands import (
     Batch,
@@ -50,6 +50,7 @@ from semel.model.outcomes import (
     Trimmed,
 )
 from semel.model.outcomes_txn import OffsetUnstable, StreamRefused
+from semel.model.policies import DedupSource
 
 
 def decide_create(state: State, command: Create) -> Decision:
@@ -60,7 +61,7 @@ def decide_create(state: State, command: Create) -> Decision:
     """
     stream = state.by_path.get(command.path)
     if stream is not None:
-        return Decision(_compare(stream, command))  # 1, 2
+        return Decision(_compare(state, stream, command))  # 1, 2
     if command.fork is not None:
         return _decide_fork(state, command, command.fork)
     content_type = command.content_type or DEFAULT_MEDIA_TYPE
@@ -82,7 +83,7 @@ def decide_create(state: State, command: Create) -> Decision:
 # ---- comparing with an existing stream -----------------------------------------------------------
 
 
-def _compare(stream: Stream, command: Create) -> Outcome:
+def _compare(state: State, stream: Stream, command: Create) -> Outcome:
     if stream.tail.is_deleted:
         return ConfigConflict("deleted")
     row, tail = stream.row, stream.tail
@@ -92,11 +93,28 @@ def _compare(stream: Stream, command: Create) -> Outcome:
         ("expires_at", _same_expiry(row, command, is_ttl=False)),
         ("closed", command.closed == tail.is_closed),
         ("fork", _same_fork(row.fork, command.fork)),
-        ("dedup", command.dedup in (None, tail.dedup_from is not None)),
+        ("dedup", _same_dedup(tail, command)),
     ):
         if not is_equal:
             return ConfigConflict(field)
-    return Created(row.incarnation, row.content_type, tail.tail, tail.is_closed, is_new=False)
+    return Created(
+        row.incarnation,
+        row.content_type,
+        tail.tail,
+        tail.is_closed,
+        is_new=False,
+        dedup_from=tail.dedup_from,
+        source=dedup_source(state.policies, row.path, tail),
+    )
+
+
+def _same_dedup(tail: TailRow, command: Create) -> bool:
+    """Return True if the request has no setting for duplicate detection, or the stream's own one.
+
+    A stream that inherits can have the same value now, and another one after a policy changes.
+    """
+    own = (tail.dedup_from is not None) if tail.dedup_own else None
+    return command.dedup == own or (command.dedup is None and not command.inherits)
 
 
 def _same_content_type(row: StreamRow, command: Create) -> bool:
@@ -157,7 +175,7 @@ def _decide_fork(state: State, command: Create, fork: ForkRequest) -> Decision:
         fork=ForkRow(source.row.number, fork.source, anchor, fork.sub_offset, start),
     )
     own, head = command.dedup, source.tail.head
-    if own is None and source.tail.dedup_own:
+    if own is None and source.tail.dedup_own and not command.inherits:
         own = source.tail.dedup_from is not None
     return _accept(state, row, command, head=head, start=start, prefix=prefix, own=own)
 
@@ -230,25 +248,34 @@ def _accept(
         if batch is not None:
             sections.append(section_of(row.number, tail, batch, row.content_type))
             tail += batch.count
-    outcome = Created(row.incarnation, row.content_type, tail, command.closed, is_new=True)
-    event = _created(state, row, head, command.closed, own)
+    dedup, policy = find_dedup(state.policies, row.path) if own is None else (own, None)
+    outcome = Created(
+        row.incarnation,
+        row.content_type,
+        tail,
+        command.closed,
+        is_new=True,
+        dedup_from=0 if dedup else None,
+        source=DedupSource(is_own=own is not None, prefix=policy),
+    )
+    event = _created(row, head, command.closed, own=own, dedup=dedup)
     return Decision(outcome, event, tuple(sections), grows=True)
 
 
 def _created(
-    state: State, row: StreamRow, head: int, is_closed: bool, own: bool | None
+    row: StreamRow, head: int, is_closed: bool, *, own: bool | None, dedup: bool
 ) -> StreamCreated | StreamConfigured:
     """Return the event that creates a stream. `own` is its own setting for duplicate detection.
 
-    The two kinds of events that existed before policies are used for what they meant then.
+    `dedup` is the setting that it gets. The two kinds of events that existed before policies are
+    used for what they meant then.
     """
     if own is False:
         return UnguardedCreated(row, head, is_closed)
     created = StreamCreated(row, head, is_closed)
-    is_on = find_dedup(state.policies, row.path)[0] if own is None else own
-    if own is None and is_on:
+    if own is None and dedup:
         return created
-    return StreamConfigured(row.number, 0 if is_on else None, own is not None, created)
+    return StreamConfigured(row.number, 0 if dedup else None, own is not None, created)
 
 
 # ---- delete, trim, expire ----------------------------------------------------------------------

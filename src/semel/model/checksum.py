@@ -11,7 +11,7 @@ from zlib import crc32
 
 from crc32c import crc32c
 
-__all__ = ["Ranges", "crc32c", "digest_of", "matching_ranges"]
+__all__ = ["Ranges", "crc32", "crc32c", "digest_of", "matching_ranges"]
 
 _POLYNOMIAL: Final = 0x82F63B78
 _BITS: Final = 32

@@ -169,8 +169,8 @@ class ForkRequest(Struct, frozen=True, gc=False):
 class Create(StreamCommand, frozen=True, gc=False):
     """Create a stream, or check that it exists with this configuration.
 
-    `dedup` is the stream's own setting for duplicate detection. If it is None, a fork gets the own
-    setting of its source. A stream without an own setting inherits from the policies.
+    `dedup` is the stream's own setting for duplicate detection. If it is None, a fork gets that of
+    its source, unless `inherits` is True. A stream without an own setting follows the policies.
     """
 
     incarnation: str
@@ -182,6 +182,7 @@ class Create(StreamCommand, frozen=True, gc=False):
     body_error: str | None = None
     fork: ForkRequest | None = None
     dedup: bool | None = None
+    inherits: bool = False  # the stream must not have an own setting
 
 
 class Delete(StreamCommand, frozen=True, gc=False):

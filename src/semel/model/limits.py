@@ -123,7 +123,7 @@ assert FRAME_OVERHEAD_BYTES_MAX >= 4 * BATCH_MESSAGES_MAX + CURSOR_BYTES_MAX + P
 class MachineLimits(Struct, frozen=True):
     """The limits that can be set for a deployment.
 
-    Do not change a limit after the first start: a journal replay would give a different state.
+    Do not change a limit after the first start: a journal replay would have a different result.
     """
 
     receipts: int = RECEIPTS_DEFAULT

@@ -27,7 +27,8 @@ class Refusal(Outcome, frozen=True, gc=False):
 class Created(Outcome, frozen=True, gc=False):
     """The stream exists.
 
-    `is_new` is False if the stream already existed with the same configuration.
+    `is_new` is False if the stream already existed with the same configuration. `dedup_from` and
+    `source` are described in `Switched`.
     """
 
     incarnation: str
@@ -35,6 +36,8 @@ class Created(Outcome, frozen=True, gc=False):
     next_offset: int
     is_closed: bool
     is_new: bool
+    dedup_from: int | None = 0
+    source: DedupSource = DedupSource()
 
 
 class Appended(Outcome, frozen=True, gc=False):
@@ -283,10 +286,14 @@ class DiskReadFailed(Refusal, frozen=True, gc=False):
 
 
 class StaleEpoch(Refusal, frozen=True, gc=False):
-    """The epoch is too old. A newer instance of the producer has the epoch `current_epoch`."""
+    """The epoch is too old. A newer instance of the producer has the epoch `current_epoch`.
+
+    `received_epoch` is None if the request has no epoch.
+    """
 
     code = "PRODUCER_FENCED"
     current_epoch: int
+    received_epoch: int | None = None
 
 
 class StaleSession(Refusal, frozen=True, gc=False):

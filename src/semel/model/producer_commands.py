@@ -1,4 +1,4 @@
-"""Commands on the lives of producers: retirement, the removal of tombstones, and counted hours.
+"""Commands on the lifetimes of producers: retirement, the removal of tombstones, and counted hours.
 
 A tombstone is what stays of a producer that has ended: it refuses late copies of its appends.
 """

@@ -386,15 +386,15 @@ def _split_numbers(raw: bytes) -> tuple[bytes, bytes, bytes]:
     if not line:
         before, line, after = raw.partition(_LENGTH_LINE_LOWER)
     if line:
-        digits, end, behind = after.partition(b"\r\n")
+        digits, end, suffix = after.partition(b"\r\n")
         if digits.isdigit() and len(digits) <= _DIGITS_MAX:
-            rest, length = before + end + behind, digits
+            rest, length = before + end + suffix, digits
     before, line, after = rest.partition(_SEQ_LINE)
     if not line:
         before, line, after = rest.partition(_SEQ_LINE_LOWER)
         if not line:
             return rest, length, b""
-    digits, end, behind = after.partition(b"\r\n")
+    digits, end, suffix = after.partition(b"\r\n")
     if digits.isdigit() and len(digits) <= _DIGITS_MAX:
-        return before + end + behind, length, digits
+        return before + end + suffix, length, digits
     return rest, length, b""

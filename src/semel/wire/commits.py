@@ -130,20 +130,20 @@ def _read_request(body: bytes) -> Steps[CommitRequest]:
     """Decode the body of a commit, in steps. Raises MalformedRequest.
 
     A message for a JSON stream can contain an escaped lone surrogate, as in a plain append. The
-    decoder refuses it, so the body is then decoded with a stand-in for each of them. The request
+    decoder refuses it, so the body is then decoded with a placeholder for each of them. The request
     contains the messages as they were sent. Anywhere else, a lone surrogate is refused.
     """
     try:
         return (yield from _decode_request(body))
     except MalformedRequest:
-        stand_in = _unused_escape(body)
-        if stand_in is None:
+        placeholder = _unused_escape(body)
+        if placeholder is None:
             raise
-        text, surrogates = yield from _replace_lone_surrogates(body, stand_in)
+        text, surrogates = yield from _replace_lone_surrogates(body, placeholder)
         if not surrogates:
             raise
         request = yield from _decode_request(text)
-        appends = _restored(request.appends, stand_in, surrogates)
+        appends = _restored(request.appends, placeholder, surrogates)
         if appends is None:
             raise
         return msgspec.structs.replace(request, appends=appends)
@@ -180,8 +180,8 @@ def _unused_escape(body: bytes) -> bytes | None:
     return next((escape for escape in _STAND_INS if escape not in body), None)
 
 
-def _replace_lone_surrogates(body: bytes, stand_in: bytes) -> Steps[tuple[bytes, list[bytes]]]:
-    """Replace each escaped lone surrogate in a body by `stand_in`, in steps.
+def _replace_lone_surrogates(body: bytes, placeholder: bytes) -> Steps[tuple[bytes, list[bytes]]]:
+    """Replace each escaped lone surrogate in a body by `placeholder`, in steps.
 
     Return the new body, and the replaced escapes in their order.
     """
@@ -190,7 +190,7 @@ def _replace_lone_surrogates(body: bytes, stand_in: bytes) -> Steps[tuple[bytes,
     start = paused_at = 0
     for found in _ESCAPES.finditer(body):
         if found[1] is not None:
-            parts += (body[start : found.start()], stand_in)
+            parts += (body[start : found.start()], placeholder)
             surrogates.append(found[1])
             start = found.end()
         if found.end() - paused_at > STEP_BYTES:
@@ -201,13 +201,13 @@ def _replace_lone_surrogates(body: bytes, stand_in: bytes) -> Steps[tuple[bytes,
 
 
 def _restored(
-    appends: Sequence[StreamAppend], stand_in: bytes, surrogates: Sequence[bytes]
+    appends: Sequence[StreamAppend], placeholder: bytes, surrogates: Sequence[bytes]
 ) -> list[StreamAppend] | None:
     """Put the surrogates back into the messages, in their order.
 
     Return None if a surrogate was not in a message, so that its place is unknown.
     """
-    pieces = [bytes(append.messages).split(stand_in) for append in appends]
+    pieces = [bytes(append.messages).split(placeholder) for append in appends]
     if sum(len(each) - 1 for each in pieces) != len(surrogates):
         return None
     rest = iter(surrogates)

@@ -50,6 +50,29 @@ def _wrong_field(outcome: Any) -> str:
 # A missing sequence in a transaction, in a one-shot commit, or of an id that the server assigned.
 OUT_OF_ORDER: Final = "OUT_OF_ORDER_SEQUENCE"
 
+
+def _config_conflict(outcome: Any) -> str:
+    if outcome.field == "deleted":
+        return "the stream is deleted, but it has forks; its path is free when they are deleted too"
+    message = f"the stream already exists with a different {outcome.field}"
+    if outcome.field != "dedup":
+        return message
+    return (
+        f"{message}: Stream-Dedup is not the setting that the stream has of its own. Omit it, or"
+        " change the setting with PATCH"
+    )
+
+
+def _stale_epoch(outcome: Any) -> str:
+    current, received = outcome.current_epoch, outcome.received_epoch
+    message = f"a newer instance owns this producer id, with epoch {current}"
+    if received is None:
+        return message
+    if received > current:
+        message = f"this transaction belongs to the producer's epoch {current}"
+    return f"{message}; the received epoch is {received}"
+
+
 _PRODUCER_LIMITS: Final = frozenset({"producers_per_stream", "expiring_producers_per_stream"})
 
 
@@ -103,7 +126,7 @@ REFUSALS: Final = (
         "config_conflict",
         409,
         outcome="ConfigConflict",
-        message="the stream already exists with a different {0.field}",
+        message=_config_conflict,
         error="ConfigConflict",
         advice="use the configuration of the existing stream, or choose a different path",
         cli="`semel head` shows the existing configuration; use it, or choose a different path",
@@ -186,7 +209,7 @@ REFUSALS: Final = (
         "PRODUCER_FENCED",
         403,
         outcome="StaleEpoch",
-        message="a newer instance owns this producer id",
+        message=_stale_epoch,
         error="ProducerFenced",
         advice="stop this instance, or continue with a higher epoch",
         cli="stop this instance, or continue with a higher --epoch and with --seq 0",

@@ -221,7 +221,7 @@ def _append(
 
 
 def _read_body(plan: AppendPlan, body: bytes) -> Content:
-    """Return the content of a body that `append_of` cannot take as it is.
+    """Return the content of a body that `append_of` cannot use as it is.
 
     Raises MalformedRequest if the media type, the size or the batch format is wrong.
     """
@@ -309,6 +309,7 @@ def parse_put(
         body_error=error,
         fork=fork,
         dedup=dedup,
+        inherits=dedup is None and "stream-dedup" in headers,
     )
 
 

@@ -186,11 +186,13 @@ def put_response(outcome: Created, *, location: str) -> Response:
     headers: Fields = [
         ("Content-Type", outcome.content_type),
         ("Stream-Next-Offset", print_offset(outcome.next_offset)),
+        ("Stream-Incarnation", outcome.incarnation),
     ]
     if outcome.is_new:
         headers.append(("Location", location))
     if outcome.is_closed:
         headers.append(_CLOSED)
+    headers += dedup_fields(outcome.dedup_from, outcome.source)
     return Response(201 if outcome.is_new else 200, headers)
 
 

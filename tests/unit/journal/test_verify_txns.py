@@ -31,7 +31,7 @@ TXN = TxnRow(9, "x", 1, TXN_STAGED, ProducerOwner("p", 0), False, 0, None, None,
 
 
 BURIED_KEY = NUMBER_KEY.encode(1) + b"buried"
-BURIED = replace(new_producer("dense", 1, 0), is_expired=True, tombstone=1, tombstone_hour=0)
+BURIED = replace(new_producer("dense", 1, 0), is_expired=True, tombstone=1, hour=0)
 
 
 def with_idle_time(row: ProducerRow) -> ProducerRow:

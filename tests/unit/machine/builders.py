@@ -241,7 +241,8 @@ def snapshot(thing: object) -> object:
     if isinstance(thing, State | Stream | Dirty):
         names = thing.__slots__ if isinstance(thing, State) else thing.__struct_fields__
         # The versions of policies save a comparison. They are not stored, and count from the start.
-        kept = [name for name in names if name != "policy_version"]
+        # The same is true of cuts.
+        kept = [name for name in names if name not in ("policy_version", "cuts")]
         return [(name, snapshot(getattr(thing, name))) for name in kept]
     if isinstance(thing, dict):
         return [(key, snapshot(value)) for key, value in thing.items()]

@@ -187,7 +187,7 @@ def test_an_empty_media_type_is_none_at_all() -> None:
     assert unchanged(machine, append(kind=None)) == expected
 
 
-def test_a_stream_holds_so_many_producers_and_tombstones_do_not_count() -> None:
+def test_a_stream_has_a_limit_of_producers_and_tombstones_do_not_count() -> None:
     machine = machine_of(
         create(), append(by=dense(0)), bury(), limits=MachineLimits(producers_per_stream=1)
     )
@@ -229,7 +229,7 @@ def test_each_check_hides_the_ones_behind_it() -> None:
     def late(tag: int, epoch: int, **wrong: object) -> Append:
         return append(None, by=dense(tag, epoch=epoch), **wrong)  # type: ignore[arg-type]
 
-    assert unchanged(closed, late(0, 4, **bad)) == out.StaleEpoch(5)
+    assert unchanged(closed, late(0, 4, **bad)) == out.StaleEpoch(5, 4)
     assert isinstance(unchanged(closed, late(0, 5, **bad)), out.Duplicate)
     assert unchanged(closed, late(9, 5, **bad)) == out.StreamClosed(1)
     assert unchanged(open_, late(9, 5, **bad)) == out.ContentTypeConflict(TEXT)

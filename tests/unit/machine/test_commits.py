@@ -126,7 +126,7 @@ def test_commits_are_numbered_from_0_in_each_epoch() -> None:
     assert unchanged(machine, one_shot(("s", b"a"), seq=2)) == SequenceGap(1, 2)
     assert unchanged(machine, one_shot(("s", b"a"), seq=1, epoch=1)) == EpochMustStartAtZero(1)
     assert machine.execute(one_shot(("s", b"a"), epoch=1)).code == "ok"
-    assert unchanged(machine, one_shot(("s", b"a"), seq=1)) == StaleEpoch(1)
+    assert unchanged(machine, one_shot(("s", b"a"), seq=1)) == StaleEpoch(1, 0)
     assert machine.execute(one_shot(("s", b"a"), seq=1, epoch=1)).code == "ok"
 
 

@@ -68,7 +68,8 @@ def test_a_stream_begins_as_asked(
 
 
 def test_only_a_given_switch_is_compared_with_a_stream_that_is_there() -> None:
-    machine = machine_of(create())
+    machine = machine_of(replace(create(), dedup=True))
+    assert isinstance(unchanged(machine, create()), Created)
     assert isinstance(unchanged(machine, replace(create(), dedup=True)), Created)
     assert unchanged(machine, off()) == ConfigConflict("dedup")
 
@@ -207,7 +208,8 @@ def test_live_producers_are_counted_through_every_end_of_one() -> None:
     assert count_after(ask.ForgetProducer("s", 0, "p")) == 0
     assert count_after(append(by=dense(0)), ask.ExpireProducer("s", 0, "p", 0)) == 0
     assert count_after(append(b"new", by=dense(0))) == 1, "it replaces its tombstone"
-    assert count_after(fork(), append(path="f", by=dense(0)), ask.Delete("s", 0)) == 2
+    assert count_after(fork(), append(path="f", by=dense(0))) == 2
+    assert count_after(ask.Delete("s", 0)) == 1, "a soft-deleted stream has no producers"
     assert count_after(ask.Delete("f", 0)) == 0
 
 

@@ -46,7 +46,9 @@ def test_a_repeat_is_told_for_the_same_payload_and_for_another() -> None:
     same, other = Duplicate(0, 1, False, 1, 0), Duplicate(0, 1, False, 1, 0, True)
     assert asked(machine, dense(0, epoch=1)) == DryRun(same, other)
     assert asked(machine, dense(1, epoch=1)) == DryRun(Appended(1, 2, False, 1, 1))
-    assert asked(machine, dense(0, epoch=0)) == DryRun(StaleEpoch(1)), "the same for every payload"
+    assert asked(machine, dense(0, epoch=0)) == DryRun(StaleEpoch(1, 0)), (
+        "the same for every payload"
+    )
 
 
 def test_a_bare_repeat_is_a_retry_a_restart_or_ambiguous() -> None:

@@ -138,6 +138,6 @@ def test_a_registered_zombie_is_fenced_before_the_new_instance_writes() -> None:
     machine = machine_of(create(), ask.Register(0), append(by=dense(0, epoch=0, name="1")))
     machine.execute(ask.Register(0, "1"))
     zombie = append(by=dense(1, epoch=0, name="1"))
-    assert unchanged(machine, zombie) == out.StaleEpoch(1)
+    assert unchanged(machine, zombie) == out.StaleEpoch(1, 0)
     new = append(by=dense(0, epoch=1, name="1"))
     assert machine.execute(new) == out.Appended(1, 2, False, 1, 0)

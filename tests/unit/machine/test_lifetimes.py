@@ -3,11 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
-from semel.machine import MachineLimits
-from semel.machine.events import ProducerDeclared, StreamAppended, StreamDeleted, producer_in
+from semel.machine import MachineLimits, apply
+from semel.machine.events import (
+    ProducerDeclared,
+    StreamAppended,
+    StreamDeleted,
+    TombstonesDropped,
+    producer_in,
+)
 from semel.machine.lifetimes import leave_hour
 from semel.machine.rows import OutcomeRow
-from semel.machine.state import State, find_producer
+from semel.machine.state import STATE_TABLES, State, find_producer
 from semel.machine.txn.lookup import is_outcome_retained
 from semel.model import commands as ask
 from semel.model import outcomes as out
@@ -27,6 +33,7 @@ from tests.unit.machine.builders import (
     claim,
     create,
     dense,
+    fork,
     hours,
     machine_of,
     reloaded,
@@ -187,7 +194,7 @@ def test_an_idle_time_counts_only_for_a_new_id() -> None:
     assert found == {"a": IDLE_MS, "b": 0}
 
 
-def test_an_append_takes_over_the_idle_time_of_its_registration() -> None:
+def test_an_append_gets_the_idle_time_of_its_registration() -> None:
     machine = machine_of(create(), registered(), append(by=dense(0, epoch=0, name="1")))
     assert counts(machine) == (0, 1, 0)
     silent = ExpireRegistration(0, "1", 10 * IDLE_MS)
@@ -207,6 +214,29 @@ def test_an_unused_registration_ends() -> None:
     assert machine.execute(silent) == out.Forgotten()
     assert unchanged(machine, silent) == out.UnknownProducer()
     assert unchanged(machine, replace(silent, id="q")) == out.UnknownProducer()
+
+
+def test_a_soft_deleted_stream_has_no_producers_so_their_registrations_end() -> None:
+    machine = machine_of(create(), registered(), append(by=dense(0, name="1", epoch=0)), fork())
+    machine.execute(append(by=dense(0, name="lasting")))
+    end = ExpireRegistration(0, "1", IDLE_MS)
+    assert machine.execute(end) == out.StillAlive()
+    machine.execute(ask.Delete("s", 0))
+    assert machine.stream().producers is None
+    assert (machine.state.producer_counts.live, machine.state.producer_counts.expiring) == (0, {})
+    assert machine.state.dirty.producers[1, "lasting"] is None
+    assert machine.execute(end) == out.Forgotten()
+
+
+def test_producers_that_an_older_version_kept_in_a_soft_deleted_stream_are_dropped() -> None:
+    machine = machine_of(create(), append(by=dense(0)), fork())
+    row = find_producer(machine.stream(), "p")
+    machine.execute(ask.Delete("s", 0))
+    dropped = TombstonesDropped(((1, "p"),))
+    apply(machine.state, dropped, (), 0, 0)  # of an older version, which found it there
+    state = machine.state
+    STATE_TABLES["producers"].load(state, (1, "p"), row)
+    assert (machine.stream().producers, state.dirty.producers[1, "p"]) == (None, None)
 
 
 def test_a_row_of_a_retired_registration_of_the_server_is_refused() -> None:
@@ -298,7 +328,7 @@ def test_a_sparse_producer_is_retired_with_what_it_has_stored() -> None:
         (RetiredProducer("p", "t", None, "y"), out.NotFound()),
         (RetiredProducer("q", "s", None, "y"), out.UnknownProducer()),
         (row_of("x"), out.StaleSession(2)),
-        (row_of("y", epoch=1), out.StaleEpoch(2)),
+        (row_of("y", epoch=1), out.StaleEpoch(2, 1)),
         (row_of(None, epoch=3), out.UnknownProducer()),
         (row_of("z"), out.UnknownProducer()),
         (row_of("y"), None),
@@ -316,9 +346,9 @@ def test_only_the_current_instance_retires_a_producer(
 
 
 def test_an_instance_that_the_registry_fenced_retires_nothing() -> None:
-    machine = machine_of(create(), append(by=dense(0, epoch=0)), *[ask.Register(0, "p")] * 2)
-    assert refusals(machine, row_of(None, epoch=0)) == [out.StaleEpoch(1)]
-    assert refusals(machine, RetiredProducer("p", None, 0)) == [out.StaleEpoch(1)]
+    machine = machine_of(create(), append(by=dense(0, epoch=0)), ask.Register(0, "p"))
+    assert refusals(machine, row_of(None, epoch=0)) == [out.StaleEpoch(1, 0)]
+    assert refusals(machine, RetiredProducer("p", None, 0)) == [out.StaleEpoch(1, 0)]
 
 
 def test_a_producer_with_a_pending_transaction_is_not_retired() -> None:
@@ -407,11 +437,57 @@ def test_a_tombstone_of_an_older_version_begins_its_hours_when_it_is_loaded() ->
     machine = machine_of(create(), append(by=dense(0)), bury(), *hours(300))
     producers = machine.stream().producers
     assert producers is not None
-    producers["p"] = replace(producers["p"], tombstone=0, tombstone_hour=-1, ended_ms=0)
+    producers["p"] = replace(producers["p"], tombstone=0, hour=-1, ended_ms=0)
     twin = reloaded(machine.state)
     row = find_producer(twin.by_path["s"], "p")
     assert row is not None
-    assert (row.tombstone_hour, twin.dirty.producers) == (300, {(1, "p"): row})
+    assert (row.hour, twin.dirty.producers) == (300, {(1, "p"): row})
+
+
+def test_idle_times_of_an_older_version_begin_when_they_are_loaded() -> None:
+    machine = machine_of(create(), registered("r"), append(by=expiring(0)), *hours(300))
+    producers, registry = machine.stream().producers, machine.state.registry
+    assert producers is not None
+    assert (producers["p"].hour, registry["r"].used_hour) == (0, 0)
+    producers["p"] = replace(producers["p"], hour=-1)
+    registry["r"] = replace(registry["r"], used_hour=-1)
+    twin = reloaded(machine.state)
+    row = find_producer(twin.by_path["s"], "p")
+    assert row is not None
+    assert (row.hour, twin.dirty.producers) == (300, {(1, "p"): row})
+    assert twin.registry["r"].used_hour == 300
+    assert twin.dirty.registry == {"r": twin.registry["r"]}
+
+
+def test_each_use_notes_its_hour() -> None:
+    machine = machine_of(create(), registered("r"), registered("lasting", expires_ms=0))
+    uses: tuple[EngineCommand, ...] = (
+        append(by=expiring(0)),
+        append(by=expiring(1)),
+        claim("y"),
+        append(by=sparse(0, name="q")),
+    )
+    for number, use in enumerate(uses, 1):
+        machine.execute(hours(1)[0])
+        machine.execute(use)
+        row = find_producer(machine.stream(), "q" if use is uses[-1] else "p")
+        assert row is not None
+        assert row.hour == number
+    machine.execute(begin("r"))
+    assert machine.state.registry["r"].used_hour == len(uses)
+    assert machine.state.registry["lasting"].used_hour == -1
+
+
+def test_the_end_of_its_last_expiring_producer_ends_the_use_of_a_registration() -> None:
+    for end in (
+        ask.ForgetProducer("s", 0, "1"),
+        ask.Delete("s", 0),
+        retire(RetiredProducer("1", "s", 0)),
+    ):
+        machine = machine_of(create(), registered(), append(by=dense(0, name="1")), *hours(5))
+        assert machine.state.registry["1"].used_hour == 0
+        machine.execute(end)
+        assert machine.state.registry["1"].used_hour == 5
 
 
 def test_counts_follow_every_end() -> None:

@@ -17,6 +17,8 @@ from semel.model import commands as ask
 from semel.model.commands import Register
 from semel.model.outcomes import (
     Appended,
+    ConfigConflict,
+    Created,
     Duplicate,
     InvalidRequest,
     LimitReached,
@@ -59,6 +61,36 @@ def is_on(machine: Machine, path: str = "s") -> bool:
 
 def source(machine: Machine, path: str = "s") -> DedupSource:
     return dedup_source(machine.state.policies, path, machine.stream(path).tail)
+
+
+# ---- create --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [None, True, False])
+@pytest.mark.parametrize("root", [None, True, False])
+def test_a_creation_reports_the_setting_of_the_stream_and_where_it_comes_from(
+    own: bool | None, root: bool | None
+) -> None:
+    machine = machine_of(*([] if root is None else [policy("", root)]))
+    command = replace(create(), dedup=own)
+    created = machine.execute(command)
+    assert isinstance(created, Created)
+    assert (created.dedup_from is not None) == is_on(machine)
+    assert created.source == source(machine)
+    assert unchanged(machine, command) == replace(created, is_new=False)
+
+
+def test_a_creation_again_reports_what_the_stream_has_now() -> None:
+    machine = machine_of(create(), append(), ask.SwitchDedup("s", 0, False))
+    machine.execute(ask.SwitchDedup("s", 0, True))
+    again = unchanged(machine, create())
+    assert isinstance(again, Created)
+    assert (again.dedup_from, again.source) == (1, DedupSource(is_own=True))
+    machine.execute(inherit())
+    machine.execute(policy("", False))
+    again = unchanged(machine, create())
+    assert isinstance(again, Created)
+    assert (again.dedup_from, again.source) == (1, DedupSource(prefix="", pending=False))
 
 
 # ---- set, delete ---------------------------------------------------------------------------------
@@ -131,7 +163,7 @@ def test_without_policies_the_built_in_setting_decides() -> None:
     assert due_switch(machine.state, machine.stream()) is None
 
 
-def test_a_stream_s_own_setting_wins_until_it_is_given_up() -> None:
+def test_a_stream_s_own_setting_wins_until_it_is_removed() -> None:
     machine = machine_of(policy("", False), replace(create(), dedup=True), append(by=dense(0)))
     assert source(machine) == DedupSource(is_own=True)
     assert source(machine).name == "own"
@@ -164,6 +196,23 @@ def test_a_switch_makes_the_setting_the_stream_s_own_even_if_its_value_stays() -
 def test_a_fork_has_its_source_s_own_setting(own: bool) -> None:
     machine = machine_of(policy("", not own), replace(create(), dedup=own), fork())
     assert (is_on(machine, "f"), source(machine, "f")) == (own, DedupSource(is_own=True))
+
+
+def test_a_fork_can_be_told_to_inherit_from_the_policies() -> None:
+    machine = machine_of(replace(create(), dedup=False), replace(fork(), inherits=True))
+    assert (is_on(machine, "f"), source(machine, "f")) == (True, DedupSource())
+    assert isinstance(machine.execute(replace(fork(), inherits=True)), Created)
+
+
+def test_a_create_is_compared_with_the_stream_s_own_setting_only() -> None:
+    on, off, inherit = ({"dedup": True}, {"dedup": False}, {"inherits": True})
+    conflict = ConfigConflict("dedup")
+    for switch, equal in ((None, inherit), (True, on), (False, off)):
+        machine = machine_of(create(), ask.SwitchDedup("s", 0, switch))
+        for given in (on, off, inherit):
+            answer = machine.execute(replace(create(), **given))
+            assert isinstance(answer, Created) if given is equal else answer == conflict
+        assert isinstance(machine.execute(create()), Created)
 
 
 def test_a_fork_of_a_stream_that_inherits_is_as_the_policies_of_its_own_path_say() -> None:
@@ -235,7 +284,7 @@ def test_an_append_that_switches_also_fences_older_transactions() -> None:
 
 
 @pytest.mark.parametrize("starts_on", [True, False])
-def test_a_transaction_goes_on_under_the_switch_it_found(starts_on: bool) -> None:
+def test_a_transaction_continues_with_the_switch_it_had(starts_on: bool) -> None:
     machine = TxnMachine()
     for command in (policy("", starts_on), create(), Register(0, "p")):
         machine.execute(command)
@@ -275,7 +324,7 @@ def test_a_dry_run_is_that_of_an_append_after_the_switch() -> None:
 # ---- replay, checkpoint, data of before ----------------------------------------------------------
 
 
-def test_a_replay_and_a_checkpoint_give_the_state_that_was() -> None:
+def test_a_replay_and_a_checkpoint_restore_the_state() -> None:
     machine = machine_of(
         policy("", False),
         policy("a/b", True),

@@ -29,7 +29,7 @@ def test_a_receipt_unpacks_as_it_was_packed(
 
 
 def test_the_oldest_is_let_go_beyond_the_limit() -> None:
-    ring = b""
+    ring = bytearray()
     for n in range(5):
         ring = producers.push_receipt(ring, of((n, n)), 3)
     assert [
@@ -42,7 +42,7 @@ def test_the_oldest_is_let_go_beyond_the_limit() -> None:
 
 
 def test_a_smaller_limit_lets_several_go_at_once() -> None:
-    ring = of(*[(n, n) for n in range(5)])
+    ring = bytearray(of(*[(n, n) for n in range(5)]))
     assert producers.push_receipt(ring, of((5, 5)), 2) == of((4, 4), (5, 5))
 
 

@@ -30,6 +30,22 @@ def test_a_registered_epoch_cannot_pass_the_largest_number() -> None:
     assert unchanged(machine, ask.Register(0, "p")) == out.EpochExhausted(NUMBER_MAX)
 
 
+def test_a_first_registration_is_above_every_epoch_that_a_stream_has_of_the_name() -> None:
+    machine = machine_of(create(), create("t"), create("u"), ask.Register(0, "other"))
+    for path, epoch in (("s", 3), ("t", 7)):
+        machine.execute(append(path=path, by=dense(0, epoch=epoch)))
+    machine.execute(bury(path="t"))
+    assert machine.execute(ask.Register(0, "p")) == out.Registered("p", 8)
+    assert machine.execute(append(by=dense(0, epoch=8))) == out.Appended(1, 2, False, 8, 0)
+    assert machine.execute(ask.Register(0, "new")) == out.Registered("new", 0)
+
+
+def test_a_first_registration_cannot_pass_the_largest_number() -> None:
+    machine = machine_of(create(), append(by=dense(0, epoch=NUMBER_MAX)))
+    assert unchanged(machine, ask.Register(0, "p")) == out.EpochExhausted(NUMBER_MAX)
+    assert machine.execute(ask.Register(0, "q", 5)) == out.Registered("q", 5)
+
+
 def test_an_operator_may_forget_a_producer_or_its_tombstone() -> None:
     machine = machine_of(create(), append(by=dense(0)), bury())
     assert machine.execute(ask.ForgetProducer("s", 0, "p")) == out.Forgotten()

@@ -156,7 +156,7 @@ def test_a_raise_or_restart_fences_but_keeps_what_is_known(
     fresh = append(b"b", by=sparse(6, epoch=epoch, session=session))
     assert machine.execute(fresh) == out.Appended(1, 2, False, 2, 6)
     assert unchanged(machine, append(b"a", by=sparse(5))) == out.Duplicate(0, 1, False, 2, 6)
-    assert unchanged(machine, append(by=sparse(7, epoch=1))) == out.StaleEpoch(2)
+    assert unchanged(machine, append(by=sparse(7, epoch=1))) == out.StaleEpoch(2, 1)
 
 
 def test_a_tombstone_confirms_what_it_stored_without_offsets() -> None:

@@ -30,13 +30,13 @@ STORY = (
     create(ttl=9),
     append(key="k"),
     append(key="a"),
+    ask.Register(3),
+    ask.Register(4, "p"),
     append(by=dense(0, session="x", cursor=b"c")),
     append(by=sparse(5, 7, name="q")),
     bury("q"),
     fork(),
     append(path="f", by=dense(0)),
-    ask.Register(3),
-    ask.Register(4, "p"),
 )
 
 
@@ -84,7 +84,7 @@ def test_a_forgotten_producer_is_a_change() -> None:
 def test_an_abandoned_checkpoint_gives_back_what_nothing_newer_replaced() -> None:
     machine = machine_of(*STORY)
     older = machine.state.take_dirty()
-    for command in (append(by=dense(1, session="x")), ask.Delete("f", 0)):
+    for command in (append(by=dense(0, epoch=1)), ask.Delete("f", 0)):
         machine.execute(command)
     newer = machine.state.dirty
     tail, producer = newer.tails[1], newer.producers[1, "p"]

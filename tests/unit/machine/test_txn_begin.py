@@ -87,7 +87,7 @@ def test_a_begin_at_a_raised_epoch_fences_all_older_transactions() -> None:
     machine.execute(begin("c", by(epoch=3)))
     assert list(machine.state.transactions) == ["c"]
     assert machine.state.registry["p"].epoch == 3
-    assert unchanged(machine, begin("d", by(epoch=2))) == StaleEpoch(3)
+    assert unchanged(machine, begin("d", by(epoch=2))) == StaleEpoch(3, 2)
 
 
 @pytest.mark.parametrize("other", [by("q"), sunk(), by("p", 0)])
@@ -96,7 +96,7 @@ def test_an_id_in_use_is_not_to_be_had(other: object) -> None:
     kind = TXN_STAGED
     refusal = unchanged(machine, begin(owner=other, kind=kind))  # type: ignore[arg-type]
     is_older = other == by("p", 0)
-    assert refusal == (StaleEpoch(1) if is_older else ConcurrentTransactions("t"))
+    assert refusal == (StaleEpoch(1, 0) if is_older else ConcurrentTransactions("t"))
 
 
 def test_a_sinks_id_is_not_to_be_had_by_a_producer_and_a_kind_does_not_change() -> None:

@@ -149,7 +149,7 @@ def test_a_call_names_a_transaction_that_is_there() -> None:
 def test_a_call_comes_from_the_owner_or_an_operator() -> None:
     machine = txn_machine(begin(owner=by(epoch=2)))
     assert unchanged(machine, commit(producer_id="q", producer_epoch=2)) == NotOwner()
-    assert unchanged(machine, commit(producer_id="p", producer_epoch=3)) == StaleEpoch(2)
+    assert unchanged(machine, commit(producer_id="p", producer_epoch=3)) == StaleEpoch(2, 3)
     own = commit(producer_id="p", producer_epoch=2)
     assert isinstance(machine.execute(own), CommitDone)
     machine.execute(begin("u", by(epoch=2)))
@@ -198,7 +198,7 @@ def test_a_fence_aborts_and_raises_the_epoch() -> None:
     assert machine.execute(fence("u")) == AbortDone("u", 1, BY_OPERATOR)
     assert machine.execute(commit()) == AlreadyAborted(BY_FENCE)
     assert machine.state.registry["p"].epoch == 1
-    assert unchanged(machine, begin()) == StaleEpoch(1)
+    assert unchanged(machine, begin()) == StaleEpoch(1, 0)
     assert machine.execute(fence("u")) == AbortDone("u", 1, BY_OPERATOR)
     assert machine.state.registry["p"].epoch == 1
     markers = [section.base for section in machine.journal[-1].sections]

@@ -111,7 +111,7 @@ def test_an_outcome_is_believed_for_seven_days_and_only_of_that_transaction() ->
 def test_a_publish_comes_from_the_owner_at_its_epoch() -> None:
     machine = txn_machine(begin(owner=by(epoch=2)), stage("k", sunk()))
     assert unchanged(machine, publish(tag=dense(0, epoch=2, name="q"))) == NotOwner()
-    assert unchanged(machine, publish(tag=dense(0, epoch=3))) == StaleEpoch(2)
+    assert unchanged(machine, publish(tag=dense(0, epoch=3))) == StaleEpoch(2, 3)
     assert unchanged(machine, publish(txn="k")) == NotOwner()
     assert unchanged(machine, publish(tag=dense(0))) == InvalidRequest("producer")
     assert unchanged(machine, publish(tag=sparse(0, epoch=2))) == InvalidRequest("producer")

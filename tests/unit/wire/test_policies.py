@@ -43,7 +43,7 @@ def test_a_policy_is_parsed() -> None:
         ("prefix=a&prefix=b", "only once"),
     ],
 )
-def test_a_prefix_that_is_none_is_refused(query: str, reason: str) -> None:
+def test_what_is_not_a_prefix_is_refused(query: str, reason: str) -> None:
     for problem in (parsed(query), parse_delete_policy(query, now_ms=5)):
         assert isinstance(problem, Problem)
         assert (problem.status, problem.code) == (400, "invalid_query")
@@ -61,7 +61,7 @@ def test_a_prefix_that_is_none_is_refused(query: str, reason: str) -> None:
         (b"[]", "object"),
     ],
 )
-def test_a_policy_that_is_none_is_refused(body: bytes, reason: str) -> None:
+def test_what_is_not_a_policy_is_refused(body: bytes, reason: str) -> None:
     problem = parsed("prefix=a", body)
     assert isinstance(problem, Problem)
     assert (problem.status, problem.code) == (400, "bad_body")

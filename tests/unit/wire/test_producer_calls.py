@@ -259,7 +259,7 @@ def test_a_retirement_that_means_nothing_is_refused(entries: list[object], code:
     assert refused(retirement(*entries)) == (400, code)
 
 
-def test_a_retirement_tells_what_became_of_each() -> None:
+def test_a_retirement_reports_what_became_of_each() -> None:
     results = (RetireResult("p", "s"), RetireResult("1", None, UnknownProducer()))
     response = retire_response(Retired(results))
     assert (response.status, json.loads(response.body)) == (

@@ -259,6 +259,6 @@ def test_both_forms_of_an_id_are_refused() -> None:
     assert caught.value.problem.code == "producer_headers_conflict"
 
 
-def test_an_id_in_latin_1_is_told_of_the_other_header() -> None:
+def test_the_refusal_of_an_id_in_latin_1_names_the_other_header() -> None:
     with pytest.raises(MalformedRequest, match=r"send any other id as Producer-Id\*"):
         parse_producer(named(**{**FULL, "producer_id": "ü"}), is_strict=False)

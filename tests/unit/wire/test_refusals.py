@@ -119,6 +119,14 @@ def test_a_stale_epoch_tells_the_current_one() -> None:
     assert headers_of(out.StaleEpoch(4), is_x=True) == expected
 
 
+def test_a_wrong_epoch_is_told_with_the_one_that_was_received() -> None:
+    newer = "a newer instance owns this producer id, with epoch 4"
+    assert problem_of(out.StaleEpoch(4)).message == newer
+    assert problem_of(out.StaleEpoch(4, 3)).message == f"{newer}; the received epoch is 3"
+    ahead = "this transaction belongs to the producer's epoch 4; the received epoch is 5"
+    assert problem_of(out.StaleEpoch(4, 5)).message == ahead
+
+
 def test_an_ambiguous_restart_tells_epoch_and_sequence() -> None:
     ambiguous = out.RestartAmbiguous(2, 8)
     assert headers_of(ambiguous) == {"Producer-Epoch": "2", "Producer-Seq": "8"}
@@ -257,8 +265,15 @@ def test_a_gap_has_another_code_in_a_transaction_and_of_an_assigned_id() -> None
     assert not has_strict_order(None)
 
 
+def test_a_conflict_names_what_differs_and_how_it_is_changed() -> None:
+    other, dedup = (problem_of(out.ConfigConflict(field)).message for field in ("ttl", "dedup"))
+    assert other == "the stream already exists with a different ttl"
+    assert "Stream-Dedup" in dedup
+    assert "PATCH" in dedup
+
+
 @pytest.mark.parametrize("limit", ["producers_per_stream", "expiring_producers_per_stream"])
-def test_a_limit_on_producers_tells_the_cure(limit: str) -> None:
+def test_the_refusal_at_a_limit_on_producers_says_what_to_do(limit: str) -> None:
     message = problem_of(out.LimitReached(limit, 10_000)).message
     for cure in ("semel producers retire", "forget", "--producer-idle-seconds", "Producer-Expires"):
         assert cure in message

@@ -9,6 +9,7 @@ from semel.model import outcomes as out
 from semel.model.commands import READ_COMMITTED, Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes_txn import Staged
+from semel.model.policies import DedupSource
 from semel.model.slices import Slice
 from semel.wire.bodies import decode_frames
 from semel.wire.headers import FRAMES
@@ -138,6 +139,7 @@ def test_a_creation_is_201_with_its_url_and_200_without() -> None:
     assert headers_of(response) == {
         "Content-Type": "text/plain",
         "Stream-Next-Offset": print_offset(2),
+        "Stream-Incarnation": "i",
         "Location": URL,
     }
     again = put_response(out.Created("i", JSON, 2, True, False), location=URL)
@@ -145,9 +147,46 @@ def test_a_creation_is_201_with_its_url_and_200_without() -> None:
     assert headers_of(again) == {
         "Content-Type": JSON,
         "Stream-Next-Offset": print_offset(2),
+        "Stream-Incarnation": "i",
         "Stream-Closed": "true",
     }
     assert put_response(out.ConfigConflict("ttl"), location=URL).status == 409
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("ttl", b"already exists with a different ttl"),
+        ("dedup", b"change the setting with PATCH"),
+        ("deleted", b"is deleted, but it has forks"),
+    ],
+)
+def test_a_conflict_of_a_creation_says_what_to_do(field: str, words: bytes) -> None:
+    assert words in put_response(out.ConfigConflict(field), location=URL).body
+
+
+@pytest.mark.parametrize(
+    ("dedup_from", "source", "shown"),
+    [
+        (None, DedupSource(is_own=True), {"Stream-Dedup": "off", "Stream-Dedup-Source": "own"}),
+        (
+            7,
+            DedupSource(prefix="a", pending=False),
+            {
+                "Stream-Dedup-From": print_offset(7),
+                "Stream-Dedup-Source": "policy",
+                "Stream-Dedup-Policy": '"a"',
+                "Stream-Dedup-Pending": "off",
+            },
+        ),
+    ],
+)
+def test_a_creation_shows_whether_duplicates_are_recognised(
+    dedup_from: int | None, source: DedupSource, shown: dict[str, str]
+) -> None:
+    created = out.Created("i", JSON, 9, False, False, dedup_from, source)
+    found = headers_of(put_response(created, location=URL))
+    assert {name: found[name] for name in found if "Dedup" in name} == shown
 
 
 def test_a_deletion_is_204() -> None:

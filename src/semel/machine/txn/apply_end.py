@@ -242,8 +242,9 @@ def _check_next(is_next: bool) -> None:
 
 def set_registered(state: State, producer_id: str, row: RegistryRow) -> None:
     """Store a registration. It is in use, so it is no longer retired."""
-    if row.retired_hour >= 0:
-        row = replace(row, retired_hour=-1)
+    used_hour = state.hours if row.expires_ms else -1
+    if (row.retired_hour, row.used_hour) != (-1, used_hour):
+        row = replace(row, retired_hour=-1, used_hour=used_hour)
     state.registry[producer_id] = state.dirty.registry[producer_id] = row
 
 
@@ -253,10 +254,10 @@ def store_registration(state: State, producer_id: str, epoch: int) -> RegistryRo
     If the epoch is new, the sequences of the producer's one-shot commits start from 0 again.
     """
     old = state.registry.get(producer_id)
-    if old is not None and old.epoch == epoch and old.retired_hour < 0:
-        return old
     row = RegistryRow(epoch)
     if old is not None and old.epoch == epoch:
+        if old.retired_hour < 0 and (not old.expires_ms or old.used_hour == state.hours):
+            return old
         row = old
     elif old is not None:
         row = RegistryRow(

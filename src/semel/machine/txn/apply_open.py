@@ -211,6 +211,7 @@ def _record_publish(
         txn=txn_number,
         txn_receipts=push_after_first(ring, receipt, state.limits.receipts),
         latest_seq=stamp.last_seq,
+        hour=state.hours,
     )
     state.dirty.producers[stream.row.number, stamp.id] = row
     put_producer(state, stream, stamp.id, row)

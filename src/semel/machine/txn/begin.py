@@ -86,7 +86,7 @@ def refuse_producer(state: State, producer_id: str, epoch: int) -> Refusal | Non
     registered = state.registry.get(producer_id)
     if registered is None:
         return UnknownProducer() if is_assigned_id(producer_id) else None
-    return StaleEpoch(registered.epoch) if epoch < registered.epoch else None
+    return StaleEpoch(registered.epoch, epoch) if epoch < registered.epoch else None
 
 
 def _is_older(txn: Txn, command: Begin) -> bool:

@@ -67,7 +67,7 @@ def refuse_owner(txn: Txn, producer_id: str | None, epoch: int | None) -> Refusa
         return None
     if not isinstance(owner, ProducerOwner) or owner.id != producer_id:
         return NotOwner()  # e
-    return None if epoch in (None, owner.epoch) else StaleEpoch(owner.epoch)  # f
+    return None if epoch in (None, owner.epoch) else StaleEpoch(owner.epoch, epoch)  # f
 
 
 def ended_refusal(txn: TxnOutcome) -> Refusal:
