@@ -1,6 +1,7 @@
 """Plain appends of the client: they share requests, and a lost response is safe."""
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -17,7 +18,7 @@ from semel.client.append_queue import AppendQueue
 from semel.client.sync.stream import Stream
 from semel.testing import FaultPlan, FaultProxy, local
 from tests.integration.both import client_of
-from tests.integration.recorder import eventually
+from tests.integration.recorder import Recorder, eventually, forwarding
 from tests.spec.process import PATIENCE_SECONDS, Server
 
 CONCURRENT: Final = 1_000
@@ -26,7 +27,7 @@ ROUND_TRIP_SECONDS: Final = 0.02
 THREADS: Final = 8
 JSON: Final = "application/json"
 POST: Final = "POST /v1/stream"
-# Faults after which nobody knows whether the server has stored the append.
+# Faults after which it is unknown whether the server has stored the append.
 FAULTS: Final = {
     "drop_request": 0.03,
     "drop_answer": 0.06,
@@ -185,6 +186,86 @@ def test_an_append_with_a_condition_waits_for_those_before_it_and_goes_alone(hel
     assert values(held.stream) == ["before", "first", 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "options", [{"seq": "a"}, {"idempotency_key": "k"}, {"close": True}], ids=str
+)
+def test_what_has_an_option_of_its_own_shares_no_request(
+    held: Held, proxy: FaultProxy, options: dict[str, Any]
+) -> None:
+    before = proxy.counts["requests"]
+    one, alone, last = held.call(1), held.call(2, **options), held.call(3)
+    assert one.result().next_offset < alone.result().next_offset
+    if "close" in options:
+        assert isinstance(last.exception(), errors.StreamClosed)
+    else:
+        assert alone.result().next_offset < last.result().next_offset
+    assert proxy.counts["requests"] - before == 3
+    expected = ["before", "first", 1, 2, *([] if "close" in options else [3])]
+    assert values(held.stream) == expected
+
+
+def test_another_server_than_semel_gets_each_append_in_a_plain_request_of_its_own(
+    server: Server,
+) -> None:
+    """The recorder removes the headers by which the client recognises semel."""
+    forward = forwarding(server.port)
+
+    def as_another_server(request: bytes) -> bytes:
+        head, _, body = forward(request).partition(b"\r\n\r\n")
+        lines = [line for line in head.split(b"\r\n") if b"incarnation" not in line.lower()]
+        return b"\r\n".join([*lines, b"", body])
+
+    stream = server.stream()
+    stream.create(content_type=JSON)
+    with Recorder(as_another_server) as recorder, Client(recorder.url) as client:
+        other = client.stream(stream.path)
+        assert other.head().incarnation is None
+        recorder.requests.clear()
+        in_threads(THREADS, other.append)
+        posts = recorder.requests
+        assert len(posts) == THREADS
+        assert not any(b"producer-" in post.lower() for post in posts)
+    assert sorted(json.loads(stream.text)) == list(range(THREADS))
+
+
+def test_a_shared_body_that_is_too_large_is_sent_again_one_by_one(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with (
+        local(tmp_path / "data", body_bytes_max=1_000) as server,
+        FaultProxy(server.url) as proxy,
+        Client(proxy.url) as client,
+    ):
+        stream = client.stream(request.node.name).create(JSON)
+        stream.append("before")
+        with Held(proxy, stream) as held:
+            good = ["a" * 400, "b" * 400, "c" * 400]
+            futures = [held.call(value) for value in good]
+            too_large = held.call("d" * 2_000)
+            last = held.call("last")
+            assert isinstance(too_large.exception(), errors.TooLarge)
+            for future in (*futures, last):
+                future.result()
+        assert values(stream) == ["before", "first", *good, "last"]
+
+
+def test_a_lost_response_without_numbers_is_indeterminate_for_every_caller(
+    proxy: FaultProxy, request: pytest.FixtureRequest
+) -> None:
+    with Client(proxy.url, retry_appends=False) as client:
+        stream = client.stream(request.node.name).create(JSON)
+        stream.append("before")
+        with Held(proxy, stream) as held:
+            proxy.plan = FaultPlan(script=["drop_answer"], only=POST)
+            before = proxy.counts["requests"]
+            futures = [held.call(number) for number in range(3)]
+            found = [future.exception() for future in futures]
+        assert all(isinstance(error, errors.Indeterminate) for error in found)
+        assert len(set(map(id, found))) == 3
+        assert proxy.counts["requests"] - before == 1
+        assert values(stream) == ["before", "first", 0, 1, 2]
+
+
 def test_a_stream_that_was_closed_refuses_each_caller_with_its_own_exception(held: Held) -> None:
     closing = held.call("last", close=True)
     futures = [held.call(number) for number in range(5)]
@@ -229,7 +310,7 @@ def test_what_cannot_be_encoded_is_raised_at_once(held: Held) -> None:
 # ---- timeouts, cancellation, close, fork ---------------------------------------------------------
 
 
-def test_a_timeout_ends_one_wait_and_touches_nobody_else(held: Held) -> None:
+def test_a_timeout_ends_one_wait_and_no_other(held: Held) -> None:
     impatient = held.call("impatient", timeout=0.1)
     patient = held.call("patient")
     error = impatient.exception()
@@ -239,7 +320,7 @@ def test_a_timeout_ends_one_wait_and_touches_nobody_else(held: Held) -> None:
     assert values(held.stream) == ["before", "first", "patient"]
 
 
-def test_a_cancelled_task_ends_its_wait_and_touches_nobody_else(proxy: FaultProxy) -> None:
+def test_a_cancelled_task_ends_its_wait_and_no_other(proxy: FaultProxy) -> None:
     async def run() -> None:
         async with AsyncClient(proxy.url) as client:
             stream = await client.stream("cancelled").create(JSON)
@@ -321,7 +402,7 @@ def test_when_the_sending_thread_is_interrupted_another_one_sends(
         result = run(flow, timeout)
         if not interrupted.is_set():
             interrupted.set()
-            raise KeyboardInterrupt  # the request is stored, and the thread does not know it
+            raise KeyboardInterrupt  # the request is stored, and the thread has no response
         return result
 
     futures = [held.call(number) for number in range(5)]
@@ -405,7 +486,7 @@ def test_in_a_stream_without_dedup_a_lost_response_is_indeterminate(
         assert values(client.stream(path)) == [1]
 
 
-def test_after_giving_up_a_late_copy_of_the_request_is_refused(
+def test_after_a_timeout_a_late_copy_of_the_request_is_refused(
     kind: str, proxy: FaultProxy
 ) -> None:
     with client_of(kind, proxy.url) as client:
@@ -419,11 +500,11 @@ def test_after_giving_up_a_late_copy_of_the_request_is_refused(
         assert values(stream) == ["before", "after"]
 
 
-def test_a_stream_that_was_made_anew_gets_the_appends_of_the_same_client(
+def test_a_stream_that_was_deleted_and_created_again_gets_the_appends_of_the_same_client(
     kind: str, proxy: FaultProxy
 ) -> None:
     with client_of(kind, proxy.url) as client:
-        stream = client.stream(f"anew-{kind}").create(JSON)
+        stream = client.stream(f"again-{kind}").create(JSON)
         for number in range(3):
             stream.append(number)
         stream.delete()
@@ -486,7 +567,7 @@ def test_an_expired_producer_is_replaced_and_nothing_is_lost(kind: str, server: 
             stream.append(number)
         (state,) = stream.producers()
         operator.stream(stream.path).forget_producer(state.producer_id)
-        stream.append(3)  # the server no longer knows the sequence before it
+        stream.append(3)  # the server no longer has the sequence before it
         assert values(stream) == [0, 1, 2, 3]
 
 
@@ -602,7 +683,7 @@ def test_tasks_get_the_error_of_the_token_function(server: Server) -> None:
         nonlocal calls
         calls += 1
         await asyncio.sleep(0.005)
-        if calls > 3:
+        if calls > 2:  # the creation and the first append
             raise Uncopied("no", "token")
         return "token"
 

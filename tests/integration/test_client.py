@@ -203,7 +203,7 @@ def test_conditions_are_kept(orders: Any) -> None:
         orders.append(2, if_match=ZERO)
     assert failed.value.next_offset == offset_of(1)
     orders.append(2, seq="b")
-    with pytest.raises(errors.StreamSeqConflict):
+    with pytest.raises(errors.StreamSeqConflict, match="sequence"):
         orders.append(3, seq="a")
     assert values(orders.read()) == [1, 2]
 
@@ -661,7 +661,7 @@ def test_a_producer_gives_up_on_a_certificate_that_is_not_trusted(tmp_path: Path
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
-def test_an_address_with_the_wrong_scheme_is_told_at_once(
+def test_an_address_with_the_wrong_scheme_is_reported_at_once(
     kind: str, server: Server, tmp_path: Path
 ) -> None:
     certificate(tmp_path)

@@ -1,13 +1,15 @@
 """Streams at any URL: on the client's own server, on another one, and below another path."""
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from semel import errors
+from semel import AsyncClient, Client, errors
 from tests.integration.both import client_of
-from tests.integration.recorder import Recorder
+from tests.integration.recorder import Recorder, eventually
 from tests.spec.process import Server, sound_server
 from tests.spec.txn_calls import fresh
 
@@ -74,6 +76,73 @@ def test_a_url_on_another_server_is_read_and_written_there(
     assert not client.stream(path).exists()
     fork = stream.fork(f"{second.url}/v1/stream/{path}/fork")
     assert values(fork.read()) == [1, 2, 3]
+
+
+SHARING = 6  # how many appends are made at the same time
+
+
+def test_appends_to_a_server_that_is_not_semel_do_not_wait_for_each_other(
+    server: Server, other: Recorder
+) -> None:
+    """Only semel can divide one offset among several appends, so they cannot share a request."""
+    with Client(server.url) as client, ThreadPoolExecutor(SHARING) as pool:
+        url = f"{other.url}/x"
+        client.stream(url).append(0)
+        other.requests.clear()
+        other.lock()
+        callers = [pool.submit(client.stream(url).append, number) for number in range(SHARING)]
+        try:
+            assert eventually(lambda: len(other.requests) == SHARING)
+        finally:
+            other.unlock()
+        assert {caller.result().next_offset for caller in callers} == {"7"}
+
+
+def test_tasks_that_append_to_a_server_that_is_not_semel_do_not_wait_for_each_other(
+    server: Server, other: Recorder
+) -> None:
+    async def main() -> None:
+        async with AsyncClient(server.url) as client:
+            url = f"{other.url}/x"
+            await client.stream(url).append(0)
+            other.requests.clear()
+            other.lock()
+            tasks = [
+                asyncio.create_task(client.stream(url).append(number)) for number in range(SHARING)
+            ]
+            try:
+                is_sent = await asyncio.to_thread(
+                    eventually, lambda: len(other.requests) == SHARING
+                )
+                assert is_sent
+            finally:
+                other.unlock()
+            assert {(await task).next_offset for task in tasks} == {"7"}
+
+    asyncio.run(main())
+
+
+def test_appends_to_another_server_do_not_wait_for_those_to_the_first_one(
+    server: Server, second: Server, other: Recorder
+) -> None:
+    """The streams have the same path on all servers."""
+    path = fresh("s")
+    with Client(other.url) as client, ThreadPoolExecutor(1) as pool:
+        client.stream(path).append(0)
+        there = [client.stream(f"{url}/v1/stream/{path}") for url in (server.url, second.url)]
+        for stream in there:
+            stream.create("application/json")
+        other.lock()
+        held = pool.submit(client.stream(path).append, 1)
+        try:
+            for number, stream in enumerate(there):
+                stream.append(number)
+            client.stream(f"{second.url}/v1/stream/{path}").append(2)
+            assert not held.done()
+        finally:
+            other.unlock()
+        assert held.result().next_offset == "7"
+        assert [values(stream.read()) for stream in there] == [[0], [1, 2]]
 
 
 def test_a_stream_of_another_server_is_no_part_of_a_transaction(

@@ -169,6 +169,34 @@ def test_what_a_function_raises_is_raised_to_the_caller(
     assert [message.value for message in stream.read()] == [1, 2]
 
 
+@pytest.mark.parametrize("what", ["client", "producer"])
+def test_a_close_does_not_raise_what_the_token_function_raises(
+    kind: str, server: Server, stream: Stream, what: str
+) -> None:
+    is_broken = threading.Event()
+
+    def token() -> str:
+        return lost() if is_broken.is_set() else "t"
+
+    client = client_of(kind, server.url, token=token)
+    there = client.stream(stream.path)
+    if what == "client":
+        there.append(1)
+        with client.transaction() as txn:  # its producer id is the client's, too
+            txn.append(stream.path, 2)
+        closed = client
+    else:
+        closed = there.producer().__enter__()  # the server is told to forget it
+        closed.append(1)
+        closed.append(2)
+        closed.flush()
+    is_broken.set()
+    closed.close()
+    is_broken.clear()
+    client.__exit__(None, None, None)
+    assert [message.value for message in stream.read()] == [1, 2]
+
+
 def test_a_value_that_cannot_be_sent_is_refused(kind: str, server: Server) -> None:
     for bad, error in ((lambda: "a\r\nX: y", ValueError), (lambda: 7, TypeError)):
         with client_of(kind, server.url, token=bad) as client, pytest.raises(error):

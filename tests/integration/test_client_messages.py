@@ -1,4 +1,4 @@
-"""What the client accepts as messages, and what it says about those it cannot take or decode."""
+"""What the client accepts as messages, and its errors for those that it cannot send or decode."""
 
 import asyncio
 from typing import Any
@@ -91,7 +91,7 @@ def test_a_time_that_is_no_datetime_is_refused(client: Any, paths: tuple[str, st
     assert raws(client, paths[0]) == []
 
 
-def test_a_transaction_takes_a_stream_object(server: Server) -> None:
+def test_a_transaction_accepts_a_stream_object(server: Server) -> None:
     with Client(server.url) as client:
         stream = client.stream(fresh("s")).create("application/json")
         with client.transaction(streams=[stream]) as txn:
@@ -109,7 +109,7 @@ def test_a_transaction_takes_a_stream_object(server: Server) -> None:
         assert [message.value for message in target.read()] == [1, 2, 3, 4]
 
 
-def test_a_transaction_of_asyncio_takes_a_stream_object(server: Server) -> None:
+def test_a_transaction_of_asyncio_accepts_a_stream_object(server: Server) -> None:
     async def run() -> list[Any]:
         async with AsyncClient(server.url) as client:
             stream = await client.stream(fresh("s")).create("application/json")

@@ -1,4 +1,4 @@
-"""What a read and a tail tell beside their messages, and how a tail ends."""
+"""What a read and a tail report beside their messages, and how a tail ends."""
 
 import asyncio
 import socket
@@ -29,7 +29,7 @@ def state(read: Any) -> tuple[str, bool, bool]:
 # ---- how far a read is ---------------------------------------------------------------------------
 
 
-def test_a_read_of_nothing_tells_where_it_is(stream: Any) -> None:
+def test_a_read_of_nothing_reports_where_it_is(stream: Any) -> None:
     read = stream.read()
     assert state(read) == ("-1", False, False)
     assert list(read) == []
@@ -43,7 +43,7 @@ def test_a_read_of_nothing_tells_where_it_is(stream: Any) -> None:
     assert state(end) == (offset_of(0), True, True)
 
 
-def test_a_read_tells_how_far_it_is(stream: Any) -> None:
+def test_a_read_reports_how_far_it_is(stream: Any) -> None:
     stream.append_many(["a", "b", "c"])
     read = stream.read()
     states = [state(read) for message in read if message.value]
@@ -55,7 +55,7 @@ def test_a_read_tells_how_far_it_is(stream: Any) -> None:
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(2, (2, False)), (3, (3, True)), (4, (3, True))])
-def test_a_limited_read_tells_where_to_go_on(
+def test_a_limited_read_reports_where_to_continue(
     stream: Any, limit: int, expected: tuple[int, bool]
 ) -> None:
     stream.append_many(["a", "b", "c"])
@@ -82,7 +82,7 @@ def test_the_middle_of_a_page_of_another_server_is_not_skipped(kind: str) -> Non
 
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
-def test_a_tail_tells_where_it_waits(server: Server, live: str) -> None:
+def test_a_tail_reports_where_it_waits(server: Server, live: str) -> None:
     with Client(server.url) as client:
         stream = client.stream(fresh("s")).create("application/json")
         tail = stream.tail(live=live)
@@ -227,4 +227,5 @@ def test_a_body_that_is_always_cut_says_so(kind: str) -> None:
         with pytest.raises(errors.DamagedResponse, match="in the middle of a response") as damaged:
             client.stream("x").read_text()
         assert damaged.value.applied == "no"
+        assert str(damaged.value).count(errors.DamagedResponse.advice) == 1
         assert len(other.requests) == 3, "a read is safe to repeat"

@@ -143,6 +143,23 @@ def test_a_first_batch_whose_response_is_lost_is_stored_once(
 # ---- what an earlier instance has stored ---------------------------------------------------------
 
 
+# rows: P11
+@pytest.mark.parametrize(("mode", "last"), [("dense", 1), ("sparse", 40)])
+def test_a_new_instance_reads_the_last_sequence_before_it_sends(
+    orders: Stream, mode: Any, last: int
+) -> None:
+    """The application of a sparse producer chooses the sequences; a dense one counts batches."""
+    early = orders.producer("import", mode=mode, max_batch_messages=1)
+    assert early.last_seq is None
+    for seq in (30, 40):
+        early.append(seq, seq=seq if mode == "sparse" else None)
+    early.close()
+    late = orders.producer("import", mode=mode)
+    assert late.last_seq == last
+    late.close()
+    assert values(orders) == [30, 40]
+
+
 # rows: P11, X02
 def test_reading_the_cursor_claims_the_id(recorder: Recorder, orders: Stream) -> None:
     with orders.producer("import") as early:
@@ -290,7 +307,7 @@ def test_producers_without_a_name_never_fence_each_other(server: Server, orders:
 
 
 # rows: P06, D27
-def test_a_producer_tells_its_name(orders: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_has_a_name(orders: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRODUCER_ID", raising=False)
     first, second = orders.producer(), orders.producer()
     assert first.id != second.id
@@ -381,7 +398,7 @@ def test_the_last_message_is_appended_without_waiting_and_the_block_waits(orders
     assert orders.head().closed
 
 
-def test_a_stream_that_somebody_else_has_closed(orders: Stream) -> None:
+def test_a_stream_that_another_client_has_closed(orders: Stream) -> None:
     orders.append(1)
     orders.close()
     with orders.producer("p") as producer:
@@ -434,6 +451,35 @@ def test_the_first_message_has_the_initial_sequence_and_each_later_one_the_next(
         for value in ("b", "c", "f"):
             producer.append(value)
     assert values(orders) == ["a", "b", "c", "d", "e", "f"]
+
+
+# rows: P08
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"epoch": True}, {"auto_claim": True}], ids=str)
+def test_a_restarted_sparse_producer_without_sequences_loses_no_message(
+    server: Server, orders: Stream, kind: str, options: Any
+) -> None:
+    async def run_async(name: str, **options: Any) -> None:
+        async with (
+            AsyncClient(server.url) as client,
+            client.stream(orders.path).producer("p", **options) as producer,
+        ):
+            for number in range(3):
+                await producer.append([name, number])
+
+    for epoch, name in enumerate(("first", "second", "third")):
+        more = {"epoch": epoch} if "epoch" in options else options
+        if kind == "async":
+            asyncio.run(run_async(name, mode="sparse", **more))
+            continue
+        with orders.producer("p", mode="sparse", **more) as producer:
+            for number in range(3):
+                producer.append([name, number])
+            producer.flush()
+            assert producer.stats.messages_skipped == 0
+    expected = [[name, number] for name in ("first", "second", "third") for number in range(3)]
+    assert values(orders) == expected
+    assert orders.producers("p")[0].last_seq == 8
 
 
 # rows: P10

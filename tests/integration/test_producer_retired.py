@@ -166,7 +166,7 @@ def test_a_server_that_is_gone_does_not_keep_a_producer_from_closing(tmp_path: P
 # rows: P06
 @pytest.mark.parametrize("mode", ["dense", "sparse"])
 @pytest.mark.parametrize("is_gone", [False, True], ids=["tombstone", "nothing"])
-def test_an_idle_producer_that_the_server_has_forgotten_goes_on_by_itself(
+def test_an_idle_producer_that_the_server_has_removed_continues_by_itself(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, mode: str, is_gone: bool
 ) -> None:
     with Client(machine.server.url) as client:
@@ -190,7 +190,7 @@ def test_an_idle_producer_that_the_server_has_forgotten_goes_on_by_itself(
         assert only(stream).state == "retired"
 
 
-def test_a_producer_with_a_name_that_the_server_has_forgotten_fails(tmp_path: Path) -> None:
+def test_a_producer_with_a_name_that_the_server_has_removed_fails(tmp_path: Path) -> None:
     server = Server(tmp_path / "data", "--producer-idle-seconds", "0.01")
     try:
         with Client(server.url) as client:
@@ -284,7 +284,7 @@ def test_a_client_whose_id_has_expired_begins_the_next_transaction_with_another(
         transact(client, "orders")
         old = only(stream).producer_id
         let_expire(machine, stream)
-        # The registration expires after a day in which no stream knows the id.
+        # The registration expires after a day in which no stream has the id.
         assert eventually(lambda: is_gone_after(machine, stream, DAY_MS))
         machine.let_pass(2 * DAY_MS)
         time.sleep(SWEPT_SECONDS)
@@ -376,7 +376,7 @@ def test_the_id_of_a_command_that_is_interrupted_is_retired_or_expires(
         assert found.expires == 86_400
 
 
-def test_an_id_that_was_passed_to_the_command_stays_so_that_it_can_go_on(
+def test_an_id_that_was_passed_to_the_command_stays_so_that_it_can_continue(
     lines: Callable[..., subprocess.Popen[bytes]], orders: Stream
 ) -> None:
     for given, told in ((b"1\n2\n", b"stored 2 lines"), (b"1\n2\n", b"stored 0 lines")):

@@ -111,7 +111,7 @@ def test_a_gap_that_cannot_be_closed_is_reported_as_a_gap(own: Server) -> None:
         producer = stream.producer("p", epoch=0)
         producer.append(1)
         producer.flush()
-        stream.delete()  # and with it what the server knows about the producer
+        stream.delete()  # and with it the rows of the producer
         stream.create(JSON)
         producer.append(2)
         with pytest.raises(errors.SequenceGap) as gap:

@@ -13,7 +13,9 @@ from semel.client.producer.sync_producer import Producer
 from semel.client.sync.stream import Stream
 from semel.pipeline import evaluate as evaluation_module
 from semel.pipeline.evaluate import Call, Evaluation, Output, evaluate
+from semel.pipeline.graph.catalog import Catalog
 from semel.pipeline.graph.graph import Graph
+from semel.pipeline.graph.processors import Processor
 from semel.pipeline.local import engine
 from semel.pipeline.local.engine import LocalCommitter
 from semel.spark.errors import RowError
@@ -56,7 +58,7 @@ def one_batch_is_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 
 def unnamed_producers_share_a_name(patch: pytest.MonkeyPatch) -> None:
-    """Give every producer without an id the same one, whatever `PRODUCER_ID` says."""
+    """Use one id for all producers without an id, whatever `PRODUCER_ID` says."""
     producer = Stream.producer
 
     def named(self: Stream, id: str | None = None, **options: Any) -> Producer:
@@ -177,6 +179,30 @@ def the_topology_has_no_edges(patch: pytest.MonkeyPatch) -> None:
         return {processor.id: set() for processor in self.processors}
 
     patch.setattr(Graph, "topology", edgeless, raising=False)
+
+
+def bindings_of_a_join_are_exchanged(patch: pytest.MonkeyPatch) -> None:
+    """Bind the inputs of a join to the streams in reverse order."""
+    bind = Processor.bind
+
+    def exchanged(self: Processor, **streams: Any) -> Processor:
+        if isinstance(streams.get("in_"), Mapping):
+            paths = reversed(streams["in_"].values())
+            streams["in_"] = dict(zip(streams["in_"], paths, strict=True))
+        return bind(self, **streams)
+
+    patch.setattr(Processor, "bind", exchanged)
+
+
+def a_merge_replaces_processors(patch: pytest.MonkeyPatch) -> None:
+    """Let the merged catalog replace processors of the same id without an error."""
+
+    def replacing(self: Catalog, other: Catalog) -> Catalog:
+        merged = {each.id: each for each in (*self.processors, *other.processors)}
+        self.processors[:] = merged.values()
+        return self
+
+    patch.setattr(Catalog, "merge", replacing)
 
 
 # ---- Spark ---------------------------------------------------------------------------------------

@@ -32,7 +32,11 @@ MUTANTS: Final[dict[str, tuple[Mutant, ...]]] = {
     "C21": (clients.graphs_are_not_checked,),
     "C26": (clients.each_leg_is_delivered_for_itself,),
     "C28": (clients.a_join_needs_every_message_to_match,),
-    "C32": (clients.the_topology_has_no_edges,),
+    "C32": (
+        clients.the_topology_has_no_edges,
+        clients.bindings_of_a_join_are_exchanged,
+        clients.a_merge_replaces_processors,
+    ),
     "K09": (server.a_sink_belongs_to_everyone,),
     "K13": (server.what_is_not_prepared_is_committed,),
     "K14": (server.versions_have_no_gaps,),

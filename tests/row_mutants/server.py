@@ -94,7 +94,7 @@ def older_epochs_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def equal_appends_are_stored_once(patch: pytest.MonkeyPatch) -> None:
-    """Take a plain append with the payload of the one before for a repeat."""
+    """Treat a plain append with the payload of the one before as a repeat."""
     last: dict[str, bytes] = {}
 
     def comparing(state: State, command: Append) -> Decision:
@@ -140,7 +140,7 @@ def a_commit_stores_what_it_can(patch: pytest.MonkeyPatch) -> None:
 
 
 def transactions_have_ten_minutes(patch: pytest.MonkeyPatch) -> None:
-    """Give a transaction that names no timeout ten minutes."""
+    """Use ten minutes for a transaction that names no timeout."""
     patch.setattr(begin, "TXN_TIMEOUT_MS_DEFAULT", _LONG_TIMEOUT_MS)
 
 

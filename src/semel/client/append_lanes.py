@@ -15,6 +15,8 @@ the rules:
 5. Without a producer, an append is sent again only if nothing was applied. This is so with another
    server than semel, in a stream that does not recognise duplicates, after the stream's limit of
    producers was reached, and with the client's option `retry_appends=False`.
+6. While a stream does not recognise duplicates, the first append after each pause of a minute asks
+   the server whether this has changed. So appends become numbered again without other calls.
 """
 
 from collections.abc import Callable
@@ -38,6 +40,7 @@ EXPIRES_SECONDS: Final = 600
 IDLE_SECONDS_MAX: Final = 300.0
 RESEND_SECONDS_MAX: Final = 240.0
 LIMIT_PAUSE_SECONDS: Final = 60.0
+DEDUP_PAUSE_SECONDS: Final = 60.0
 LANES_MAX: Final = 10_000
 _RENEWALS_MAX: Final = 3
 _NUMBERED: Final = AppendHeaders(tag=ProducerHeaders("", 0))
@@ -102,20 +105,30 @@ class AppendLane:
         self.is_retrying = True
         self._clock = clock
         self._limited_until = 0.0
+        self._unguarded_since: float | None = None
 
     @property
     def content_type(self) -> str | None:
         """The media type of the stream, or None if it must be learned before appends can share."""
-        return self.calls.content_type if self.calls.is_semel else None
+        calls = self.calls
+        return calls.content_type if calls.is_semel and not calls.is_stale else None
 
     def prepare(self, append: PendingAppend) -> None:
         """Encode an append, if the stream's media type is known.
 
-        Raises TypeError, ValueError or TooLarge if the append cannot be stored.
+        Raises TypeError, ValueError or TooLarge if the append cannot be stored. If the media type
+        is perhaps another one, a TypeError or ValueError is raised later, when it is known.
         """
-        content_type = self.content_type
+        calls = self.calls
+        content_type = calls.content_type if calls.is_semel else None
         if content_type is not None and append.count:
-            append.encode(content_type)
+            try:
+                append.encode(content_type)
+            except (TypeError, ValueError):
+                if calls.is_stale:
+                    return
+                calls.is_stale = True
+                raise
             if not self.queue.is_idle:
                 append.check()
 
@@ -123,8 +136,10 @@ class AppendLane:
 
     def take(self, now: float) -> tuple[AppendBatch | None, list[PendingAppend]]:
         """Return the next batch, and the appends that are done because they cannot be encoded."""
-        is_sharing = not self.calls.is_foreign
-        return self.queue.take(now, self.content_type, is_sharing=is_sharing)
+        # If the media type is not known any more, some appends are encoded and others are not.
+        content_type = self.content_type
+        is_sharing = content_type is not None or not (self.calls.is_semel or self.calls.is_foreign)
+        return self.queue.take(now, content_type, is_sharing=is_sharing)
 
     def fail(self, batch: AppendBatch, error: Exception) -> list[PendingAppend]:
         """Record why `deliver` failed. Return the appends that are done now."""
@@ -168,12 +183,12 @@ class AppendLane:
     def _prepare(self, batch: AppendBatch) -> Flow[None]:
         """Learn what the server is, if it is not known. Encode the batch, if it has one append."""
         calls, is_shared = self.calls, len(batch.appends) > 1
-        if self.content_type is None and not calls.is_foreign:
-            yield from calls.head()
+        content_type = self.content_type
+        if content_type is None and not calls.is_foreign:
+            content_type = (yield from calls.head()).content_type
             if is_shared:
                 raise EncodeAgain
-        content_type = self.content_type
-        if content_type is None or batch.encoded is not None:
+        if content_type is None or calls.is_foreign or batch.encoded is not None:
             return
         if batch.content_type != content_type:
             if is_shared:
@@ -181,6 +196,8 @@ class AppendLane:
             batch.encode(content_type)
 
     def _post(self, batch: AppendBatch, conditions: AppendHeaders) -> Flow[Receipt]:
+        if self.calls.is_unguarded and self._must_ask():
+            yield from self.calls.head()
         for _ in range(_RENEWALS_MAX):
             # A request that was interrupted keeps its number, because it may be stored.
             if batch.tag is None and not self._has_producer(conditions):
@@ -191,8 +208,20 @@ class AppendLane:
             batch.tag, batch.is_repeatable = None, False
             if isinstance(error, errors.LimitReached):
                 self._limited_until = self._clock() + LIMIT_PAUSE_SECONDS
+            else:  # perhaps another client has switched dedup off and on, or replaced the stream
+                yield from self.calls.head()
         batch.is_posted = True
         return (yield from self.calls.post(*batch.body(), conditions))
+
+    def _must_ask(self) -> bool:
+        """Return True if the server must be asked whether it recognises duplicates (rule 6)."""
+        now = self._clock()
+        if self._unguarded_since is None or not self.is_retrying:
+            self._unguarded_since = now
+        elif now - self._unguarded_since >= DEDUP_PAUSE_SECONDS:
+            self._unguarded_since = None
+            return True
+        return False
 
     def _has_producer(self, conditions: AppendHeaders) -> bool:
         """Return True if the append is numbered, so that a repeat is recognised.
@@ -215,19 +244,25 @@ class AppendLane:
         can then be sent in another way.
         """
         tag = batch.tag
+        limit = _ResendLimit(self._clock)
         if tag is None:
+            batch.known = self.calls.known()
             tag = batch.tag = self.producer.begin(self._clock())
+        elif batch.was_lost and not (yield from self._may_resend(batch, limit)):
+            raise Indeterminate(
+                "the request was interrupted while it was in flight, and the stream perhaps does"
+                " not recognise a repeat"
+            )
         batch.is_posted = batch.is_repeatable = True
         body_type, body = batch.body()
         more = () if conditions is PLAIN else conditions.headers
         headers = (("Content-Type", body_type), *_printed(tag), *more)
-        limit = _ResendLimit(self._clock)
         exchange = yield from ask(
             Request("POST", self.calls.target, headers, body),
             RetrySafety.REPEATABLE,
             retries=self.calls.site.retries,
             on_retry=limit.check,
-            still_safe=partial(self._may_resend, limit),
+            still_safe=partial(self._may_resend, batch, limit),
             stream=self.calls.path,
         )
         was_lost = batch.was_lost or exchange.was_lost
@@ -244,9 +279,9 @@ class AppendLane:
             return error
         raise error
 
-    def _may_resend(self, limit: "_ResendLimit") -> Flow[bool]:
+    def _may_resend(self, batch: AppendBatch, limit: "_ResendLimit") -> Flow[bool]:
         """Return True if a repeat is in time, and the server would recognise it."""
-        is_recognised = yield from self.calls.is_still_recognised(_NUMBERED)
+        is_recognised = yield from self.calls.is_still_recognised(_NUMBERED, batch.known)
         return is_recognised and not limit.has_passed()
 
     def _stored(self, exchange: Exchanged, *, was_lost: bool) -> Receipt:
@@ -266,6 +301,7 @@ class AppendLane:
                     " and the stream does not recognise duplicates any more"
                 )
         self.producer.confirm(self._clock())
+        self.calls.end = receipt.next_offset or self.calls.end
         # A duplicate is an earlier attempt of this same call.
         return Receipt(receipt.next_offset, closed=receipt.closed)
 
@@ -329,6 +365,11 @@ class AppendLanes:
     def is_idle(self) -> bool:
         """True if no append waits or is in flight."""
         return all(lane.queue.is_idle for lane in self._lanes.values())
+
+    @property
+    def busy(self) -> list[AppendLane]:
+        """The lanes in which an append waits or is in flight."""
+        return [lane for lane in self._lanes.values() if not lane.queue.is_idle]
 
     def find(self, calls: StreamCalls) -> AppendLane | None:
         """Return the lane of a stream, or None if it has none yet."""

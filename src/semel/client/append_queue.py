@@ -23,6 +23,9 @@ An append is in one of these states:
     SENT     `send_alone`, `encode_again` QUEUED, before all others
     SENT     the sender leaves            SENT, or DONE if a repeat would not be recognised
     SENT     `leave`                      LEFT: it may be applied
+
+Ctrl-C can interrupt any method between two lines. Changes are made in such an order that nothing is
+lost if `interrupt` or `leave` is called after that.
 """
 
 from collections import deque
@@ -67,6 +70,7 @@ class AppendQueue:
         self._waiting: deque[PendingAppend] = deque()
         self._flight: AppendBatch | None = None
         self._interrupted: AppendBatch | None = None  # it is sent before all others
+        self.checked_at = 0.0  # when a waiting caller last looked whether the sender is still there
 
     @property
     def is_idle(self) -> bool:
@@ -182,19 +186,21 @@ class AppendQueue:
         failed = []
         shared = _SharedRequest(self.bytes_max)
         until = sender.deadline + (sender.deadline - now) / _LATER_SHARE
-        while self._waiting:
-            append = self._waiting[0]
-            if not self._encode(append, content_type):
-                failed.append(self._waiting.popleft())
+        for append in list(self._waiting):
+            if append.state is not AppendState.QUEUED or not self._encode(append, content_type):
+                self._waiting.remove(append)
+                failed.append(append)
                 continue
             is_first = not shared.appends
             if not is_first and not (is_sharing and append.deadline <= until):
                 break
             if not shared.add(append):
                 break
+        # From here on, `interrupt` puts them back.
+        self._flight = AppendBatch(shared.appends, shared.appends[0].content_type)
+        for append in shared.appends:
             append.state = AppendState.SENT
             self._waiting.popleft()
-        self._flight = AppendBatch(shared.appends, shared.appends[0].content_type)
         return self._flight, failed
 
     def finish(self, batch: AppendBatch, receipt: Receipt) -> list[PendingAppend]:
@@ -223,7 +229,8 @@ class AppendQueue:
         Each append gets an exception object of its own.
         """
         for append in batch.appends:
-            append.error = error if append is self.turn else _copy_of(error)
+            if not append.is_done:
+                append.error = error if append is self.turn else _copy_of(error)
         return self._end(batch)
 
     def send_alone(self, batch: AppendBatch, *, is_too_large: bool) -> None:
@@ -255,11 +262,15 @@ class AppendQueue:
         return True
 
     def _put_back(self, batch: AppendBatch) -> None:
-        for append in reversed(batch.appends):
+        """Queue the appends of a batch before all others. The queue changes in one step."""
+        for append in batch.appends:
             self._release(append)
-            if append.state is AppendState.SENT:
-                append.state = AppendState.QUEUED
-                self._waiting.appendleft(append)
+        pending = [append for append in batch.appends if append.is_pending]
+        for append in pending:
+            append.state = AppendState.QUEUED
+        ids = set(map(id, pending))  # an interrupted `take` can have left some in the queue
+        others = [append for append in self._waiting if id(append) not in ids]
+        self._waiting = deque([*pending, *others])
         self._pass_turn()
 
     def _end(self, batch: AppendBatch) -> list[PendingAppend]:
@@ -297,7 +308,7 @@ class AppendQueue:
         """Return the appends of the next request, as far as their sizes are known now."""
         shared = _SharedRequest(self.bytes_max)
         for append in self._waiting:
-            if not shared.add(append):
+            if append.state is AppendState.QUEUED and not shared.add(append):
                 break
         return shared.appends
 

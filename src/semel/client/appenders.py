@@ -5,21 +5,20 @@ again is decided in `append_lanes.py`.
 """
 
 import asyncio
-import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
-from weakref import WeakSet
 
 from semel.client.append_lanes import AppendLane, AppendLanes, send_unshared
 from semel.client.append_queue import left_error, to_wake
 from semel.client.async_driver import AsyncDriver, seconds_until
 from semel.client.pending_append import AppendBatch, PendingAppend
 from semel.client.stream_calls import StreamCalls
-from semel.client.sync_driver import SyncDriver
-from semel.client.transport import FOREVER
+from semel.client.sync_driver import SyncDriver, is_called
+from semel.client.transport import reset_in_child
 from semel.client.values import Receipt
 from semel.wire.schema.producers import RetireEntry
 
@@ -27,36 +26,46 @@ from semel.wire.schema.producers import RetireEntry
 # There is no thread of its own: the caller that has the turn sends the appends of all callers that
 # wait, and then wakes them.
 
-_RECHECK_SECONDS: Final = 1.0  # a caller looks so often whether it was forgotten to be woken
+_RECHECK_SECONDS: Final = 0.1  # how often a caller checks for a result that was not reported to it
 
 
 class SyncAppender:
-    """The plain appends of a client. `new_id` returns a random id."""
+    """The plain appends of a client. `new_id` returns a random id.
+
+    Ctrl-C can interrupt a thread at any point. If it also interrupts the repair after that, the
+    turn stays with a call that has ended. The next caller, or one that waits, finds this out.
+
+    An append in a signal handler must not wait for the call that it has interrupted. It is sent on
+    its own, without a number.
+    """
 
     def __init__(self, driver: SyncDriver, new_id: Callable[[], str], *, is_retrying: bool) -> None:
         self._driver = driver
         self._lanes = AppendLanes(new_id, time.monotonic, is_retrying=is_retrying)
         self._lock = threading.Lock()
         self._has_changed = threading.Condition(self._lock)  # used by `close` only
-        _appenders.add(self)
+        reset_in_child(self)
 
     def append(self, calls: StreamCalls, append: PendingAppend) -> Receipt:
         """Send an append and return its receipt. An append without messages closes the stream."""
         if calls.is_foreign:
-            seconds = append.deadline - time.monotonic()
-            return self._driver.run(send_unshared(calls, append), seconds)
+            return self._send_alone(calls, append)
         lane = self._lanes.find(calls)
         if lane is None:
+            if self._is_nested():
+                return self._send_alone(calls, append)
             with self._lock:
                 lane = self._lanes.open_lane(calls)
         self._lanes.check_open()
         if lane.calls.is_foreign:
-            seconds = append.deadline - time.monotonic()
-            return self._driver.run(send_unshared(lane.calls, append), seconds)
+            return self._send_alone(lane.calls, append)
         lane.prepare(append)
+        if (lane.queue.turn is not None or self._lock.locked()) and self._is_nested():
+            return self._send_alone(lane.calls, append)
+        append.thread = threading.get_ident()
         try:
             with self._lock:
-                batch = lane.queue.start(append)
+                batch = self._start(lane, append)
             if batch is not None:
                 self._deliver(lane, append, batch)
             while not append.is_done:
@@ -70,8 +79,22 @@ class SyncAppender:
             raise
         return append.result()
 
+    def _start(self, lane: AppendLane, append: PendingAppend) -> AppendBatch | None:
+        turn = lane.queue.turn
+        if turn is not None and turn.thread == append.thread:
+            self._repair(lane, turn)  # the earlier call of this thread has ended: see `_is_nested`
+        return lane.queue.start(append)
+
+    def _send_alone(self, calls: StreamCalls, append: PendingAppend) -> Receipt:
+        seconds = append.deadline - time.monotonic()
+        return self._driver.run(send_unshared(calls, append), seconds)
+
+    def _is_nested(self) -> bool:
+        """Return True if this call was made by a signal handler that has interrupted an append."""
+        return is_called(_APPEND, "self", self, sys._getframe(2))
+
     def _repair(self, lane: AppendLane, append: PendingAppend) -> None:
-        """Take out an append whose thread was interrupted, perhaps in the middle of a change."""
+        """Remove an append whose thread was interrupted, perhaps in the middle of a change."""
         queue = lane.queue
         in_flight = queue.in_flight
         if append.is_pending:
@@ -80,22 +103,37 @@ class SyncAppender:
             self._wake(lane, queue.interrupt())
         self._wake(lane, [other for other in in_flight if other.is_done])
 
+    def _check_sender(self, lane: AppendLane) -> None:
+        """Pass the turn on if the call that has it has ended without doing so."""
+        now = time.monotonic()
+        turn = lane.queue.turn
+        if turn is None or now < lane.queue.checked_at + _RECHECK_SECONDS / 2:
+            return
+        lane.queue.checked_at = now
+        frame = sys._current_frames().get(turn.thread)
+        if not is_called(_APPEND, "append", turn, frame):
+            self._repair(lane, turn)
+
     def close(self, deadline: float) -> list[RetireEntry]:
         """Accept no more appends, and wait for the others until the deadline.
 
-        Return the producers that can be retired.
+        Return the producers that can be retired. A signal handler that has interrupted an append
+        does not wait, because the append cannot end before that.
         """
+        self._lanes.is_closed = True
+        if self._is_nested():
+            return []
         with self._lock:
-            self._lanes.is_closed = True
-            while not self._lanes.is_idle:
-                seconds = deadline - time.monotonic()
-                if seconds <= 0:
+            while (seconds := deadline - time.monotonic()) > 0:
+                for lane in self._lanes.busy:
+                    self._check_sender(lane)
+                if self._lanes.is_idle:
                     break
-                self._has_changed.wait(None if seconds == FOREVER else seconds)
+                self._has_changed.wait(min(seconds, _RECHECK_SECONDS))
             return self._lanes.retirements()
 
-    def reset(self) -> None:
-        """Forget everything, in a forked process. The appends belong to threads of the parent."""
+    def _after_fork(self) -> None:
+        """Drop everything, in a forked process. The appends belong to threads of the parent."""
         self._lock = threading.Lock()
         self._has_changed = threading.Condition(self._lock)
         self._lanes.reset()
@@ -126,8 +164,13 @@ class SyncAppender:
             waker = append.waker = threading.Lock()
             waker.acquire()
         seconds = max(append.deadline - time.monotonic(), 0.0)
-        if not waker.acquire(timeout=min(seconds, _RECHECK_SECONDS)) and seconds < _RECHECK_SECONDS:
+        if waker.acquire(timeout=min(seconds, _RECHECK_SECONDS)):
+            return
+        if seconds < _RECHECK_SECONDS:
             self._end_wait(lane, append)
+        else:
+            with self._lock:
+                self._check_sender(lane)
 
     def _end_wait(self, lane: AppendLane, append: PendingAppend) -> None:
         with self._lock:
@@ -153,15 +196,7 @@ class SyncAppender:
             self._has_changed.notify_all()
 
 
-_appenders: Final[WeakSet[SyncAppender]] = WeakSet()
-
-
-def _reset_all() -> None:
-    for appender in list(_appenders):
-        appender.reset()
-
-
-os.register_at_fork(after_in_child=_reset_all)
+_APPEND: Final = frozenset({SyncAppender.append.__code__})
 
 
 # ---- by tasks ------------------------------------------------------------------------------------
@@ -180,6 +215,13 @@ class AsyncAppender:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Future[None] | None = None
+        reset_in_child(self)
+
+    def _after_fork(self) -> None:
+        """Forget everything. The appends belong to tasks of the parent."""
+        self._loop = self._closing = None
+        self._tasks.clear()
+        self._lanes.reset()
 
     async def append(self, calls: StreamCalls, append: PendingAppend) -> Receipt:
         """Send an append and return its receipt. An append without messages closes the stream."""

@@ -27,6 +27,7 @@ from semel.client.transport import (
     RECEIVE_BYTES,
     ConnectionPool,
     PooledConnection,
+    ProcessOwner,
     Transport,
     connect_error,
     jitter,
@@ -95,17 +96,19 @@ class AsyncConnection(PooledConnection):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
+        self._owner = ProcessOwner("a connection")
         self._reader = reader
         self._writer = writer
 
     def is_usable(self) -> bool:
         """Return True if the connection can be used for a request.
 
-        Return False if the running loop is not the loop that opened the connection, or if the loop
-        has detected that the connection is closed.
+        Return False in a forked process, if the running loop is not the loop that opened the
+        connection, or if the loop has detected that the connection is closed.
         """
         is_closed = self._reader.at_eof() or self._writer.transport.is_closing()
-        return self._loop is asyncio.get_running_loop() and not is_closed
+        is_ours = self._loop is asyncio.get_running_loop() and not self._owner.is_parent
+        return is_ours and not is_closed
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)

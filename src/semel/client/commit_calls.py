@@ -19,7 +19,7 @@ from semel.client.requests import AppendHeaders, TransactionHeaders
 from semel.client.response_parser import Response
 from semel.client.server_calls import decoded, get, post, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
-from semel.client.transport import random_id
+from semel.client.transport import ProcessOwner, random_id
 from semel.client.values import (
     KIND_STAGED,
     PREENCODED,
@@ -153,7 +153,7 @@ def commit_parts(
         producer_epoch=epoch,
         producer_seq=seq,
     )
-    response = yield from _commit(streams.site, request, _AGAIN, silence_seconds)
+    response = yield from _commit(streams, streams.site, request, _AGAIN, silence_seconds)
     if read_flag(response.headers, "producer-payload-mismatch"):
         raise errors.PayloadMismatch(
             f"the producer {producer_id} has already used sequence {seq} for a different commit",
@@ -174,20 +174,39 @@ def commit_version(
     request = replace((yield from _request_of(streams, parts)), sink=version)
     # The request is retried until the timeout, because the caller needs the outcome.
     site = replace(streams.site, retries=None)
-    response = yield from _commit(site, request, _VERSION_AGAIN, silence_seconds)
+    response = yield from _commit(streams, site, request, _VERSION_AGAIN, silence_seconds)
     return decoded(response, CommitResult)
 
 
+# After these refusals, the streams have perhaps another media type than the client assumes.
+_OF_MESSAGES: Final = (
+    errors.BadRequest,
+    errors.ContentTypeConflict,
+    errors.StreamGone,
+    errors.StreamNotFound,
+)
+
+
 def _commit(
-    site: ServerConfig, request: CommitRequest, advice: str, silence_seconds: float
+    streams: KnownStreams,
+    site: ServerConfig,
+    request: CommitRequest,
+    advice: str,
+    silence_seconds: float,
 ) -> Flow[Response]:
     target = site.address.target(COMMITS)
     try:
         exchange = yield from send(site, target, request, silence_seconds=silence_seconds)
+        return exchange.expect(200)
     except errors.Indeterminate as error:
         error.advice = advice
         raise
-    return exchange.expect(200)
+    except errors.TooLarge:
+        raise
+    except _OF_MESSAGES:
+        for append in request.appends:
+            streams.calls(append.stream).is_stale = True
+        raise
 
 
 def commit_known_parts(
@@ -252,7 +271,11 @@ def _request_of(streams: KnownStreams, parts: Parts) -> Flow[CommitRequest]:
                 f"pass a list of values for the stream {path}, not a {type(values).__name__}"
             )
         content_type = yield from calls.known_type()
-        messages = [_message(value, content_type) for value in values]
+        try:
+            messages = [_message(value, content_type) for value in values]
+        except (TypeError, ValueError):
+            calls.is_stale = True
+            raise
         appends += [
             StreamAppend(path, Raw(b"[" + b",".join(messages[at : at + BATCH_MESSAGES_MAX]) + b"]"))
             for at in range(0, len(messages), BATCH_MESSAGES_MAX)
@@ -307,6 +330,7 @@ class TaskCalls:
     def __init__(self, site: ServerConfig, app: str, version: int, partition: int) -> None:
         self.site = site
         self.id = random_id()  # each attempt is a new transaction
+        self.owner = ProcessOwner("a task")
         self.epoch = 0
         self.chunks = 0
         self.messages: Counter[str] = Counter()
@@ -322,7 +346,11 @@ class TaskCalls:
     def begin(self) -> Flow[None]:
         """Begin the transaction, unless it has already begun."""
         if self.epoch:
+            self.owner.check()
             return
+        if self.owner.is_parent:
+            self.id = random_id()
+            self.owner.adopt()
         target = self.site.address.target(TRANSACTIONS)
         request = BeginRequest(self.id, kind=KIND_STAGED, sink=self._owner)
         response = yield from post(self.site, target, request, BeginResponse, 200, 201)
@@ -345,6 +373,7 @@ class TaskCalls:
 
         Raises BranchIncomplete if `chunks` or `messages` differs from what the server has staged.
         """
+        self.owner.check()
         if not self.is_prepared:
             self._require_open()
         request = PrepareRequest(
@@ -358,6 +387,7 @@ class TaskCalls:
     def abort(self) -> Flow[None]:
         """Abort the transaction. Do nothing if the transaction has not begun."""
         if self.epoch:
+            self.owner.check()
             yield from abort_version(self.site, self.token)
 
     def _conditions(self) -> AppendHeaders:
@@ -378,11 +408,12 @@ class TaskCalls:
 
     def _require_open(self) -> None:
         if not self.epoch:
-            raise _wrong_state("the task has not begun")
+            raise _wrong_state("it has not begun; use it in a with block")
+        self.owner.check()
         if self.is_prepared:
-            raise _wrong_state("the task is prepared and accepts no more messages")
+            raise _wrong_state("it is prepared; begin a new task for more messages")
         if self._is_indeterminate:
-            raise _wrong_state("an append got no response. Abort the sink task and begin a new one")
+            raise _wrong_state("an append got no response; abort the task and begin a new one")
 
 
 def _wrong_state(state: str) -> errors.InvalidTransactionState:

@@ -1,4 +1,4 @@
-"""Headers and query parameters that functions compute anew for each request.
+"""Headers and query parameters that functions compute for each request.
 
 A function is called for each request, each retry and each reconnection, so that a token can be
 renewed while a long read continues. What a function raises is raised to the caller.

@@ -93,7 +93,7 @@ def milliseconds(moment: datetime) -> int:
             " seconds with datetime.fromtimestamp(seconds, datetime.timezone.utc)"
         )
     if moment.tzinfo is None:
-        raise ValueError("a time needs a time zone, such as datetime.timezone.utc")
+        raise ValueError(f"{moment} has no time zone; pass one, such as datetime.timezone.utc")
     return (moment - EPOCH) // MILLISECOND
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from semel.client.errors import TooLarge
 from semel.client.extras import Extras
 from semel.client.requests import AppendHeaders, ProducerHeaders
-from semel.client.stream_calls import encode_body
+from semel.client.stream_calls import DedupKnowledge, encode_body
 from semel.client.values import (
     PREENCODED,
     Receipt,
@@ -36,7 +36,8 @@ class AppendState(Enum):
 class PendingAppend(Struct, eq=False):
     """One call of append, until its result is known.
 
-    `deadline` is the time at which the caller stops waiting. `waker` belongs to the driver.
+    `deadline` is the time at which the caller stops waiting. `waker` belongs to the driver, and so
+    does `thread`: the identifier of the thread that calls.
     """
 
     values: Sequence[Any]
@@ -47,6 +48,7 @@ class PendingAppend(Struct, eq=False):
     receipt: Receipt | None = None
     error: BaseException | None = None
     waker: Any = None
+    thread: int = 0
     is_alone: bool = False
     has_been_retyped: bool = False
     content_type: str | None = None  # None: not encoded
@@ -91,7 +93,7 @@ class PendingAppend(Struct, eq=False):
         self.messages, self.size, self.content_type = messages, size, content_type
 
     def drop_encoded(self) -> None:
-        """Forget the encoded messages. `encode` makes them again."""
+        """Drop the encoded messages. `encode` makes them again."""
         self.messages, self.size, self.content_type = (), 0, None
 
     def check(self) -> None:
@@ -146,6 +148,7 @@ class AppendBatch(Struct, eq=False):
     is_posted: bool = False  # the server may have received it
     is_repeatable: bool = False  # the server recognises a repeat
     was_lost: bool = False
+    known: DedupKnowledge = DedupKnowledge()  # before it was first sent
 
     @property
     def deadline(self) -> float:

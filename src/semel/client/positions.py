@@ -9,12 +9,12 @@ Every message and every `next_offset` refers to its reader. Any thread or task c
 the message. This module uses no sockets.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from semel.client.transport import fork_safe_lock
 from semel.client.values import START, Move, Moves, ReadOffset, ordinal_of
 from semel.model.offsets import parse_offset
 
@@ -126,7 +126,7 @@ class KnownPositions:
     """The group positions that a client's readers have received, and those the client has set."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         # At most two positions for each name are kept, because two are enough to be ambiguous.
         self._read: dict[PositionName, list[KnownPosition]] = {}
         self._moved: dict[str, dict[str, _Moved]] = {}  # keyed by path, then by group

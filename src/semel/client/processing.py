@@ -93,7 +93,7 @@ class ProcessLoop:
         if not paths:
             raise ValueError("there are no inputs; pass at least one input stream")
         if max_messages < 1:
-            raise ValueError("max_messages must be at least 1")
+            raise ValueError(f"max_messages={max_messages} is invalid; expected 1 or more")
         self._site = site
         self._group = group
         self._producer_id = producer_id or group_producer_id(group, paths)

@@ -53,7 +53,7 @@ class ReadSource(Protocol):
 
 
 class StreamName(Struct):
-    """A source that only knows the path and the incarnation of its stream."""
+    """A source that has only the path and the incarnation of its stream."""
 
     path: str
     incarnation: str | None = None
@@ -134,6 +134,7 @@ class PageReader:
         StreamRestored if the generation has.
         """
         incarnation = headers.get("stream-incarnation")
+        self._calls.note_incarnation(incarnation)
         if self.incarnation is not None and incarnation not in (None, self.incarnation):
             raise errors.StreamGone(
                 f"stream {self._calls.path} was deleted and created again; read it from the start"
@@ -240,7 +241,7 @@ class FetchedMessages:
         self._ready.extend(page[:limit] if self._is_cut else page)
 
     def _drop(self) -> None:
-        """Forget the messages that were not returned. `next_offset` stays before them."""
+        """Drop the messages that were not returned. `next_offset` stays before them."""
         self._is_cut = self._is_cut or bool(self._ready)
         self._ready.clear()
 

@@ -93,7 +93,9 @@ def check_header(name: str, value: str) -> None:
 
 def _line(name: str, value: str) -> str:
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is not a valid header name")
+        raise ValueError(
+            f"{name!r} is not a valid header name; expected letters, digits and hyphens"
+        )
     if _NEVER.search(value) is not None or value != value.strip(" \t"):
         raise ValueError(
             f"{value!r} cannot be sent as the value of the header {name}; use Latin-1 text without"
@@ -118,7 +120,7 @@ def producer_id_field(producer_id: str) -> tuple[str, str]:
 class ProducerHeaders(Struct, frozen=True):
     """The producer headers of an append: id, sequence, and either the epoch or the session.
 
-    The server forgets a producer after `expires` seconds without an append, if this is not None.
+    The server removes a producer after `expires` seconds without an append, if this is not None.
     """
 
     producer_id: str

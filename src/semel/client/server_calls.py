@@ -312,7 +312,7 @@ def register_producer(
 ) -> Flow[Registration]:
     """Register the next epoch of a producer. If `producer_id` is None, register a new id.
 
-    The server forgets the producer after `expires` seconds without a request of it, if this is not
+    The server removes the producer after `expires` seconds without a request of it, if this is not
     None. A retry is harmless. It only increases the epoch once more, or registers one more id.
     """
     request = RegisterRequest(producer_id, expires=_given(expires))
@@ -339,7 +339,7 @@ def _given(number: int | None) -> int | UnsetType:
 def retire_producers(
     site: ServerConfig, entries: Sequence[RetireEntry]
 ) -> Flow[list[RetiredEntry]]:
-    """Tell the server that producers are not used any more. Return what became of each of them.
+    """Retire producers that are not used any more. Return what became of each of them.
 
     The server still refuses late copies of their requests for ten minutes. A repeat changes
     nothing. Each request has at most `RETIRE_LIST_MAX` producers.

@@ -45,10 +45,51 @@ class CreateResult(Struct, frozen=True):
     is_new: bool
 
 
+class DedupKnowledge(Struct, frozen=True):
+    """What was known about a stream before a request was sent.
+
+    `end` is an offset that the stream had reached. The request is stored there or later.
+    """
+
+    incarnation: str | None = None
+    dedup_from: str | None = None
+    end: str | None = None
+
+    def doubt(self, info: StreamInfo) -> str | None:
+        """Return why a repeat of the request would perhaps be stored twice, or None.
+
+        `info` is what the stream is now. If the recognition of duplicates was switched on since
+        then, the server does not recognise what was stored before. If a policy switches it on with
+        the next append, this append can be the request itself, unless nothing was stored since
+        then. In a stream with an open transaction, the switch waits for the end of it.
+        """
+        is_same = self.incarnation is None or self.incarnation == info.incarnation
+        if not info.dedup:
+            is_unchanged = is_same and info.next_offset == self.end
+            has_transaction = info.stable_offset not in (None, info.next_offset)
+            is_next = info.will_dedup and is_unchanged and not has_transaction
+            return None if is_next else _DEDUP_OFF
+        offset = info.dedup_from
+        if offset is None or (
+            is_same and (offset == self.dedup_from or offset <= (self.end or ""))
+        ):
+            return None if info.will_dedup else _DEDUP_OFF
+        return f"did not always recognise duplicates: this was switched on at offset {offset}"
+
+
+_DEDUP_OFF: Final = "does not recognise duplicates (Stream-Dedup: off)"
+
+
 class StreamCalls:
-    """The calls on one stream. The stream's media type is cached here.
+    """The calls on one stream, and what the last responses have shown about the stream.
 
     `path` is the stream's path, or its URL if the stream has no path.
+
+    Another client can change the stream at any time. So every append names the media type for which
+    its messages are encoded, and the server refuses another one. `is_stale` is set after anything
+    that shows that the stream has perhaps changed: a refusal, a value that cannot be encoded, or a
+    read of another incarnation. The client then asks the server before it uses the cached media
+    type again.
     """
 
     def __init__(self, site: ServerConfig, path: str, place: StreamPlace | None = None) -> None:
@@ -57,19 +98,28 @@ class StreamCalls:
         self.place = place or StreamPlace(site.address, site.address.stream_target(path), path)
         self.target = self.place.target
         self.content_type: str | None = None
+        self.incarnation: str | None = None  # of the stream that has this media type
+        self.is_stale = False
         # These two flags are False until a response shows whether the server is semel.
         self.is_semel = False
         self.is_foreign = False
         # What the last response has shown about the recognition of duplicates.
         self.is_unguarded = False
         self.dedup_from: str | None = None
+        self.end: str | None = None  # an offset that the stream has reached
 
     def retrying_forever(self) -> "StreamCalls":
         """Return a copy that does not limit the number of retries. The timeout still applies."""
         calls = StreamCalls(replace(self.site, retries=None), self.path, self.place)
         calls.content_type, calls.is_semel = self.content_type, self.is_semel
+        calls.incarnation, calls.is_stale = self.incarnation, self.is_stale
         calls.is_unguarded, calls.dedup_from = self.is_unguarded, self.dedup_from
+        calls.end = self.end
         return calls
+
+    def known(self) -> DedupKnowledge:
+        """Return what is known about the stream. Call this before a request is sent."""
+        return DedupKnowledge(self.incarnation, self.dedup_from, self.end)
 
     @property
     def has_dedup(self) -> bool:
@@ -117,9 +167,10 @@ class StreamCalls:
         if not is_new and not exist_ok:
             raise errors.StreamExists(f"{self.path} already exists", status=200)
         info = _info(response)
-        self.content_type = info.content_type
-        if configuration.dedup is not None:
-            self.is_unguarded = not configuration.dedup
+        if info.incarnation is None:  # another server, or semel before it sent this header
+            self.content_type, self.is_stale = info.content_type, False
+        else:
+            self._learn(info)
         return CreateResult(info, is_new)
 
     def head(self) -> Flow[StreamInfo]:
@@ -130,13 +181,24 @@ class StreamCalls:
         """
         exchange = yield from self._ask(Request("HEAD", self.target), RetrySafety.READ)
         if exchange.response.status >= 400:
+            self.is_stale = True
             raise _bodiless(exchange, self.path)
         info = _info(exchange.expect(200))
-        self.content_type = info.content_type
+        self._learn(info)
+        return info
+
+    def _learn(self, info: StreamInfo) -> None:
+        self.content_type, self.incarnation = info.content_type, info.incarnation
         self.is_semel = info.incarnation is not None
         self.is_foreign = not self.is_semel
         self.is_unguarded, self.dedup_from = not info.will_dedup, info.dedup_from
-        return info
+        self.end = info.next_offset
+        self.is_stale = False
+
+    def note_incarnation(self, incarnation: str | None) -> None:
+        """Record that a response has shown the stream's incarnation."""
+        if incarnation is not None and self.incarnation not in (None, incarnation):
+            self.is_stale = True
 
     def exists(self) -> Flow[bool]:
         """Return True if the stream exists."""
@@ -147,7 +209,7 @@ class StreamCalls:
         return True
 
     def set_dedup(self, dedup: bool | None) -> Flow[StreamInfo]:
-        """Set whether the stream recognises duplicates. None gives up the stream's own setting."""
+        """Set whether the stream recognises duplicates. None removes the stream's own setting."""
         yield from self._require_semel("set_dedup")
         value = "inherit" if dedup is None else ("off", "on")[dedup]
         request = Request("PATCH", self.target, (("Stream-Dedup", value),))
@@ -189,7 +251,12 @@ class StreamCalls:
         if len(values) > 1 and not is_json(content_type):
             yield from self._require_semel(f"append_many of {content_type}")
         try:
-            return (yield from self.post(*_encode_append(values, content_type, extras), conditions))
+            encoded = _encode_append(values, content_type, extras)
+        except (TypeError, ValueError):
+            self.is_stale = True
+            raise
+        try:
+            return (yield from self.post(*encoded, conditions))
         except errors.Refused as error:
             if not (isinstance(error, errors.ContentTypeConflict) or _is_bare(error)):
                 raise
@@ -206,11 +273,11 @@ class StreamCalls:
         return receipt_of(exchange.expect(200, 204), conditions)
 
     def known_type(self) -> Flow[str]:
-        """Return the stream's media type. If it is not cached, get it from the server."""
-        if self.content_type is None:
-            yield from self.head()
-        assert self.content_type is not None
-        return self.content_type
+        """Return the stream's media type. If it is not cached or stale, ask the server."""
+        content_type = self.content_type
+        if content_type is None or self.is_stale:
+            content_type = (yield from self.head()).content_type
+        return content_type
 
     def _require_semel(self, call: str) -> Flow[None]:
         """Raise NotSupported if the server is not semel. Other servers could misread the call."""
@@ -232,7 +299,7 @@ class StreamCalls:
         request = Request("POST", self.target, headers, body)
         still_safe = None
         if conditions.is_tagged and not conditions.is_staged:
-            still_safe = partial(self.is_still_recognised, conditions)
+            still_safe = partial(self.is_still_recognised, conditions, self.known())
         exchange = yield from ask(
             request,
             kind,
@@ -244,6 +311,7 @@ class StreamCalls:
             receipt = receipt_of(exchange.expect(200, 204), conditions)
             if conditions.is_tagged and not conditions.is_staged:
                 self.is_unguarded = is_unguarded_append(exchange.response)
+            self.end = receipt.next_offset or self.end
             return receipt
         error = exchange.error()
         if exchange.was_lost and conditions.is_guarded and isinstance(error, _CAUSED_BY_REPEAT):
@@ -254,24 +322,22 @@ class StreamCalls:
             )
         raise error
 
-    def is_still_recognised(self, conditions: AppendHeaders) -> Flow[bool]:
+    def is_still_recognised(self, conditions: AppendHeaders, known: DedupKnowledge) -> Flow[bool]:
         """Return True if the server would recognise a repeat of an append.
 
-        The recognition of duplicates can be off in the stream, so that the server ignores the ids
-        of appends. If it was switched on after the client last looked, the server does not
-        recognise what was stored before.
+        `known` is what was known before the append was first sent.
         """
         if self.is_foreign:
             return True
-        known_from = self.dedup_from
         try:
             info = yield from self.head()
         except errors.Refused:
             return True  # there is no such stream, so the repeat is refused too
         except errors.ClientError:
             return False
-        is_on = info.dedup if conditions.transaction is not None else info.will_dedup
-        return is_on and info.dedup_from == known_from
+        if conditions.transaction is not None:
+            info = replace(info, dedup_pending=None)  # it goes on with what the stream has now
+        return known.doubt(info) is None
 
     def _ask(self, request: Request, kind: RetrySafety) -> Flow[Exchanged]:
         return ask(request, kind, retries=self.site.retries, stream=self.path)
@@ -339,24 +405,27 @@ def is_unguarded_append(response: Response) -> bool:
 
 
 def _info(response: Response) -> StreamInfo:
-    headers = response.headers
-    next_offset = headers.get("stream-next-offset")
-    if next_offset is None:
+    if "stream-next-offset" not in response.headers:
         raise errors.ProtocolError("the response has no Stream-Next-Offset header")
+    return info_of(response.headers)
+
+
+def info_of(headers: Mapping[str, str]) -> StreamInfo:
+    """Return what the headers of a response say about a stream."""
     return StreamInfo(
         headers.get("content-type", DEFAULT_MEDIA_TYPE),
-        next_offset,
+        headers.get("stream-next-offset", ""),
         read_flag(headers, "stream-closed"),
         to_number(headers.get("stream-ttl", "")),
         _read_at(headers),
         headers.get("stream-incarnation"),
-        headers.get("stream-dedup") != "off",
+        headers.get("stream-dedup", "").lower() != "off",
         headers.get("stream-dedup-from"),
         headers.get("stream-stable-offset"),
         to_number(headers.get("stream-generation", "")),
         headers.get("stream-dedup-source", BUILT_IN if "stream-incarnation" in headers else None),
         _read_policy(headers),
-        _SWITCHES.get(headers.get("stream-dedup-pending", "")),
+        _SWITCHES.get(headers.get("stream-dedup-pending", "").lower()),
     )
 
 

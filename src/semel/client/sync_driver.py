@@ -6,13 +6,13 @@ While one thread waits for the next message, a different thread can end the wait
 """
 
 import contextlib
-import os
 import select
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from types import CodeType, FrameType
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
@@ -32,8 +32,10 @@ from semel.client.transport import (
     RECEIVE_BYTES,
     ConnectionPool,
     PooledConnection,
+    ProcessOwner,
     Transport,
     connect_error,
+    fork_safe_lock,
     jitter,
     reason_of,
     speaks_tls,
@@ -41,27 +43,44 @@ from semel.client.transport import (
 )
 from semel.client.values import Message
 
-SyncLock = threading.Lock
+SyncLock = fork_safe_lock
 _LINGER_SECONDS: Final = 1.0
+
+
+def is_called(codes: Collection[CodeType], name: str, value: object, frame: object) -> bool:
+    """Return True if `frame` or one that it was called from runs one of these functions.
+
+    Only a function whose local variable `name` is `value` counts. So a thread finds out whether it
+    is in a signal handler that has interrupted a call, and a thread that waits for another one
+    finds out whether that one has ended.
+    """
+    while isinstance(frame, FrameType):
+        if frame.f_code in codes and frame.f_locals.get(name) is value:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Stop:
     """A signal that one thread sets to end a call in a different thread."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = SyncLock()
+        self._changed = threading.Condition(self._lock)
+        self._is_set = False
         self._socket: socket.socket | None = None
+        self._owner = ProcessOwner("a call")
 
     @property
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._is_set
 
     def set(self) -> None:
         """End the call. A request in progress counts as lost or not sent, and is not retried."""
-        self._event.set()
+        self._is_set = True
         with self._lock:
-            if self._socket is not None:
+            self._changed.notify_all()
+            if self._socket is not None and not self._owner.is_parent:
                 _shut_down(self._socket)
 
     def watch(self, connection: socket.socket | None) -> None:
@@ -71,13 +90,15 @@ class Stop:
         shut down immediately.
         """
         with self._lock:
+            self._owner.adopt()
             self._socket = connection
             if connection is not None and self.is_set:
                 _shut_down(connection)
 
     def wait(self, seconds: float) -> None:
         """Wait until `set` is called, but at most `seconds` seconds."""
-        self._event.wait(seconds)
+        with self._lock:
+            self._changed.wait_for(lambda: self._is_set, seconds)
 
 
 class _NeverSet(Stop):
@@ -106,7 +127,7 @@ class SyncConnection(PooledConnection):
     def __init__(self, line: socket.socket) -> None:
         super().__init__()
         self.line = line
-        self._pid = os.getpid()
+        self.owner = ProcessOwner("a connection")
         self._poll = select.poll()
         self._poll.register(line, select.POLLIN)
 
@@ -115,8 +136,7 @@ class SyncConnection(PooledConnection):
 
         Return False in a forked process, which must not use the connections of its parent.
         """
-        is_ours = self._pid == os.getpid()
-        if not is_ours or (isinstance(self.line, ssl.SSLSocket) and self.line.pending()):
+        if self.owner.is_parent or (isinstance(self.line, ssl.SSLSocket) and self.line.pending()):
             return False
         return not self._poll.poll(0)
 
@@ -249,6 +269,8 @@ class SyncDriver:
 
     def _receive(self, step: Receive, deadline: float, stop: Stop) -> BodyPart | BodyEnd | Lost:
         connection: SyncConnection = step.channel
+        if connection.owner.is_parent:
+            return Lost("the connection belongs to the parent of this process")
         stop.watch(connection.line)
         try:
             event = connection.receive(deadline, step.silence_seconds)
@@ -361,7 +383,7 @@ class Tail(FetchedMessages, Iterator[Message]):
         self._driver = driver
         self._timeout = timeout
         self._stop = Stop()
-        self._lock = threading.Lock()  # held while a page is fetched
+        self._lock = SyncLock()  # held while a page is fetched
         if before is not None:
             before()
         driver.run(reader.begin(), timeout, self._stop)

@@ -8,9 +8,11 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
 from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from msgspec import Struct
 
@@ -132,7 +134,7 @@ def _context(tls: ssl.SSLContext | str | None) -> ssl.SSLContext:
 def connect_error(transport: Transport, error: OSError) -> NotSent:
     """Return the result that a flow receives if connecting to the server failed with `error`.
 
-    If the server's certificate is not trusted, or if the server does not use TLS, the result tells
+    If the server's certificate is not trusted, or if the server does not use TLS, the result says
     the flow not to retry.
     """
     url = transport.address.url
@@ -234,11 +236,14 @@ C = TypeVar("C", bound=PooledConnection)
 
 
 class ConnectionPool(Generic[C]):
-    """The idle connections of a flow driver. Threads can share a pool."""
+    """The idle connections of a flow driver. Threads can share a pool.
+
+    There is no lock: it could be held by a call that a signal handler has interrupted, or by a
+    thread that does not exist in a forked process. `append` and `pop` of a list are atomic.
+    """
 
     def __init__(self) -> None:
         self._idle: list[C] = []
-        self._lock = threading.Lock()
         self._is_closed = False
 
     def take(self, safety: RetrySafety) -> C | None:
@@ -249,12 +254,12 @@ class ConnectionPool(Generic[C]):
         connection. Raises ClientClosed if the pool is closed.
         """
         while True:
-            with self._lock:
-                if self._is_closed:
-                    raise ClientClosed("the client is closed")
-                if not self._idle:
-                    return None
+            if self._is_closed:
+                raise ClientClosed("the client is closed")
+            try:
                 connection = self._idle.pop()
+            except IndexError:
+                return None
             idle_seconds = time.monotonic() - connection.idle_since
             if idle_seconds < IDLE_SECONDS_MAX[safety] and connection.is_usable():
                 connection.is_reused = True
@@ -268,10 +273,11 @@ class ConnectionPool(Generic[C]):
         """
         if is_whole and connection.parser.is_reusable and not connection.events:
             connection.idle_since = time.monotonic()
-            with self._lock:
-                if not self._is_closed and len(self._idle) < IDLE_COUNT_MAX:
-                    self._idle.append(connection)
-                    return
+            if len(self._idle) < IDLE_COUNT_MAX:
+                self._idle.append(connection)
+                if self._is_closed:
+                    self.close()
+                return
         connection.close()
 
     def close(self) -> None:
@@ -279,11 +285,68 @@ class ConnectionPool(Generic[C]):
 
         Requests in progress continue. Later requests raise ClientClosed.
         """
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._is_closed = True
+        while self._idle:
+            with suppress(IndexError):  # another thread has closed the last one
+                self._idle.pop().close()
+
+
+# ---- forked processes ----------------------------------------------------------------------------
+
+
+class _ForkAware(Protocol):
+    def _after_fork(self) -> None: ...
+
+
+_locks: Final[WeakSet[Any]] = WeakSet()
+_fork_aware: Final[WeakSet[_ForkAware]] = WeakSet()
+
+
+def fork_safe_lock() -> threading.Lock:
+    """Return a lock that is free in a forked process, also if a thread held it at the fork."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def reset_in_child(it: _ForkAware) -> None:
+    """Call the method `_after_fork` of an object in every forked process that inherits it."""
+    _fork_aware.add(it)
+
+
+def _after_fork() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()
+    for it in list(_fork_aware):
+        it._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class ProcessOwner:
+    """The process that has begun something that no other process can use."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pid = os.getpid()
+
+    @property
+    def is_parent(self) -> bool:
+        """True if this is a forked process, and its parent has begun it."""
+        return self._pid != os.getpid()
+
+    def adopt(self) -> None:
+        """Make the current process the owner."""
+        self._pid = os.getpid()
+
+    def check(self) -> None:
+        """Raise RuntimeError in a forked process."""
+        if self.is_parent:
+            raise RuntimeError(
+                f"{self._name} of the parent cannot be used in a forked process; nothing was"
+                " applied. Create a new one there"
+            )
 
 
 # ---- random numbers ------------------------------------------------------------------------------

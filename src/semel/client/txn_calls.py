@@ -17,6 +17,7 @@ from semel.client.positions import KnownPositions, MovePlanner, Planned, moves_o
 from semel.client.requests import AppendHeaders, ProducerHeaders, TransactionHeaders, query
 from semel.client.server_calls import decoded, get, send
 from semel.client.stream_calls import ServerConfig, StreamCalls
+from semel.client.transport import ProcessOwner, random_id
 from semel.client.values import (
     KIND_INLINE,
     KIND_STAGED,
@@ -73,26 +74,34 @@ Unresolved = dict[str, "TransactionCalls"]
 
 
 class TransactionCalls:
-    """One transaction of a producer: its calls, its state, and the sequences of its appends."""
+    """One transaction of a producer: its calls, its state, and the sequences of its appends.
+
+    If `transaction_id` is None, the id is random, and another one in each forked process.
+    """
 
     def __init__(
         self,
         site: ServerConfig,
-        transaction_id: str,
+        transaction_id: str | None,
         kind: str,
         timeout: float,
         unresolved: Unresolved | None = None,
         positions: KnownPositions | None = None,
     ) -> None:
         if kind not in (KIND_INLINE, KIND_STAGED):
-            raise ValueError(f"'kind' must be {KIND_INLINE} or {KIND_STAGED}, not {kind!r}")
+            raise ValueError(
+                f"kind={kind!r} is invalid; expected {KIND_INLINE!r} or {KIND_STAGED!r}"
+            )
         self.timeout_ms = round(timeout * 1000)
         if not 0 < self.timeout_ms <= TXN_TIMEOUT_MS_MAX:
             raise ValueError(
-                f"the timeout must be more than 0 and at most {TXN_TIMEOUT_MS_MAX // 1000} seconds"
+                f"timeout={timeout:g} is invalid; expected more than 0 and at most"
+                f" {TXN_TIMEOUT_MS_MAX // 1000} seconds"
             )
         self.site = site
-        self.id = transaction_id
+        self.id = transaction_id or random_id()
+        self.owner = ProcessOwner("a transaction")
+        self._has_own_id = transaction_id is None
         self.kind = kind
         self.state = NEW
         self.epoch = 0
@@ -130,6 +139,9 @@ class TransactionCalls:
             raise self._wrong_state(
                 f"a transaction that is {self.state} cannot begin; create a new transaction"
             )
+        if self._has_own_id and self.owner.is_parent:
+            self.id = random_id()
+        self.owner.adopt()
         self._producer = producer
         request = BeginRequest(
             self.id,
@@ -310,6 +322,7 @@ class TransactionCalls:
     def _require_begun(self) -> None:
         if self.state == NEW:
             raise self._wrong_state("the transaction has not begun; use it in a with block")
+        self.owner.check()
 
     def _require_open(self) -> None:
         self._require_begun()

@@ -378,7 +378,8 @@ def targets_of(
     noted = {path: value for path, value in (metadata or {}).items() if value}
     if not noted.keys() <= moves.keys():
         raise ValueError(
-            f"there is metadata, but no offset, for {', '.join(sorted(noted.keys() - moves))}"
+            f"there is metadata, but no offset, for {', '.join(sorted(noted.keys() - moves))}; pass"
+            " an offset for each stream that has metadata"
         )
     return {path: _target_of(move, noted.get(path)) for path, move in moves.items()}
 

@@ -11,6 +11,8 @@ from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import ProducerCore
 from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.client.producer.settings import ProducerSettings
+from semel.client.stream_calls import DedupKnowledge
+from semel.model.offsets import print_offset
 
 Headers = dict[str, str]
 PROBLEM = "application/problem+json"
@@ -55,6 +57,8 @@ class ModelServer:
         self.tombstone: Known | None = None
         self.is_closed = False
         self.has_dedup = True
+        self.dedup_from = 0
+        self.was_asked = False  # it has answered a HEAD request
         self._is_closing = False
 
     def forget(self) -> None:
@@ -62,10 +66,18 @@ class ModelServer:
         self.tombstone = self.known or self.tombstone
         self.known = None
 
+    def switch(self) -> None:
+        """Switch dedup off or on. No producer is known after that."""
+        self.has_dedup = not self.has_dedup
+        self.known = self.tombstone = None
+        self.dedup_from = len(self.log)
+
     def head(self) -> Answer:
-        return Answer(
-            200, {"stream-next-offset": "0"} if self.has_dedup else {"stream-dedup": "off"}
-        )
+        self.was_asked = True
+        if not self.has_dedup:
+            return Answer(200, {"stream-dedup": "off"})
+        shown = {"stream-dedup-from": print_offset(self.dedup_from)} if self.dedup_from else {}
+        return Answer(200, {"stream-next-offset": print_offset(len(self.log)), **shown})
 
     def take(self, headers: Headers, body: bytes) -> Answer:
         self._is_closing = "stream-closed" in headers
@@ -76,7 +88,8 @@ class ModelServer:
 
     def _store_unguarded(self, body: bytes) -> Answer:
         self._store(body)
-        return Answer(200, {"stream-next-offset": str(len(self.log)), "producer-dedup": "off"})
+        offset = print_offset(len(self.log))
+        return Answer(200, {"stream-next-offset": offset, "producer-dedup": "off"})
 
     def _take(self, headers: Headers, body: bytes) -> Answer:
         epoch = headers.get("producer-epoch")
@@ -155,7 +168,7 @@ class ModelServer:
         self.known = known
         self._store(body)
         status = 200 if body else 204
-        return Answer(status, {**fields, "stream-next-offset": str(len(self.log))})
+        return Answer(status, {**fields, "stream-next-offset": print_offset(len(self.log))})
 
     def _store(self, body: bytes) -> None:
         self.is_closed = self.is_closed or self._is_closing
@@ -270,9 +283,9 @@ class Network:
 def make(server: ModelServer | None = None, **settings: Any) -> Network:
     if not {"epoch", "is_claiming", "session"} & set(settings):
         settings["session"] = "s-1"
-    is_semel = settings.pop("is_semel", False)
+    is_semel, known = settings.pop("is_semel", False), settings.pop("known", DedupKnowledge())
     settings = {"id": "p", "delivery_timeout": 1e9, **settings}
-    core = ProducerCore(ProducerSettings(**settings), json_body, is_semel=is_semel)
+    core = ProducerCore(ProducerSettings(**settings), json_body, is_semel=is_semel, known=known)
     return Network(core, server or ModelServer())
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from semel.client import errors
 from semel.client.append_lanes import (
+    DEDUP_PAUSE_SECONDS,
     EXPIRES_SECONDS,
     IDLE_SECONDS_MAX,
     LANES_MAX,
@@ -36,6 +37,9 @@ HEAD = answer(200, content_type=JSON, stream_next_offset="0", stream_incarnation
 OFF = answer(
     200, content_type=JSON, stream_next_offset="0", stream_incarnation="i", stream_dedup="off"
 )
+ON_FROM_5 = answer(
+    200, content_type=JSON, stream_next_offset="9", stream_incarnation="i", stream_dedup_from="5"
+)
 FOREIGN = answer(200, content_type=JSON, stream_next_offset="0")
 
 
@@ -45,7 +49,7 @@ class Delivered(Played):
     def _reply(self, step: Step, left: list[Any]) -> Any:
         is_head = isinstance(step, Send) and step.request.method == "HEAD"
         is_repeating = any(send.request.method == "POST" for send in self.sends)
-        if is_head and is_repeating and not (left and left[0] in (HEAD, OFF, FOREIGN)):
+        if is_head and is_repeating and not (left and left[0] in (HEAD, OFF, ON_FROM_5, FOREIGN)):
             return HEAD
         return super()._reply(step, left)
 
@@ -96,6 +100,10 @@ def numbers(played: Played) -> list[tuple[str | None, str | None]]:
     """Return the epoch and the sequence of each POST."""
     fields = [dict(send.request.headers) for send in played.sends if send.request.method == "POST"]
     return [(each.get("Producer-Epoch"), each.get("Producer-Seq")) for each in fields]
+
+
+def methods(played: Played) -> list[str]:
+    return [send.request.method for send in played.sends]
 
 
 # ---- numbers -------------------------------------------------------------------------------------
@@ -296,6 +304,58 @@ def test_a_stream_whose_dedup_is_switched_off_is_known_from_its_response() -> No
     assert isinstance(Hand().send(LOST, unguarded).error, errors.Indeterminate)
 
 
+def test_a_stream_without_dedup_is_asked_once_a_minute_whether_this_has_changed() -> None:
+    hand = Hand(StreamCalls(SITE, "orders"))
+    plain = answer(204, stream_next_offset=print_offset(1))
+    assert numbers(hand.send(OFF, plain)) == [(None, None)]
+    hand.now += DEDUP_PAUSE_SECONDS / 2
+    assert methods(hand.send(plain)) == ["POST"]
+    hand.now += DEDUP_PAUSE_SECONDS / 2
+    assert methods(hand.send(OFF, plain)) == ["HEAD", "POST"]
+    assert methods(hand.send(plain)) == ["POST"]
+    hand.now += DEDUP_PAUSE_SECONDS
+    on = hand.send(ON_FROM_5, stored())
+    assert (methods(on), numbers(on)) == (["HEAD", "POST"], [("0", "0")])
+    again = hand.send(LOST, ON_FROM_5, stored(1, status=204))
+    assert numbers(again) == [("0", "1")] * 2, "it is known from where duplicates are recognised"
+
+
+def test_with_the_switch_off_nothing_is_asked() -> None:
+    hand = Hand(StreamCalls(SITE, "orders"))
+    hand.lane.is_retrying = False
+    plain = answer(204, stream_next_offset=print_offset(1))
+    hand.send(OFF, plain)
+    for _ in range(3):
+        hand.now += DEDUP_PAUSE_SECONDS
+        assert methods(hand.send(plain)) == ["POST"]
+
+
+def test_after_a_switch_off_and_on_the_state_of_the_stream_is_read_again() -> None:
+    hand = Hand()
+    hand.send(stored())
+    played = hand.send(PRODUCER_REFUSALS[2], ON_FROM_5, stored(0, epoch=1))
+    assert methods(played) == ["POST", "HEAD", "POST"]
+    assert numbers(hand.send(LOST, ON_FROM_5, stored(1, epoch=1, status=204))) == [("1", "1")] * 2
+
+
+def test_appends_of_which_only_some_are_encoded_share_no_request() -> None:
+    hand = Hand()
+    text = PendingAppend(["a"], PLAIN, NO_EXTRAS, 1e9)
+    hand.lane.prepare(text)
+    with pytest.raises(TypeError):
+        hand.lane.prepare(PendingAppend([object()], PLAIN, NO_EXTRAS, 1e9))
+    late = PendingAppend([object()], PLAIN, NO_EXTRAS, 1e9)
+    hand.lane.prepare(late)  # perhaps the stream has another media type now
+    for append in (text, late):
+        hand.lane.queue.add(append)
+    batch, _ = hand.lane.take(hand.now)
+    assert batch is not None
+    assert batch.appends == [text]
+    assert methods(hand.play(batch, HEAD, stored())) == ["HEAD", "POST"]
+    assert hand.lane.take(hand.now) == (None, [late])
+    assert isinstance(late.error, TypeError)
+
+
 def test_another_server_gets_the_append_as_it_is() -> None:
     hand = Hand(StreamCalls(SITE, "orders"))
     played = hand.send(FOREIGN, answer(204, stream_next_offset="1"))
@@ -337,9 +397,58 @@ def test_an_interrupted_request_keeps_its_number_even_if_others_would_have_none(
     hand.lane.calls.is_unguarded = True
     again, _ = hand.lane.take(hand.now)
     assert again is batch
-    played = hand.play(again, problem(409, "producer_state_expired"))
+    played = hand.play(again, HEAD, problem(409, "producer_state_expired"))
     assert numbers(played) == [("0", "0")]
     assert isinstance(played.error, errors.Indeterminate)
+
+
+@pytest.mark.parametrize("shown", [OFF, ON_FROM_5], ids=["off", "switched on"])
+def test_an_interrupted_request_is_not_sent_again_if_it_would_not_be_recognised(
+    shown: Response,
+) -> None:
+    hand = Hand()
+    batch = hand.batch(1, extra=1)
+    hand.lane.deliver(batch).send(None)  # the request is sent, and its thread is interrupted
+    sender = hand.lane.queue.turn
+    assert sender is not None
+    hand.lane.queue.leave(sender, is_sender=True)
+    again, _ = hand.lane.take(hand.now)
+    assert again is batch
+    played = Played(hand.lane.deliver(again), [shown])
+    assert methods(played) == ["HEAD"]
+    assert isinstance(played.error, errors.Indeterminate)
+
+
+def test_what_is_learned_after_a_request_was_sent_does_not_make_its_repeat_safe() -> None:
+    hand = Hand()
+    flow = hand.lane.deliver(hand.batch())
+    flow.send(None)
+    assert flow.send(LOST) is not None  # a pause
+    Played(hand.lane.calls.head(), [ON_FROM_5])  # by another thread
+    with pytest.raises(errors.Indeterminate):
+        _answer_heads(flow, ON_FROM_5)
+
+
+def _answer_heads(flow: Flow[Any], shown: Response) -> None:
+    step = flow.send(True)
+    while isinstance(step, Send) and step.request.method == "HEAD":
+        step = flow.send(shown)
+    raise AssertionError(step)
+
+
+def test_a_switch_before_the_last_stored_append_makes_no_repeat_unsafe() -> None:
+    shown = answer(
+        200,
+        content_type=JSON,
+        stream_next_offset=print_offset(7),
+        stream_incarnation="i",
+        stream_dedup_from=print_offset(5),
+    )
+    hand = Hand()
+    hand.send(stored(offset=6))
+    played = Played(hand.lane.deliver(hand.batch()), [LOST, True, shown, stored(1, offset=7)])
+    assert methods(played) == ["POST", "HEAD", "POST"]
+    assert played.error is None
 
 
 # ---- several appends in a request ----------------------------------------------------------------

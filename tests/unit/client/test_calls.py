@@ -14,7 +14,7 @@ from semel.client.requests import (
     TransactionHeaders,
 )
 from semel.client.response_parser import Response
-from semel.client.stream_calls import CreateResult, StreamCalls
+from semel.client.stream_calls import CreateResult, DedupKnowledge, StreamCalls, info_of
 from semel.client.values import (
     ProducerState,
     Receipt,
@@ -447,3 +447,36 @@ def test_another_success_or_a_redirection_of_an_append_tells_nothing(status: int
     played = Played(calls().append([1], AppendHeaders()), [answer(status, stream_next_offset="1")])
     assert isinstance(played.error, errors.ProtocolError)
     assert played.error.applied == "unknown"
+
+
+# ---- whether a repeat is recognised --------------------------------------------------------------
+
+OLD, NEW = "i1", "i2"
+PENDING = {"stream-dedup": "off", "stream-dedup-pending": "on"}
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "is_safe"),
+    [
+        (DedupKnowledge(), {}, True),
+        (DedupKnowledge(OLD, "3", "5"), {}, True),
+        (DedupKnowledge(), {"stream-dedup": "off"}, False),
+        (DedupKnowledge(), {"stream-dedup-pending": "off"}, False),
+        (DedupKnowledge(OLD, "3", "5"), {"stream-dedup-from": "3"}, True),
+        (DedupKnowledge(OLD, "3", "5"), {"stream-dedup-from": "5"}, True),
+        (DedupKnowledge(OLD, "3", "5"), {"stream-dedup-from": "6"}, False),
+        (DedupKnowledge(OLD, None, "5"), {"stream-dedup-from": "4"}, True),
+        (DedupKnowledge(OLD, "3", None), {"stream-dedup-from": "4"}, False),
+        (DedupKnowledge(NEW, "3", "5"), {"stream-dedup-from": "3"}, False),
+        (DedupKnowledge(NEW, None, "9"), PENDING, False),
+        (DedupKnowledge(OLD, None, "9"), PENDING, True),
+        (DedupKnowledge(OLD, None, "8"), PENDING, False),
+        (DedupKnowledge(OLD, None, "9"), {**PENDING, "stream-stable-offset": "7"}, False),
+        (DedupKnowledge(OLD, None, "9"), {**PENDING, "stream-stable-offset": "9"}, True),
+    ],
+)
+def test_a_repeat_is_safe_only_where_the_first_attempt_can_have_been_recognised(
+    known: DedupKnowledge, now: dict[str, str], is_safe: bool
+) -> None:
+    info = info_of({"stream-next-offset": "9", "stream-incarnation": OLD, **now})
+    assert (known.doubt(info) is None) is is_safe

@@ -7,7 +7,9 @@ import pytest
 
 from semel.client.errors import (
     BadRequest,
+    ClientError,
     Indeterminate,
+    LimitReached,
     PayloadMismatch,
     ProducerExpired,
     ProducerFenced,
@@ -579,6 +581,25 @@ def test_what_was_never_sent_is_given_up_as_not_applied() -> None:
     assert isinstance(network.core.failure, Unavailable)
     assert "nobody listens" in str(network.core.failure)
     assert network.failed[0].applied == "no"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable("nobody listens"),
+        LimitReached("the stream has as many producers as it may have", status=429),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_is_given_up_has_the_advice_of_its_cause_once(error: ClientError) -> None:
+    network = make(delivery_timeout=10.0)
+    append(network, b"0")
+    network.core.connect_failed(0.0, error)
+    network.wait(10.0)
+    text = str(network.core.failure)
+    assert text.endswith(f"{error.message} ({error.advice})")
+    assert text.count(error.advice) == 1
+    assert isinstance(network.core.failure, Unavailable)
 
 
 def test_what_may_be_stored_is_given_up_as_unknown() -> None:

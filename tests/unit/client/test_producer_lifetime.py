@@ -14,6 +14,8 @@ from semel.client.errors import (
 from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import RENEWAL_SECONDS
 from semel.client.producer.outcomes import BatchAck
+from semel.client.stream_calls import DedupKnowledge
+from semel.model.offsets import print_offset
 from tests.unit.client.producer_model import Answer, Network, make
 from tests.unit.client.test_producer_core import append, busy, established, send_all, sparse
 
@@ -33,13 +35,61 @@ def test_the_first_sequence_is_the_initial_one_and_each_later_one_is_the_next(
 
 
 # rows: P08, P11
-def test_assigned_sequences_that_an_earlier_instance_has_stored_are_skipped() -> None:
-    network = make(mode="sparse")
+def test_sequences_from_a_chosen_start_that_an_earlier_instance_has_stored_are_skipped() -> None:
+    network = make(mode="sparse", initial_seq=0)
     network.core.resume(1, 1, None)
     append(network, b"1", b"2", b"3")
     network.drain()
     assert network.server.log == [b"3"]
     assert network.core.acks.stats.messages_skipped == 2
+
+
+# rows: P08
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_without_a_start_the_sequences_continue_after_the_last_stored_one(
+    *, is_claimed: bool
+) -> None:
+    network = make(mode="sparse")
+    open_with = network.core.take_over if is_claimed else network.core.resume
+    open_with(1, 1, None)
+    append(network, b"1", b"2", b"3")
+    network.drain()
+    assert network.server.log == [b"1", b"2", b"3"]
+    assert network.core.acks.last_seq == 4
+    assert network.core.acks.stats.messages_skipped == 0
+
+
+# rows: P08
+@pytest.mark.parametrize("values", [(b"8", b"9"), (b"0", b"1"), (b"7", b"8", b"9"), (b"9",)])
+def test_a_new_message_is_never_taken_for_one_of_an_earlier_instance(
+    values: tuple[bytes, ...],
+) -> None:
+    early = make(mode="sparse", epoch=1)
+    late = make(early.server, mode="sparse", epoch=2)
+    late.core.resume(None, None, None)  # nothing was stored when the state was read
+    append(early, b"0", b"1")
+    early.drain()
+    append(late, *values)
+    late.drain()
+    assert late.core.failure is not None
+    assert late.acked == []
+    assert [batch.values for batch in late.failed] == [list(values)]
+
+
+# rows: P08
+@pytest.mark.parametrize("is_semel", [False, True])
+def test_a_repeat_of_its_own_batch_with_assigned_sequences_is_acknowledged(
+    *, is_semel: bool
+) -> None:
+    network = make(mode="sparse", epoch=1, is_semel=is_semel)
+    append(network, b"0", b"1")
+    send_all(network)
+    network.serve()
+    network.lose()
+    network.drain()
+    assert network.core.failure is None
+    assert [(ack.count, ack.duplicate) for ack in network.acked] == [(2, True)]
+    assert network.server.log == [b"0", b"1"]
 
 
 # rows: P10
@@ -160,7 +210,7 @@ def test_a_close_without_messages_has_a_sequence_and_no_body() -> None:
     assert network.core.pending_count == 0
     network.drain()
     assert network.server.is_closed
-    assert network.acked[-1] == BatchAck(0, 1, "1", cursor="end", closed=True)
+    assert network.acked[-1] == BatchAck(0, 1, print_offset(1), cursor="end", closed=True)
 
 
 def test_a_stream_that_is_already_closed_needs_no_close() -> None:
@@ -253,6 +303,25 @@ def test_without_dedup_a_batch_that_may_be_stored_is_not_sent_again(shown: dict[
     assert "Stream-Dedup: off" in str(network.core.failure)
     assert [batch.applied for batch in network.failed] == ["unknown"]
     assert not network.send()
+
+
+@pytest.mark.parametrize(
+    ("dedup_from", "shown", "is_sent_again"),
+    [(None, 1, True), (None, 2, False), (2, 2, True), (2, 3, False), (None, None, True)],
+    ids=["acknowledged", "unknown", "unchanged", "switched", "beginning"],
+)
+def test_a_batch_that_may_be_stored_before_dedup_was_switched_on_is_not_sent_again(
+    dedup_from: int | None, shown: int | None, is_sent_again: bool
+) -> None:
+    known = None if dedup_from is None else print_offset(dedup_from)
+    network = lost(known=DedupKnowledge(dedup_from=known))
+    send_all(network)
+    network.serve(Answer(200, {} if shown is None else {"stream-dedup-from": print_offset(shown)}))
+    network.deliver()
+    assert bool(send_all(network)) is is_sent_again
+    if not is_sent_again:
+        assert isinstance(network.core.failure, Indeterminate)
+        assert [batch.applied for batch in network.failed] == ["unknown"]
 
 
 @pytest.mark.parametrize("status", [200, 401, 404])

@@ -27,6 +27,13 @@ def nobody_looks_for_dedup(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DedupCheck, "require", lambda _: None)
 
 
+def a_switch_since_the_batch_was_sent_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Send a batch again that may be stored before duplicates were recognised (rule 2)."""
+    patch.setattr(
+        DedupCheck, "stored_until", property(lambda _: "9", lambda *_: None), raising=False
+    )
+
+
 def a_forgotten_producer_takes_nothing_for_stored(patch: pytest.MonkeyPatch) -> None:
     """Renumber batches that may be stored, when the server has forgotten the producer (rule 6)."""
     end = ProducerCore._end_stall
@@ -68,6 +75,14 @@ MUTANTS: Final[dict[Mutant, tuple[Any, tuple[Any, ...]]]] = {
     nobody_looks_for_dedup: (
         properties.test_without_dedup_nothing_is_sent_again_that_may_be_stored,
         (actions, properties.identities, batching),
+    ),
+    a_switch_since_the_batch_was_sent_is_ignored: (
+        properties.test_nothing_is_stored_twice_while_dedup_is_switched_off_and_on,
+        (
+            st.lists(st.tuples(actions, st.integers(1, 2)), max_size=4),
+            properties.identities,
+            batching,
+        ),
     ),
     a_forgotten_producer_takes_nothing_for_stored: (
         properties.test_a_forgotten_producer_goes_on_or_tells_what_is_unknown,

@@ -413,3 +413,21 @@ def test_without_dedup_nothing_is_sent_again_that_may_be_stored(
     assert not script.messages or isinstance(
         script.network.core.failure, Indeterminate | ProtocolError
     )
+
+
+@given(st.lists(st.tuples(actions, st.integers(1, 2)), max_size=4), identities, batching)
+def test_nothing_is_stored_twice_while_dedup_is_switched_off_and_on(
+    phases: list[tuple[list[tuple[str, int]], int]],
+    identity: dict[str, Any],
+    sizes: dict[str, Any],
+) -> None:
+    script = Script(make(is_semel=True, **identity, **sizes))
+    for steps, switches in phases:
+        script.network.server.was_asked = False
+        script.play([step for step in steps if step[0] != "haunt"])
+        if script.network.server.was_asked:
+            script.network.drain()  # no client can see a switch between its question and its repeat
+        for _ in range(switches):
+            script.network.server.switch()
+    script.network.drain()
+    check_truth(script)

@@ -1,11 +1,12 @@
-"""A producer's batches: gathering messages, recording outcomes, and when to send a batch again."""
+"""A producer's batches: gathering messages, and when to send a batch again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from semel.client.errors import (
     NO,
-    UNKNOWN,
     ClientError,
     Indeterminate,
     PayloadMismatch,
@@ -15,11 +16,11 @@ from semel.client.errors import (
 )
 from semel.client.extras import Extra
 from semel.client.flows import backoff_seconds, error_of
-from semel.client.producer.outcomes import BatchAck, BatchEvent, FailedBatch, ProducerStats
+from semel.client.producer.outcomes import BatchAck
 from semel.client.producer.settings import ProducerSettings, check_cursor
+from semel.client.stream_calls import DedupKnowledge, info_of
 from semel.model.commands import SPARSE
 from semel.model.limits import NUMBER_MAX, SEQUENCE_SPAN_MAX
-from semel.model.offsets import parse_offset, print_offset
 
 # Encodes messages as a body. The second argument maps the index of a message to its extras.
 Encode = Callable[[Sequence[bytes], Mapping[int, Extra]], bytes]
@@ -135,7 +136,18 @@ class BatchBuilder:
         # Sparse mode: True if the caller passes the sequences; None until the first message.
         self._is_numbered: bool | None = None if settings.initial_seq is None else False
         self._assigned_seq = (settings.initial_seq or 0) - 1  # sparse mode: the last assigned one
+        self._is_continuing = settings.initial_seq is None
         self.last_seq = -1  # sparse mode: the sequence of the newest message
+
+    @property
+    def has_new_seqs(self) -> bool:
+        """True if this producer assigns sequences that no earlier instance has used."""
+        return self._is_continuing and self._is_numbered is False
+
+    def continue_after(self, stored_seq: int) -> None:
+        """Assign sequences above the last stored one, unless the caller has chosen the first."""
+        if self._is_continuing:
+            self._assigned_seq = max(self._assigned_seq, stored_seq)
 
     @property
     def count(self) -> int:
@@ -276,92 +288,6 @@ class BatchBuilder:
             )
 
 
-# ---- the outcomes of batches ---------------------------------------------------------------------
-
-# An estimate of the memory that a pending message uses in addition to its own bytes.
-_OVERHEAD_BYTES: Final = 64
-
-
-def ack_of(
-    batch: ProducerBatch,
-    next_offset: str | None,
-    *,
-    is_duplicate: bool,
-    is_counting: bool = True,
-) -> BatchAck:
-    """Return the acknowledgement of a batch that is stored up to `next_offset`.
-
-    `is_counting` is True if the server's offsets count messages, as semel's offsets do.
-    """
-    assert batch.last_seq is not None
-    end = parse_offset(next_offset) if next_offset is not None and is_counting else None
-    first = None if end is None or end < batch.count else print_offset(end - batch.count)
-    return BatchAck(
-        batch.count,
-        batch.last_seq,
-        next_offset,
-        duplicate=is_duplicate,
-        cursor=batch.cursor,
-        offset=first,
-        closed=batch.is_closing,
-    )
-
-
-class Acknowledgements:
-    """Counts messages, and collects the outcomes of batches until `take_events` returns them."""
-
-    def __init__(self) -> None:
-        self._events: list[BatchEvent] = []
-        self.settled_count = 0
-        self.pending_bytes = 0
-        self.last_seq: int | None = None
-        self.cursor: str | None = None
-        self.stats = ProducerStats()
-
-    def add(self, size: int) -> None:
-        """Count a pending message of `size` bytes."""
-        self.pending_bytes += size + _OVERHEAD_BYTES
-
-    def acknowledge(self, ack: BatchAck, batch: ProducerBatch) -> None:
-        """Record that a batch is stored, and count its messages."""
-        self._release(batch)
-        self.last_seq = ack.seq
-        self.cursor = self.cursor if ack.cursor is None else ack.cursor
-        self.stats.batches_acked += 1
-        self.stats.messages_acked += ack.count
-        self.stats.duplicates += ack.duplicate
-        self._events.append(ack)
-
-    def give_up(self, batch: ProducerBatch, *, is_certain: bool) -> None:
-        """Record that a batch failed, and count its messages.
-
-        `is_certain` is True if it is certain that the batch is not stored.
-        """
-        self._release(batch)
-        self.stats.messages_failed += batch.count
-        self._events.append(
-            FailedBatch(
-                batch.count,
-                batch.messages,
-                batch.seq,
-                NO if is_certain else UNKNOWN,
-                batch.cursor,
-                batch.is_closing,
-            )
-        )
-
-    def take_events(self) -> list[BatchEvent]:
-        """Remove the outcomes that were recorded since the last call, and return them in order."""
-        events, self._events = self._events, []
-        return events
-
-    def _release(self, batch: ProducerBatch) -> None:
-        self.settled_count += batch.units
-        self.pending_bytes -= sum(map(len, batch.messages)) + batch.count * _OVERHEAD_BYTES
-        if batch.extras:
-            self.pending_bytes -= sum(extra.size for extra in batch.extras.values())
-
-
 # ---- sending a batch again -----------------------------------------------------------------------
 
 Jitter = Callable[[float], float]
@@ -369,10 +295,9 @@ Jitter = Callable[[float], float]
 WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 _SECONDS_MIN: Final = 0.05
 _SECONDS_MAX: Final = 5.0
-_UNGUARDED: Final = (
-    "a request got no response, and the stream does not recognise duplicates (Stream-Dedup: off)."
-    " The messages were not sent again, because they could be stored twice. Look for them in the"
-    " stream, and switch dedup on before you use a producer"
+_UNSAFE: Final = (
+    "a request got no response, and the stream {}. The messages were not sent again, because they"
+    " could be stored twice. Look for them in the stream before you use a producer again"
 )
 
 
@@ -404,11 +329,15 @@ class Backoff:
 
         `oldest` is the oldest batch that was sent and is not acknowledged, or None.
         """
-        reason = "" if self.last_error is None else f": {self.last_error}"
+        cause = self.last_error
+        reason = "" if cause is None else f": {cause.message}"
         message = f"a message was not delivered within {seconds:g} seconds{reason}"
         if oldest is not None and (oldest.is_indeterminate or oldest.is_in_flight):
             return Indeterminate(message)
-        return Unavailable(message)
+        error = Unavailable(message)
+        if isinstance(cause, Refused):
+            error.advice = cause.advice
+        return error
 
 
 class DedupCheck:
@@ -416,12 +345,16 @@ class DedupCheck:
 
     A semel stream with `Stream-Dedup: off` ignores the sequences of producers, so a batch whose
     response was lost would be stored twice. A HEAD request shows the setting. Other servers have no
-    such setting: for them `is_semel` is False, and the check is never due.
+    such setting: without `is_semel` the check is never due. `known` is what was known about the
+    stream before the batches were sent.
     """
 
-    def __init__(self, backoff: Backoff, *, is_semel: bool, stream: str | None = None) -> None:
-        self._stream = stream
-        self._backoff = backoff
+    def __init__(
+        self, backoff: Backoff, known: DedupKnowledge, *, is_semel: bool, stream: str | None
+    ) -> None:
+        self.stored_until = known.end  # where the earlier batches of this producer end
+        self._known = known
+        self._backoff, self._stream = backoff, stream
         self._is_semel = is_semel
         self.is_due = False
         self.is_in_flight = False
@@ -454,11 +387,9 @@ class DedupCheck:
             self._backoff.begin(now, error, error.retry_after)
             return None
         self.is_due = False
-        settings = (headers.get(name, "").lower() for name in _SETTINGS)
-        return Indeterminate(_UNGUARDED) if "off" in settings else None
-
-
-_SETTINGS: Final = ("stream-dedup", "stream-dedup-pending")
+        known = replace(self._known, end=self.stored_until)
+        doubt = known.doubt(info_of(headers)) if status < 400 else None
+        return None if doubt is None else Indeterminate(_UNSAFE.format(doubt))
 
 
 def is_own_gap(error: ClientError, batch: ProducerBatch) -> bool:

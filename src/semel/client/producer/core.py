@@ -6,10 +6,12 @@ These rules ensure that every message is stored exactly once:
 
 1. Every attempt to send a batch has the same bytes and the same sequence. In dense mode, the batch
    gets its sequence with the first attempt. In sparse mode, each message gets its sequence when it
-   is appended, and messages that the server reports as stored are taken out of the batch.
+   is appended, and messages that the server reports as stored are taken out of the batch. This is
+   not so for sequences that continue after the stored ones: such messages are new, so a report that
+   another instance has stored their sequences ends the producer.
 2. Batches are sent in order, over one connection. When the connection is lost, all batches without
    a response are sent again, in order. Before that, a HEAD request to a semel server must show
-   that the stream recognises duplicates.
+   that the stream recognises duplicates, and did so when the batches may have been stored.
 3. The second batch waits for the response to the first batch, because only that response shows that
    the epoch belongs to this instance. After a claim, the second batch does not wait. In sparse
    mode, every batch waits for the response to the previous batch, because the server would accept a
@@ -44,20 +46,19 @@ from semel.client.extras import Extra
 from semel.client.flows import error_of
 from semel.client.producer.batches import (
     WORTH_A_RETRY,
-    Acknowledgements,
     Backoff,
     BatchBuilder,
     DedupCheck,
     Encode,
     Jitter,
     ProducerBatch,
-    ack_of,
     is_end_of,
     is_own_gap,
 )
 from semel.client.producer.opening import ProducerIdentity
-from semel.client.producer.outcomes import BatchAck
+from semel.client.producer.outcomes import Acknowledgements, BatchAck, ack_of
 from semel.client.producer.settings import ProducerSettings
+from semel.client.stream_calls import DedupKnowledge
 from semel.model.commands import SPARSE
 from semel.wire.headers import read_flag
 
@@ -67,6 +68,7 @@ from semel.wire.headers import read_flag
 RENEWAL_SECONDS: Final = 60.0
 
 _DONE: Final = frozenset({200, 201, 204})
+_NOTHING: Final = DedupKnowledge()
 _NOT_CLOSED: Final = "the server has accepted the close of the stream, but the stream is open"
 
 
@@ -79,7 +81,7 @@ class ProducerCore:
 
     `encode` encodes messages as a request body. `jitter` shortens the pauses between retries.
     `is_semel` is True if the server is semel: its offsets count messages, and a HEAD request shows
-    whether the stream recognises duplicates.
+    whether the stream recognises duplicates. `known` is what is known about this now.
     """
 
     def __init__(
@@ -90,13 +92,14 @@ class ProducerCore:
         *,
         is_semel: bool = False,
         stream: str | None = None,
+        known: DedupKnowledge = _NOTHING,
     ) -> None:
         self._settings = settings
         self._encode = encode
         self._is_semel = is_semel
         self._stream = stream
         self._backoff = Backoff(jitter)
-        self._check = DedupCheck(self._backoff, is_semel=is_semel, stream=stream)
+        self._check = DedupCheck(self._backoff, known, is_semel=is_semel, stream=stream)
         self._is_sparse = settings.mode == SPARSE
         self._identity = ProducerIdentity(settings)
         self._builder = BatchBuilder(settings)
@@ -145,8 +148,9 @@ class ProducerCore:
     def resume(self, epoch: int | None, last_seq: int | None, cursor: str | None) -> None:
         """Record the state that the server has stored for this producer. Call this before `append`.
 
-        In sparse mode (the caller numbers the messages), `append` then skips messages up to
-        `last_seq`, because they are stored. In dense mode, sequences start again at 0.
+        In sparse mode, `append` then skips messages up to `last_seq`, because they are stored. If
+        neither the messages have sequences nor `initial_seq` is set, sequences continue after
+        `last_seq`. In dense mode, sequences start again at 0.
         """
         self._identity.resume(epoch)
         self._set_past(last_seq, cursor)
@@ -179,6 +183,7 @@ class ProducerCore:
         self._is_stalled = False
         if self._is_sparse and last_seq is not None:
             self._stored_seq = last_seq
+            self._builder.continue_after(last_seq)
 
     def append(
         self,
@@ -374,7 +379,10 @@ class ProducerCore:
         is_duplicate = status == 204 and bool(batch.messages)  # without messages it is always 204
         if is_duplicate and self._identity.reclaim(headers, batch):
             return
-        error = self._identity.accept(headers, batch, is_duplicate=is_duplicate)
+        has_new_seqs = self._builder.has_new_seqs
+        error = self._identity.accept(
+            headers, batch, is_duplicate=is_duplicate, has_new_seqs=has_new_seqs
+        )
         is_open = batch.is_closing and not read_flag(headers, "stream-closed")
         if error is None and is_open and not batch.messages:
             error = ProtocolError(_NOT_CLOSED)
@@ -398,6 +406,7 @@ class ProducerCore:
 
     def _settle(self) -> None:
         while self._unsettled and (ack := self._unsettled[0].ack) is not None:
+            self._check.stored_until = ack.next_offset or self._check.stored_until
             self.acks.acknowledge(ack, self._unsettled.popleft())
 
     def _refused(
@@ -446,7 +455,7 @@ class ProducerCore:
         """
         if not (self._is_sparse and batch.messages) or last_seq is None:
             return False
-        if last_seq < batch.seqs[0]:
+        if last_seq < batch.seqs[0] or self._builder.has_new_seqs:
             return False
         stored = batch.split_off(sum(seq <= last_seq for seq in batch.seqs))
         rest = batch.count

@@ -1,7 +1,6 @@
 """The base class of the threaded and the asyncio producer: state, callbacks and checks."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,7 +26,7 @@ from semel.client.producer.outcomes import BatchAck, BatchEvent, ProducerStats
 from semel.client.producer.pump import BodyEncoder, Pump
 from semel.client.server_calls import RETIRE_SECONDS_MAX, retire_producer
 from semel.client.stream_calls import StreamCalls
-from semel.client.transport import Transport, jitter
+from semel.client.transport import Transport, fork_safe_lock, jitter
 
 _log = logging.getLogger("semel.client")
 
@@ -74,8 +73,10 @@ class ProducerFacade:
         self._on_batch_ack = options.get("on_batch_ack")
         self._on_error = options.get("on_error")
         if self._pending_bytes_max < 1:
-            raise ValueError("max_pending_bytes must be at least 1")
-        self._lock = threading.Lock()
+            raise ValueError(
+                f"max_pending_bytes={self._pending_bytes_max} is invalid; expected 1 or more"
+            )
+        self._lock = fork_safe_lock()
         self._reported_count = 0  # messages whose callbacks have returned
         self._is_closed = False  # `append` is refused
         self._is_ended = False  # the producer is closed, and no message is pending
@@ -88,7 +89,9 @@ class ProducerFacade:
         self._to_raw: Callable[[Any], bytes]
 
     def _open(self, opening: OpenResult) -> None:
-        encoder = BodyEncoder(opening.content_type, is_semel=opening.is_semel)
+        encoder = BodyEncoder(
+            opening.content_type, is_semel=opening.is_semel, on_refusal=self._doubt_stream
+        )
         self._encoder, self._to_raw = encoder, encoder.to_raw
         self._core = ProducerCore(
             self._settings,
@@ -96,6 +99,7 @@ class ProducerFacade:
             jitter,
             is_semel=opening.is_semel,
             stream=self._calls.path,
+            known=opening.known,
         )
         self._is_past_known |= self._settings.is_claimed_first or not opening.is_semel
         self._set_past((opening.claim, opening.past))
@@ -108,6 +112,10 @@ class ProducerFacade:
             on_events=self._report,
             response_timeout=self._response_timeout,
         )
+
+    def _doubt_stream(self) -> None:
+        """Let the next producer of the same stream object ask what the stream is."""
+        self._calls.is_stale = True
 
     def _set_past(self, past: Past) -> None:
         """Record what earlier instances have stored."""
@@ -210,6 +218,8 @@ class ProducerFacade:
 
     def _report(self, events: list[BatchEvent]) -> None:
         failure = self._core.failure
+        if failure is not None:
+            self._doubt_stream()
         for event in events:
             if isinstance(event, BatchAck):
                 if self._on_batch_ack is not None:

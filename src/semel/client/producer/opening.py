@@ -37,7 +37,7 @@ from semel.client.producer.settings import (
 )
 from semel.client.requests import producer_id_field
 from semel.client.server_calls import claim_producer, producers
-from semel.client.stream_calls import StreamCalls
+from semel.client.stream_calls import DedupKnowledge, StreamCalls
 from semel.client.values import ProducerClaim, ProducerState
 from semel.model.commands import DENSE, SPARSE
 from semel.model.limits import BATCH_MESSAGES_MAX, MIB, NUMBER_MAX
@@ -77,12 +77,14 @@ class OpenResult(Struct, frozen=True):
     """What is known about the stream and the producer when the first message is appended.
 
     - `claim`: the stored state and the new epoch, or None if the producer was not claimed.
+    - `known`: what is known about the recognition of duplicates in the stream.
     - `past`: a list with the stored state, or an empty list if nothing is stored. After a claim, or
       if the server does not report the state, `past` is None.
     """
 
     content_type: str
     is_semel: bool
+    known: DedupKnowledge = DedupKnowledge()
     past: list[ProducerState] | None = None
     claim: ProducerClaim | None = None
 
@@ -94,13 +96,18 @@ def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenRe
     request of the producer is its first batch, and the server is assumed to be semel: no other
     server accepts a batch that has a session and no epoch.
 
-    Raises ProtocolError if it is known that the stream does not recognise duplicates.
+    What is known can be out of date. If the media type is wrong, the server refuses the first
+    batch. If the stream no longer recognises duplicates, the first response shows it.
+
+    Raises ProtocolError if the stream does not recognise duplicates.
     """
     if not settings.is_claimed_first:
+        if calls.is_unguarded:  # perhaps another client has switched it on
+            yield from calls.head()
         content_type = settings.content_type or (yield from calls.known_type())
         if calls.is_unguarded:
             raise ProtocolError(_UNGUARDED_STREAM)
-        return OpenResult(content_type, is_semel=not calls.is_foreign)
+        return OpenResult(content_type, not calls.is_foreign, calls.known())
     info = yield from calls.head()
     content_type = settings.content_type or info.content_type
     if not calls.is_semel:
@@ -108,7 +115,7 @@ def open_producer(calls: StreamCalls, settings: ProducerSettings) -> Flow[OpenRe
     if calls.is_unguarded:
         raise ProtocolError(_UNGUARDED_STREAM)
     claim, past = yield from read_past(calls, settings)
-    return OpenResult(content_type, is_semel=True, past=past, claim=claim)
+    return OpenResult(content_type, True, calls.known(), past, claim)
 
 
 Past = tuple[ProducerClaim | None, list[ProducerState] | None]
@@ -176,8 +183,10 @@ class ProducerOptions(TypedDict, total=False):
       that assign no epochs: then the stored epoch plus one is used.
     - `mode`: "dense" or "sparse". In sparse mode each message has a sequence. Sequences must
       increase, but can have gaps. Pass `seq` with every message or with none. Without `seq`, the
-      first message has the sequence `initial_seq` (by default 0), and each later one the next.
-    - `initial_seq`: the first sequence that a sparse producer assigns itself.
+      first message has the sequence after the last stored one (0 for a new id), and each later one
+      the next.
+    - `initial_seq`: the first sequence that a sparse producer assigns itself. Messages up to the
+      last stored sequence are then skipped, because an earlier instance has stored them.
     - `max_in_flight`: the maximum number of batches that are sent and have no response yet.
     - `max_batch_bytes`, `max_batch_messages`: the maximum size of a batch.
     - `linger_ms`: how many milliseconds a batch waits for more messages.
@@ -210,7 +219,8 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
     """
     unknown = sorted(set(options) - ProducerOptions.__annotations__.keys())
     if unknown:
-        raise TypeError(f"a producer has no option {unknown[0]!r}")
+        options_text = ", ".join(ProducerOptions.__annotations__)
+        raise TypeError(f"a producer has no option {unknown[0]!r}; the options are {options_text}")
     epoch, auto_claim = options.get("epoch"), options.get("auto_claim", False)
     name = default_id() if producer_id is None else producer_id
     return ProducerSettings(
@@ -253,6 +263,10 @@ _AMBIGUOUS: Final = (
 _FOREIGN: Final = (
     "an earlier instance has probably used the same epoch, because the server reports a new batch"
     " as a duplicate; pass a higher epoch= after each restart"
+)
+_TAKEN: Final = (
+    "another instance has stored messages with the sequences that this one has assigned; let only"
+    " one instance use the id at a time, or pass seq= with every message"
 )
 _NO_SESSIONS: Final = (
     "the server does not support producer sessions; pass epoch= or auto_claim=True to producer()"
@@ -304,13 +318,20 @@ class ProducerIdentity:
         return fields
 
     def accept(
-        self, headers: Mapping[str, str], batch: ProducerBatch, *, is_duplicate: bool
+        self,
+        headers: Mapping[str, str],
+        batch: ProducerBatch,
+        *,
+        is_duplicate: bool,
+        has_new_seqs: bool = False,
     ) -> ClientError | None:
         """Check a successful response to `batch`, and record its epoch.
 
-        Return an error if the response shows that the producer must end. Otherwise return None.
+        `has_new_seqs` is True if no earlier instance has used the batch's sequences. Return an
+        error if the response shows that the producer must end. Otherwise return None.
         """
-        # Both must be computed before `_confirm` changes the identity.
+        # These must be computed before `_confirm` changes the identity.
+        is_taken = has_new_seqs and self.is_taken(headers, batch)
         is_ambiguous = self.is_ambiguous(batch)
         is_foreign = self.is_foreign(headers, batch)
         error = self._confirm(headers, is_duplicate=is_duplicate)
@@ -318,6 +339,8 @@ class ProducerIdentity:
             return Indeterminate(_AMBIGUOUS)
         if error is None and is_duplicate and is_foreign:
             return Indeterminate(_FOREIGN)
+        if error is None and is_duplicate and is_taken:
+            return Indeterminate(_TAKEN)
         return error
 
     def _confirm(self, headers: Mapping[str, str], *, is_duplicate: bool) -> ClientError | None:
@@ -412,6 +435,20 @@ class ProducerIdentity:
             # If this instance had stored the batch, the receipt would be recent and still retained.
             return headers.get("producer-receipt", "").lower() == "expired"
         return not batch.is_indeterminate
+
+    def is_taken(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
+        """Return True if another instance has stored the sequences of `batch`.
+
+        Use the result only if the server reports `batch` as a duplicate. A duplicate that this
+        instance has stored has its epoch, and the receipt is retained.
+        """
+        if _epoch_in(headers) != self.epoch and (
+            self.epoch is not None or not batch.is_indeterminate
+        ):
+            return True
+        if self._is_semel:
+            return headers.get("producer-receipt", "").lower() == "expired"
+        return not batch.is_indeterminate and not self.is_established
 
     def is_ambiguous(self, batch: ProducerBatch) -> bool:
         """Return True if it is unknown whether this instance or an earlier one stored `batch`."""

@@ -135,8 +135,13 @@ _FRAME_BYTES: Final = 512  # for the brackets or the batch header that enclose a
 _DEEP_BYTES_MIN: Final = 2 * (JSON_DEPTH_MAX + 1)
 
 
+def _ignore() -> None: ...
+
+
 class BodyEncoder:
     """Encodes values as messages, and messages as request bodies, for one media type.
+
+    `on_refusal` is called before an error is raised for a value that this media type does not have.
 
     - If a message has extras (a key, headers or a timestamp), the body has semel's batch format.
     - Otherwise, JSON messages are encoded as a JSON array.
@@ -144,11 +149,14 @@ class BodyEncoder:
       batch format, and are concatenated for other servers.
     """
 
-    def __init__(self, content_type: str, *, is_semel: bool) -> None:
+    def __init__(
+        self, content_type: str, *, is_semel: bool, on_refusal: Callable[[], None] = _ignore
+    ) -> None:
         self._content_type = content_type
         self._is_json = is_json(content_type)
         self._is_batching = is_semel and not self._is_json
         self._is_semel = is_semel
+        self._on_refusal = on_refusal
         self.to_raw: Callable[[Any], bytes] = self._to_json if self._is_json else self._to_bytes
 
     def content_type(self, count: int, extras: Mapping[int, Extra]) -> str:
@@ -194,9 +202,13 @@ class BodyEncoder:
 
         Raises ValueError if the value is invalid, because the server would refuse its whole batch.
         """
-        raw = encode_json(value)
-        if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
-            self._check_json(raw, is_ready=isinstance(value, PREENCODED))
+        try:
+            raw = encode_json(value)
+            if len(raw) >= _DEEP_BYTES_MIN or isinstance(value, PREENCODED):
+                self._check_json(raw, is_ready=isinstance(value, PREENCODED))
+        except (TypeError, ValueError):
+            self._on_refusal()
+            raise
         return raw
 
     def _check_json(self, raw: bytes, *, is_ready: bool) -> None:
@@ -208,9 +220,13 @@ class BodyEncoder:
         self._check_size(len(raw))
 
     def _to_bytes(self, value: Any) -> bytes:
-        raw = encode(value, self._content_type)
+        try:
+            raw = encode(value, self._content_type)
+        except (TypeError, ValueError):
+            self._on_refusal()
+            raise
         if not raw:
-            raise ValueError("an empty message cannot be stored")
+            raise ValueError("an empty message cannot be stored; pass at least one byte")
         self._check_size(len(raw))
         return raw
 

@@ -78,40 +78,49 @@ class ProducerSettings(Struct, frozen=True, kw_only=True):
                 has_epoch or self.is_claiming or has_session,
                 "a producer needs session=, epoch= or is_claiming=True",
             ),
-            (self.epoch is None or self.epoch >= 0, "the epoch must not be negative"),
             (
                 self.mode in (DENSE, SPARSE),
-                f"mode must be 'dense' or 'sparse', not {self.mode!r}",
-            ),
-            (
-                0 < self.max_batch_messages <= BATCH_MESSAGES_MAX,
-                f"max_batch_messages must be from 1 to {BATCH_MESSAGES_MAX}",
-            ),
-            (
-                0 < self.max_batch_bytes <= BATCH_BYTES_MAX,
-                f"max_batch_bytes must be from 1 to {BATCH_BYTES_MAX}",
-            ),
-            (self.max_in_flight >= 1, "max_in_flight must be at least 1"),
-            (
-                self.linger >= 0 and self.delivery_timeout > 0,
-                "linger_ms must not be negative, and delivery_timeout must be positive",
-            ),
-            (
-                # A batch must not be sent again after the server has forgotten the producer.
-                self.expires is None or self.delivery_timeout <= self.expires,
-                f"delivery_timeout must be at most {self.expires} for a producer without an id",
+                f"mode={self.mode!r} is invalid; expected 'dense' or 'sparse'",
             ),
             (
                 self.initial_seq is None or self.mode == SPARSE,
                 "pass initial_seq= only with mode='sparse'; a dense producer begins with 0",
             ),
-            (
-                self.initial_seq is None or 0 <= self.initial_seq <= NUMBER_MAX,
-                f"initial_seq must be from 0 to {NUMBER_MAX}",
-            ),
         ):
             if not is_valid:
                 raise ValueError(message)
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        """Raise ValueError or TypeError if a number is invalid."""
+        for name, value, low, high in (
+            ("epoch", self.epoch, 0, NUMBER_MAX),
+            ("initial_seq", self.initial_seq, 0, NUMBER_MAX),
+            ("max_batch_messages", self.max_batch_messages, 1, BATCH_MESSAGES_MAX),
+            ("max_batch_bytes", self.max_batch_bytes, 1, BATCH_BYTES_MAX),
+            ("max_in_flight", self.max_in_flight, 1, NUMBER_MAX),
+        ):
+            _check_whole(name, value, low, high)
+        if not self.linger >= 0:
+            raise ValueError(f"linger_ms={self.linger * 1000:g} is invalid; expected 0 or more")
+        if not self.delivery_timeout > 0:
+            raise ValueError(
+                f"delivery_timeout={self.delivery_timeout:g} is invalid; expected a number of"
+                " seconds greater than 0"
+            )
+        # A batch must not be sent again after the server has forgotten the producer.
+        if self.expires is not None and self.delivery_timeout > self.expires:
+            raise ValueError(
+                f"delivery_timeout={self.delivery_timeout:g} is too long for a producer without an"
+                f" id; pass an id, or at most {self.expires}"
+            )
+
+
+def _check_whole(name: str, value: object, low: int, high: int) -> None:
+    if value is not None and not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if value is not None and not low <= value <= high:
+        raise ValueError(f"{name}={value} is invalid; expected a number from {low} to {high}")
 
 
 def check_cursor(cursor: str) -> None:

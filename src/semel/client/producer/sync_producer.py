@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -19,7 +20,14 @@ from semel.client.producer.facade import ProducerFacade, retire_seconds
 from semel.client.producer.opening import Past, ProducerOptions, open_producer, read_past
 from semel.client.producer.outcomes import BatchEvent
 from semel.client.stream_calls import StreamCalls
-from semel.client.transport import CLIENT_DEFAULT, FOREVER, Timeout, Transport
+from semel.client.sync_driver import is_called
+from semel.client.transport import (
+    CLIENT_DEFAULT,
+    FOREVER,
+    Timeout,
+    Transport,
+    fork_safe_lock,
+)
 
 _EXIT_SECONDS: Final = 5.0
 _log = logging.getLogger("semel.client")
@@ -68,7 +76,7 @@ class Producer(ProducerFacade):
     ) -> None:
         super().__init__(producer_id, calls, transport, options, response_timeout=response_timeout)
         self._run = run
-        self._reading = threading.Lock()
+        self._reading = fork_safe_lock()
         self._changed = threading.Condition(self._lock)
         self._background = background()
         self._open(run(open_producer(calls, self._settings)))
@@ -102,6 +110,8 @@ class Producer(ProducerFacade):
             extra = self._encoder.checked_extra(raw, key, headers, timestamp)
         if self._background.is_forked:
             self._refuse_in_fork()
+        if self._lock.locked():
+            self._refuse_nested("append")
         must_wake = True  # stays True if Ctrl-C interrupts: waking the sender is always safe
         try:
             with self._lock:
@@ -126,6 +136,7 @@ class Producer(ProducerFacade):
         """
         self._refuse_in_fork()
         self._refuse_in_callback("close_stream")
+        self._refuse_nested("close_stream")
         if value is not None:
             self.append(value, close=True)
         else:
@@ -150,6 +161,7 @@ class Producer(ProducerFacade):
         """
         self._refuse_in_fork()
         self._refuse_in_callback("flush")
+        self._refuse_nested("flush")
         if not self._drain(timeout):
             raise self._late(timeout)
         self._check_settled(is_again=True)
@@ -165,6 +177,7 @@ class Producer(ProducerFacade):
         """
         self._refuse_in_fork()
         self._refuse_in_callback("close")
+        self._refuse_nested("close")
         self._is_closed = True
         if self._is_ended:
             return
@@ -252,7 +265,16 @@ class Producer(ProducerFacade):
         """Raise RuntimeError in a forked process, because it has no background thread."""
         if self._background.is_forked:
             raise RuntimeError(
-                "a producer cannot be used in a forked process; create a new producer there"
+                "a producer cannot be used in a forked process; nothing was applied. Create a new"
+                " producer there"
+            )
+
+    def _refuse_nested(self, call: str) -> None:
+        """Raise RuntimeError in a signal handler that has interrupted a call that has the lock."""
+        if self._lock.locked() and is_called(_LOCKING, "self", self, sys._getframe(2)):
+            raise RuntimeError(
+                f"{call}() cannot be called in a signal handler that has interrupted a call of the"
+                " same producer; nothing was applied. Set a flag in the handler, and call it later"
             )
 
     def _wake(self) -> None:
@@ -280,9 +302,21 @@ class Producer(ProducerFacade):
             )
 
 
+_LOCKING: Final = frozenset(
+    function.__code__
+    for function in (
+        Producer.append,
+        Producer.close_stream,
+        Producer._read_past,
+        Producer._drain,
+        Producer._give_up,
+    )
+)
+
+
 # ---- the event loop that the producers of a process share ----------------------------------------
 
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _current: "Background | None" = None
 
 

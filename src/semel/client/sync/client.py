@@ -37,6 +37,7 @@ from semel.client.transport import (
     TIMEOUT_SECONDS,
     Timeout,
     random_id,
+    reset_in_child,
     seconds_of,
     transport_to,
 )
@@ -133,6 +134,11 @@ class Client:
         self.pool = ProducerPool()
         self._registering = SyncLock()  # concurrent registrations would fence each other
         self._producers: OpenProducers[Producer] = OpenProducers()
+        reset_in_child(self)
+
+    def _after_fork(self) -> None:
+        """Forget what belongs to the parent: its registrations, transactions and producers."""
+        self.pool, self.unresolved, self._producers = ProducerPool(), {}, OpenProducers()
 
     def __enter__(self) -> Self:
         return self
@@ -320,7 +326,7 @@ class Client:
 
         `producer_id` identifies the producer. The client's first transaction of this producer
         fences the producer's older instances and aborts their transactions. By default, the server
-        generates a `producer_id`, and forgets it when the client is closed, or after a day in which
+        generates a `producer_id`, and removes it when the client is closed, or after a day in which
         it is not used. To choose the epoch yourself, pass `producer_epoch`.
 
         With kind="staged", messages get their offsets at the commit, so that readers of the streams
@@ -329,7 +335,7 @@ class Client:
         return Transaction(
             self,
             txn_calls.TransactionCalls(
-                self.site, id or random_id(), kind, timeout, self.unresolved, self.positions
+                self.site, id or None, kind, timeout, self.unresolved, self.positions
             ),
             tuple(path_of(stream, self.site.address) for stream in streams),
             producer_id=producer_id,

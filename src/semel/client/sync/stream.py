@@ -301,7 +301,7 @@ class Stream:
 
         `id` identifies the producer across restarts. The default is the environment variable
         `PRODUCER_ID`. If it is not set, the producer gets an id that no other producer has, and
-        the server forgets the producer when it is closed, or after a day without an append. The
+        the server removes the producer when it is closed, or after a day without an append. The
         options are described in `ProducerOptions`.
 
         Nothing is sent before the first batch if the media type is known: by `content_type`, or

@@ -65,7 +65,7 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.calls.state != OPEN:
+        if self.calls.state != OPEN or self.calls.owner.is_parent:
             return
         if error is not None:
             self._try_to_abort()
@@ -116,7 +116,7 @@ class Transaction:
             is_generated = self._registration is None and self._producer_id is None
             if not (is_generated and error.code == server_calls.UNKNOWN_PRODUCER):
                 raise
-            # The client was idle for so long that the server has forgotten the generated id.
+            # The client was idle for so long that the server has removed the generated id.
             self._in_use = self._client.registered(None, is_new=True)
             self._run(self.calls.begin(self._in_use, self._streams), timeout)
 
@@ -359,7 +359,7 @@ class SinkTask:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None and not self.calls.is_prepared:
+        if error is not None and not (self.calls.is_prepared or self.calls.owner.is_parent):
             self.abort()
 
     @property
