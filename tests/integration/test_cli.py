@@ -85,7 +85,9 @@ def test_without_a_directory_the_machine_is_checked() -> None:
     assert "python" in result.stdout
 
 
-def test_messages_of_a_stream_that_nothing_created_are_told_without_an_offset(data: Path) -> None:
+def test_messages_of_a_stream_that_nothing_created_are_reported_without_an_offset(
+    data: Path,
+) -> None:
     (data / "checkpoint.mdb").unlink()
     first = min(data.glob("*.seg"))
     content = first.read_bytes()

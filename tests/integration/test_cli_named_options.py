@@ -86,7 +86,7 @@ def test_a_failed_command_names_only_options_of_its_own(name: str) -> None:
 
 
 def texts_in(file: Path) -> Iterator[str]:
-    """Yield the strings of a module, each f-string as a whole; `{}` stands for its values."""
+    """Yield the strings of a module, each f-string as a whole; `{}` replaces its values."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     parts = {
         id(value)

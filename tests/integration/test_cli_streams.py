@@ -352,7 +352,7 @@ def test_lines_are_messages(served: Served) -> None:
     assert producer["state"] == "retired"
     bad = served.refused(64, "append", "lines", "--lines", given=b"5\n{\n6\n")
     assert "input line 2: " in bad
-    assert "1 lines are stored" in bad
+    assert "1 line is stored" in bad
     assert served.semel("read", "lines", "--offset", "3").stdout == "5\n"
     assert "can be used with --lines" in served.refused(64, "append", "lines", "x", "--lines")
     refusal = served.refused(64, "append", "lines", "--lines", "--seq", "0")

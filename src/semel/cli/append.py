@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from semel.cli.options import (
     HeaderPair,
+    Name,
     Offset,
     TokenText,
     error_report,
@@ -62,7 +63,7 @@ class AppendOptions(Struct, frozen=True, kw_only=True):
 # ---- append --lines ------------------------------------------------------------------------------
 # A producer stores each line as one message, once and in order. With `--producer`, the sequence of
 # a message is its line number. If the same input is sent again with the same producer id, only the
-# missing lines are stored. Without `--producer`, the id is new, and the server forgets it when the
+# missing lines are stored. Without `--producer`, the id is new, and the server removes it when the
 # command ends, even after Ctrl-C or a line that cannot be stored. After a kill, the id expires.
 
 
@@ -89,8 +90,14 @@ def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_
         "producer_id": options.producer,
     }
     where = "" if next_offset is None else f", next offset {next_offset}"
-    before = f"; {skipped:,} lines were already stored" if skipped else ""
-    report(f"stored {stored:,} lines in {path}{where}{before}", facts, is_json=is_json)
+    before = f"; {_lines(skipped, 'was', 'were')} already stored" if skipped else ""
+    report(f"stored {_lines(stored)} in {path}{where}{before}", facts, is_json=is_json)
+
+
+def _lines(count: int, singular: str = "", plural: str = "") -> str:
+    """Return a number of lines as text, with the form of a verb that fits."""
+    text = f"{count:,} line {singular}" if count == 1 else f"{count:,} lines {plural}"
+    return text.rstrip()
 
 
 def _check(options: AppendOptions) -> None:
@@ -121,7 +128,7 @@ def _send(producer: Producer, source: IO[bytes], options: AppendOptions) -> None
         refusal = error if isinstance(error, CommandRefused) else error_report(error)
         count = producer.stats.messages_acked + producer.stats.messages_skipped
         advice = "" if options.producer is None else "; run the same command again to send the rest"
-        message = f"{refusal.format_message()}; {count:,} lines are stored{advice}"
+        message = f"{refusal.format_message()}; {_lines(count, 'is', 'are')} stored{advice}"
         raise CommandRefused(message, refusal.code) from error
 
 
@@ -168,7 +175,7 @@ def _size(source: IO[bytes]) -> int:
     metavar="TYPE",
     help="Content type of DATA. The default is the stream's content type.",
 )
-@click.option("--key", help="Key to store with the message.")
+@click.option("--key", type=Name(can_be_empty=True), help="Key to store with the message.")
 @click.option(
     "--header",
     "headers",
@@ -274,7 +281,7 @@ def _with_extras(content_type: str, body: bytes, options: AppendOptions) -> byte
 
 def _body(options: AppendOptions) -> bytes:
     if options.data is not None and options.file is not None:
-        raise CommandRefused("DATA and --file cannot be used together")
+        raise CommandRefused("DATA and --file cannot be used together; pass one of them")
     if options.file is not None:
         body = _read_file(options.file)
     elif options.data == "-":

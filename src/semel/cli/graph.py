@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from semel.cli.options import error_report, remote
+from semel.cli.options import Name, error_report, remote
 from semel.cli.output import (
     EXIT_REFUSED,
     EXIT_STOPPED,
@@ -368,8 +368,8 @@ class _Rates:
 
 
 @click.command("trace")
-@click.argument("graph")
-@click.argument("processor", required=False)
+@click.argument("graph", type=Name())
+@click.argument("processor", type=Name(), required=False)
 @click.option(
     "--steps",
     "count",

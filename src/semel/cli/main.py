@@ -1,6 +1,8 @@
 """The `semel` command."""
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -37,6 +39,8 @@ _COMMANDS: Final = {
     "demo": "demo.command:demo_command",
     "bench": "bench:command",
 }
+
+_OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
 class _Commands(click.Group):
@@ -82,8 +86,28 @@ def _exit_code_of(run: Callable[[], Any]) -> int:
     except EngineError as error:
         return _print_error(str(error), error.exit_code)
     except OSError as error:
-        return _print_error(str(error), EXIT_DISK)
+        return _print_error(_text_of(error), EXIT_DISK)
     return code if isinstance(code, int) else 0
+
+
+def _text_of(error: OSError) -> str:
+    """Return the message for an error of the operating system. Only the output has no name."""
+    if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+        return str(error)
+    return (
+        f"the output cannot be written: {error.strerror}; what the command has already changed on"
+        " the server stays changed"
+    )
+
+
+def _open_streams() -> None:
+    """Open /dev/null for each standard stream that is closed, as by `>&-` in a shell.
+
+    Otherwise a file or a connection would get its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _print_error(message: str, code: int) -> int:
@@ -98,4 +122,5 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
+    _open_streams()
     cli.main()

@@ -40,7 +40,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
         try:
             seconds = float(value)
         except (TypeError, ValueError):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds; expected e.g. 1.5", param, ctx)
         if not (isfinite(seconds) and 0 < seconds <= self.maximum):
             self.fail(
                 f"{value} is out of range; expected a number above 0 and at most {self.maximum:g}",
@@ -101,10 +101,36 @@ class TokenText(click.ParamType):  # type: ignore[type-arg]  # not generic befor
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        if not (text.isascii() and text.isprintable() and text == text.strip()):
+        if not (text and text.isascii() and text.isprintable() and text == text.strip()):
             expected = "printable ASCII without leading or trailing spaces"
             self.fail(f"{text!r} cannot be sent in a header; expected {expected}", param, ctx)
         return text
+
+
+class Name(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """A name or an id that is sent to the server. It is UTF-8, and not empty by default."""
+
+    name = "text"
+
+    def __init__(self, *, can_be_empty: bool = False) -> None:
+        self._can_be_empty = can_be_empty
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not is_utf8(text):
+            self.fail(f"{text!r} is not valid UTF-8; expected text", param, ctx)
+        if not (text or self._can_be_empty):
+            self.fail("the text is empty; expected at least one character", param, ctx)
+        return text
+
+
+def is_utf8(text: str) -> bool:
+    """Return True if an argument of the command is valid UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
@@ -117,7 +143,9 @@ class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # not generic befo
     ) -> tuple[str, str]:
         name, sign, text = str(value).partition("=")
         if not (name and sign):
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+            self.fail(f"{value!r} is not a header; expected NAME=VALUE", param, ctx)
+        if not is_utf8(name + text):
+            self.fail(f"{value!r} is not valid UTF-8; expected text", param, ctx)
         return name, text
 
 
@@ -132,7 +160,7 @@ class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
         try:
             path = stream_path(stream_url("", text))
         except UnicodeEncodeError:
-            self.fail("the path is not valid UTF-8", param, ctx)
+            self.fail(f"{text!r} is not valid UTF-8; expected the path of a stream", param, ctx)
         if isinstance(path, Problem):
             self.fail(f"{text!r}: {path.message}", param, ctx)
         return path

@@ -4,12 +4,12 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.options import remote
+from semel.cli.options import Name, remote
 from semel.cli.output import print_facts, print_list, report
 from semel.client.sync.client import Client
 from semel.client.values import Policy
 
-prefix_argument: Final = click.argument("prefix", metavar="PREFIX")
+prefix_argument: Final = click.argument("prefix", type=Name(can_be_empty=True), metavar="PREFIX")
 
 
 def _facts(policy: Policy) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 import msgspec
 
-from semel.cli.options import path_argument, remote
+from semel.cli.options import Name, TokenText, path_argument, remote
 from semel.cli.output import (
     EXIT_REFUSED,
     CommandRefused,
@@ -16,6 +16,7 @@ from semel.cli.output import (
     write_lines,
     write_stdout,
 )
+from semel.client.server_calls import UNKNOWN_PRODUCER
 from semel.client.sync.client import Client
 from semel.client.values import ProducerState
 from semel.model.commands import DENSE, SPARSE
@@ -58,19 +59,23 @@ def _facts(producer: ProducerState) -> dict[str, Any]:
     return facts
 
 
+def _missing(path: str, producer_id: str, code: str = "") -> CommandRefused:
+    return CommandRefused(
+        f"{code}{path} has no producer {producer_id}; to list all producers, run"
+        f" `semel producers ls {path}`",
+        EXIT_REFUSED,
+    )
+
+
 @producers_command.command("show")
 @path_argument
-@click.argument("producer_id", metavar="ID")
+@click.argument("producer_id", type=Name(), metavar="ID")
 @remote
 def show_producer_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
     """Show what a stream stores about a producer."""
     producers = client.stream(path).producers(producer_id)
     if not producers:
-        raise CommandRefused(
-            f"{path} has no producer {producer_id}; to list all producers, run"
-            f" `semel producers ls {path}`",
-            EXIT_REFUSED,
-        )
+        raise _missing(path, producer_id)
     facts = _facts(producers[0])
     shown = {**facts, "receipts": len(facts.get("receipts", ()))}
     print_facts(shown, facts, is_json=is_json)
@@ -78,12 +83,12 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
 
 @producers_command.command("explain")
 @path_argument
-@click.argument("producer_id", metavar="ID")
+@click.argument("producer_id", type=Name(), metavar="ID")
 @click.option(
     "--seq", required=True, help="Sequence of the append, or FIRST-LAST with --mode sparse."
 )
 @click.option("--epoch", type=click.IntRange(min=0), help="Producer epoch of the append.")
-@click.option("--session", help="Producer session of the append.")
+@click.option("--session", type=TokenText(), help="Producer session of the append.")
 @click.option("--mode", type=click.Choice([DENSE, SPARSE]), default=DENSE, show_default=True)
 @remote
 def explain_command(
@@ -110,9 +115,9 @@ def _sentence(explanation: dict[str, Any]) -> str:
 
 @producers_command.command("retire")
 @path_argument
-@click.argument("producer_id", metavar="ID")
+@click.argument("producer_id", type=Name(), metavar="ID")
 @click.option("--epoch", type=click.IntRange(min=0), help="Producer epoch of its current instance.")
-@click.option("--session", help="Producer session of its current instance.")
+@click.option("--session", type=TokenText(), help="Producer session of its current instance.")
 @remote
 def retire_producer_command(
     client: Client,
@@ -133,6 +138,8 @@ def retire_producer_command(
         known = stream.producers(producer_id)
         epoch = known[0].epoch if known else 0
     result = stream.retire_producer(producer_id, epoch=epoch, session=session)
+    if result.code == UNKNOWN_PRODUCER:
+        raise _missing(path, producer_id, f"{result.code}: ")
     if not result.retired:
         raise CommandRefused(
             f"producer {producer_id} of {path} was not retired: {result.code}; `semel producers"
@@ -145,7 +152,7 @@ def retire_producer_command(
 
 @producers_command.command("forget")
 @path_argument
-@click.argument("producer_id", metavar="ID")
+@click.argument("producer_id", type=Name(), metavar="ID")
 @remote
 def forget_producer_command(client: Client, *, path: str, producer_id: str, is_json: bool) -> None:
     """Remove a producer from a stream.
@@ -158,7 +165,7 @@ def forget_producer_command(client: Client, *, path: str, producer_id: str, is_j
 
 
 @producers_command.command("register")
-@click.argument("producer_id", metavar="[ID]", required=False)
+@click.argument("producer_id", type=Name(), metavar="[ID]", required=False)
 @remote
 def register_command(client: Client, *, producer_id: str | None, is_json: bool) -> None:
     """Register a new producer id, or the next epoch of ID.

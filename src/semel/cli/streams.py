@@ -9,7 +9,7 @@ from typing import Any
 import click
 from msgspec.structs import asdict
 
-from semel.cli.options import Moment, Offset, Path, path_argument, remote
+from semel.cli.options import Moment, Name, Offset, Path, TokenText, path_argument, remote
 from semel.cli.output import (
     EXIT_REFUSED,
     CommandRefused,
@@ -40,7 +40,12 @@ from semel.wire.headers import print_instant
 
 @click.command("create")
 @path_argument
-@click.option("--content-type", metavar="TYPE", help="Content type, such as application/json.")
+@click.option(
+    "--content-type",
+    type=TokenText(),
+    metavar="TYPE",
+    help="Content type, such as application/json.",
+)
 @click.option(
     "--ttl",
     type=click.IntRange(min=0),
@@ -73,7 +78,14 @@ def create_command(client: Client, path: str, *, is_json: bool, **options: Any) 
     Succeeds if the stream already exists with the same configuration. The exit code is 1 if the
     stream exists with a different configuration.
     """
-    result = client.run(client.stream(path).calls.create(_configuration(**options), exist_ok=True))
+    configuration = _configuration(**options)
+    try:
+        result = client.run(client.stream(path).calls.create(configuration, exist_ok=True))
+    except StreamNotFound as error:
+        source = configuration.forked_from
+        if source is None:
+            raise
+        raise StreamNotFound(f"there is no stream {source} to fork", status=error.status) from None
     info = result.info
     facts = {
         "path": path,
@@ -142,7 +154,12 @@ def head_command(client: Client, path: str, *, is_json: bool) -> None:
 
 
 @click.command("ls")
-@click.option("--prefix", default="", help="List only paths with this prefix.")
+@click.option(
+    "--prefix",
+    type=Name(can_be_empty=True),
+    default="",
+    help="List only paths with this prefix.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of streams.")
 @click.option(
     "--count",

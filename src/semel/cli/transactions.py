@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from semel.cli.options import Offset, Path, path_argument, remote
+from semel.cli.options import Name, Offset, Path, path_argument, remote
 from semel.cli.output import json_line, print_facts, print_list, report, write_lines, write_stdout
 from semel.client import server_calls as calls
 from semel.client.group_calls import set_positions
@@ -73,7 +73,7 @@ def _holds(txn: Mapping[str, Any]) -> str:
 
 
 @txn_command.command("show")
-@click.argument("name", metavar="ID")
+@click.argument("name", type=Name(), metavar="ID")
 @epoch_option
 @remote
 def show_txn_command(client: Client, *, name: str, epoch: int | None, is_json: bool) -> None:
@@ -103,7 +103,7 @@ def _parts(part: Mapping[str, Any]) -> str:
 
 
 @txn_command.command("commit")
-@click.argument("name", metavar="ID")
+@click.argument("name", type=Name(), metavar="ID")
 @epoch_option
 @remote
 def commit_command(client: Client, **options: Any) -> None:
@@ -112,7 +112,7 @@ def commit_command(client: Client, **options: Any) -> None:
 
 
 @txn_command.command("abort")
-@click.argument("name", metavar="ID")
+@click.argument("name", type=Name(), metavar="ID")
 @epoch_option
 @remote
 def abort_command(client: Client, **options: Any) -> None:
@@ -121,7 +121,7 @@ def abort_command(client: Client, **options: Any) -> None:
 
 
 @txn_command.command("fence")
-@click.argument("name", metavar="ID")
+@click.argument("name", type=Name(), metavar="ID")
 @epoch_option
 @remote
 def fence_command(client: Client, **options: Any) -> None:
@@ -150,7 +150,7 @@ def groups_command() -> None:
 
 
 @groups_command.command("show")
-@click.argument("group")
+@click.argument("group", type=Name())
 @remote
 def show_group_command(client: Client, *, group: str, is_json: bool) -> None:
     """Show a group's positions, their pending changes, and the group's pinned step."""
@@ -188,7 +188,7 @@ def _read_metadata(
 
 
 @groups_command.command("set")
-@click.argument("group")
+@click.argument("group", type=Name())
 @path_argument
 @click.argument("offset", type=Offset())
 @click.option("--expect", type=Offset(), help="Set the position only if it now equals this offset.")
@@ -243,7 +243,7 @@ def list_sinks_command(client: Client, *, is_json: bool) -> None:
 
 
 @sinks_command.command("show")
-@click.argument("app")
+@click.argument("app", type=Name())
 @remote
 def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     """Show the query and the versions of a sink.
@@ -257,8 +257,10 @@ def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
 
 
 @sinks_command.command("rebind")
-@click.argument("app")
-@click.option("--query-id", required=True, help="The query that the sink will belong to.")
+@click.argument("app", type=Name())
+@click.option(
+    "--query-id", type=Name(), required=True, help="The query that the sink will belong to."
+)
 @click.option(
     "--last-version",
     type=click.IntRange(min=-1),
@@ -279,7 +281,7 @@ def rebind_command(
 
 
 @sinks_command.command("forget")
-@click.argument("app")
+@click.argument("app", type=Name())
 @remote
 def forget_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     """Remove a sink.
