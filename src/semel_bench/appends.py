@@ -70,7 +70,7 @@ async def measure_append(harness: Harness) -> list[Figure]:
 
     with harness.scratch() as folder, ExitStack() as stack:
         sides = await _append_sides(harness, folder, stack)
-        rounds = await interleave(sides, harness.options.pick(7, 1))
+        rounds = await interleave(sides, harness.options.pick(15, 1))
         calls = await calls_per_append(f"{folder}/calls")
     return [*_append_rates(rounds), *_append_costs(rounds), *calls, *_append_shares(rounds)]
 
