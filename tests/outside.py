@@ -35,7 +35,7 @@ Reference = tuple[str, str]  # a module and a name in it; a name is empty for th
 
 
 class Module(NamedTuple):
-    """The top-level definitions of a file with what they use, and what imported names stand for."""
+    """The top-level definitions of a file with what they use, and what imported names refer to."""
 
     uses: dict[str, set[Reference]]
     imports: dict[str, Reference]

@@ -119,7 +119,7 @@ def complaints(rows: list[Row], found: Found) -> Iterator[str]:
     """Yield a message for each row that is missing, unknown, contradictory or not shown."""
     yield from found.strays
     known = Counter(row.id for row in rows)
-    yield from (f"{row} stands twice" for row, count in known.items() if count > 1)
+    yield from (f"{row} occurs twice" for row, count in known.items() if count > 1)
     for one in found.named:
         if one.row not in known:
             yield f"{one.test} names the unknown row {one.row!r}"

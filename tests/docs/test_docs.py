@@ -546,7 +546,8 @@ def test_the_format_has_every_row_and_its_fields_in_order() -> None:
         for row in table_rows(text)
         if len(row) == 2 and code_of(row[1]).startswith("[")
     }
-    kinds: list[type] = [*rows.Row.__subclasses__(), ProducerStamp, checkpoint.CheckpointPosition]
+    kinds: list[type] = [*rows.Row.__subclasses__(), rows.ProducerRow]
+    kinds += [ProducerStamp, checkpoint.CheckpointPosition]
     kinds += [events.Ended, events.CommitStamp, events.SinkStamp, SnapshotRange]
     kinds += [TxnOutcome, TxnResult, rows.NamedPosition]
     kinds += [StreamResult, PositionResult]

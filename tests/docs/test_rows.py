@@ -86,10 +86,10 @@ def test_a_seeded_bug_without_a_test_is_noticed() -> None:
     ]
 
 
-def test_an_unknown_row_and_one_that_stands_twice_are_noticed() -> None:
+def test_an_unknown_row_and_one_that_occurs_twice_are_reported() -> None:
     assert complaints([], ("D99", OUTSIDE)) == [f"{OUTSIDE} names the unknown row 'D99'"]
     row = Row("D98", "promise", "replaced: by another")
-    assert complaints([row, row]) == ["D98 stands twice"]
+    assert complaints([row, row]) == ["D98 occurs twice"]
 
 
 # ---- reading tests and pages ---------------------------------------------------------------------

@@ -12,9 +12,10 @@ from semel.client.append_queue import AppendQueue
 from semel.client.errors import ClientError, Indeterminate
 from semel.client.flows import Exchanged, Pause, RetrySafety, Send, ask
 from semel.client.pending_append import AppendBatch
-from semel.client.producer.batches import Acknowledgements, ProducerBatch
+from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import ProducerCore
 from semel.client.producer.opening import ProducerIdentity
+from semel.client.producer.outcomes import Acknowledgements
 from semel.client.requests import Request
 from semel.client.response_parser import Response
 from semel.client.values import Receipt
@@ -94,7 +95,7 @@ def a_new_number_for_every_try_of_a_plain_append(patch: pytest.MonkeyPatch) -> N
 
 
 def one_offset_for_all_appends_of_a_request(patch: pytest.MonkeyPatch) -> None:
-    """Tell every caller the offset after the whole request."""
+    """Return to every caller the offset after the whole request."""
     finish = AppendQueue.finish
 
     def undivided(queue: AppendQueue, batch: AppendBatch, receipt: Receipt) -> Any:

@@ -91,7 +91,7 @@ def test_a_second_sequence_number_is_seen_behind_a_known_head(line: bytes) -> No
 
 @pytest.mark.parametrize("line", [b"Producer-Seq: 7", b"Content-Length: 7"])
 @pytest.mark.parametrize("cut", [b"", b"Producer-Seq: ", b"Content-Length: "])
-def test_a_head_without_a_number_is_not_taken_for_one_that_has_it(line: bytes, cut: bytes) -> None:
+def test_a_head_without_a_number_is_not_treated_as_one_that_has_it(line: bytes, cut: bytes) -> None:
     heads = HeadCache(LIMITS)
     start = HEAD + b"\r\nProducer-Id: p"
     read_often(heads, start + b"\r\n" + line)

@@ -1,14 +1,20 @@
 """A server for the tests of a file, and a client: a test with the client runs once per kind."""
 
 from collections.abc import Iterator
-from typing import Any
+from itertools import count
+from typing import Any, Final
 
 import pytest
 
+import semel
 from semel import Client
+from semel.client.local import LocalServer
 from semel.client.sync.stream import Stream
 from tests.integration.both import KINDS, client_of
+from tests.integration.place import Place
 from tests.spec.process import Server, sound_server
+
+PLACE_NUMBERS: Final = count()
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +39,14 @@ def orders(server: Server) -> Iterator[Stream]:
     """A new JSON stream, of a client of its own."""
     with Client(server.url) as it:
         yield it.stream(server.stream().path).create("application/json")
+
+
+@pytest.fixture(scope="module")
+def local_server() -> Iterator[LocalServer]:
+    with semel.local() as it:
+        yield it
+
+
+@pytest.fixture
+def place(local_server: LocalServer) -> Place:
+    return Place(local_server, next(PLACE_NUMBERS))

@@ -27,6 +27,7 @@ from semel.pipeline.executor import Committer, Loop, ProcessorRun, RunState, Ste
 from semel.pipeline.local.engine import LocalCommitter, LocalEngine, calls_of
 from semel.pipeline.local.step import BOUNDARIES, COMMITTED, PINNED, PLANNED, RAN
 from semel.pipeline.trace import trace_of
+from tests.integration.place import Place
 from tests.spec.process import PATIENCE_SECONDS
 
 SEED = 5
@@ -34,48 +35,6 @@ SEED = 5
 
 class Killed(BaseException):
     """Ends a thread as if its process had been killed."""
-
-
-class Place:
-    """A server, and names that no other test uses."""
-
-    def __init__(self, server: LocalServer, number: int) -> None:
-        self.server = server
-        self.url = server.url
-        self.id = f"g{number}"
-
-    def graph(self, **options: Any) -> Graph:
-        return Graph(self.id, url=self.url, **options)
-
-    def path(self, name: str) -> str:
-        return f"{self.id}-{name}"
-
-    def fill(self, name: str, *values: Any) -> str:
-        stream = self.server.stream(self.path(name)).create("application/json", exist_ok=True)
-        if values:
-            stream.append_many(values)
-        return stream.path
-
-    def read(self, name: str) -> list[Any]:
-        return [message.value for message in self.server.stream(self.path(name)).read()]
-
-    def offsets(self, processor: str) -> dict[str, int]:
-        found = self.server.group(f"{self.id}/{processor}").offsets()
-        return {path: int(offset.rpartition("_")[2]) for path, offset in found.items()}
-
-
-numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with semel.local() as found:
-        yield found
-
-
-@pytest.fixture
-def place(server: LocalServer) -> Place:
-    return Place(server, next(numbers))
 
 
 def dies_at(processor: str, boundary: str, times: int = 1) -> Callable[[str, str], None]:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-import semel
-from semel.client.local import LocalServer
 from semel.pipeline import (
     Catalog,
     Delivery,
@@ -21,20 +19,8 @@ from semel.pipeline import (
     run,
     wrap_error,
 )
-from tests.integration.test_pipeline_local import Place, numbers
+from tests.integration.place import Place
 from tests.spec.process import PATIENCE_SECONDS
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with semel.local() as found:
-        yield found
-
-
-@pytest.fixture
-def place(server: LocalServer) -> Place:
-    return Place(server, next(numbers))
-
 
 # ---- errors with context -------------------------------------------------------------------------
 
@@ -55,7 +41,10 @@ def test_the_context_of_an_error_is_in_the_error_stream_and_inner_values_win(pla
     def check(order: Any, opts: Any) -> Any:
         with wrap_error(order=order["id"], stage="outer", rate=opts["rate"]):
             try:
-                with wrap_error(stage="inner", by=NotJson()):
+                with (
+                    wrap_error(stage="inner", part="outer"),
+                    wrap_error(part="inner", by=NotJson()),
+                ):
                     return order["first"]
             except KeyError as error:
                 raise RuntimeError("second") from error
@@ -63,7 +52,13 @@ def test_the_context_of_an_error_is_in_the_error_stream_and_inner_values_win(pla
     run(graph)
     (message,) = place.read("errors")
     assert message["type"] == "q.type.err/processor"
-    assert message["context"] == {"order": 1, "stage": "inner", "rate": 2, "by": "<not json>"}
+    assert message["context"] == {
+        "order": 1,
+        "stage": "inner",
+        "rate": 2,
+        "part": "inner",
+        "by": "<not json>",
+    }
     assert message["cause"] == {"class": "RuntimeError", "message": "second"}
     assert "KeyError: 'first'" in message["trace"]
     assert [each["value"] for each in message["inputs"]] == [{"id": 1}]
@@ -297,6 +292,31 @@ def test_processors_of_a_catalog_run_bound_to_other_streams(place: Place) -> Non
     assert described.topology() == {"double": set(), "zip": {"double"}}
 
 
+# rows: C32
+def test_catalogs_are_merged_into_a_graph_and_a_conflict_changes_nothing(place: Place) -> None:
+    place.fill("in", 1, 2)
+    first, second, other = Catalog(), Catalog(), Catalog()
+
+    @first.stream("double", in_=place.path("in"), out=place.path("twice"))
+    def double(number: int) -> int:
+        return 2 * number
+
+    @second.stream("negate", in_=place.path("twice"), out=place.path("out"))
+    def negate(number: int) -> int:
+        return -number
+
+    @other.stream("negate", in_=place.path("in"), out=place.path("out"))
+    def negate_differently(number: int) -> int:
+        return -number - 1
+
+    graph = place.graph().merge(first.merge(second)).merge(second)
+    with pytest.raises(GraphError, match="negate: both have a processor with this id"):
+        graph.merge(other)
+    run(graph)
+    assert place.read("out") == [-2, -4]
+    assert graph.topology() == {"double": set(), "negate": {"double"}}
+
+
 # ---- changes of the graph ------------------------------------------------------------------------
 
 
@@ -365,7 +385,7 @@ def test_semel_run_prints_the_warning(place: Place, tmp_path: Path) -> None:
 # ---- refused before the start --------------------------------------------------------------------
 
 
-def test_what_the_options_cannot_mean_is_refused_with_its_cure(place: Place) -> None:
+def test_what_the_options_cannot_mean_is_refused_with_advice(place: Place) -> None:
     graph = place.graph(
         source="nobody",
         streams={
@@ -400,9 +420,7 @@ def test_what_the_options_cannot_mean_is_refused_with_its_cure(place: Place) -> 
 
 
 # rows: C04
-def test_a_step_reads_its_inputs_and_calls_its_function_once_for_each_in_order(
-    place: Place,
-) -> None:
+def test_no_position_moves_before_the_function_has_processed_the_step(place: Place) -> None:
     place.fill("in", *range(20))
     graph = place.graph()
     calls = []
@@ -414,78 +432,5 @@ def test_a_step_reads_its_inputs_and_calls_its_function_once_for_each_in_order(
 
     run(graph)
     assert [number for number, _ in calls] == place.read("out") == list(range(20))
-    assert all(offsets == {} for _, offsets in calls)  # nothing moves before the function is done
+    assert all(offsets == {} for _, offsets in calls)
     assert place.offsets("p") == {place.path("in"): 20}
-
-
-# rows: C15
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
-def test_an_interrupt_is_not_an_error_of_the_message_and_the_step_is_done_again(
-    place: Place, error: type[BaseException]
-) -> None:
-    place.fill("in", 1)
-    interrupts = [error()]
-
-    def interrupted(number: int) -> int:
-        if interrupts:
-            raise interrupts.pop()
-        return number
-
-    graph = place.graph(errors=place.path("errors"))
-    graph.stream("p", in_=place.path("in"), out=place.path("out"))(interrupted)
-    with pytest.raises(ProcessorStopped, match=error.__name__):
-        run(graph)
-    assert (place.read("out"), place.read("errors"), place.offsets("p")) == ([], [], {})
-    run(graph)
-    assert (place.read("out"), place.read("errors")) == ([1], [])
-
-
-# rows: C21
-def test_a_graph_with_wrong_streams_starts_nothing_on_the_server(place: Place) -> None:
-    first, second = place.fill("a", 1), place.fill("b", 1)
-    graph = place.graph()
-    graph.stream("both", in_=first, alts=[second], out=place.path("x"))(lambda m: m)
-    graph.stream("twice", in_={"x": first, "y": first}, out=place.path("y"))(lambda x, y: x)
-    graph.stream("none", out=place.path("z"))(lambda m: m)
-    with pytest.raises(GraphError) as caught:
-        run(graph)
-    told = "\n".join(caught.value.complaints)
-    assert "both: the processor has both in_= and alts=" in told
-    assert f"twice: in_= has the stream {first} 2 times; use each stream only once" in told
-    assert "none: the processor reads no stream" in told
-    assert not any(place.server.stream(place.path(name)).exists() for name in "xyz")
-    data = {"id": place.id, "url": place.url, "processors": [{"id": "s", "out": place.path("x")}]}
-    run(Graph.from_dict(data))  # without an input it is a source
-    assert place.server.stream(place.path("x")).exists()
-
-
-# rows: C26
-def test_a_fork_delivers_all_outputs_of_a_message_or_its_error(place: Place) -> None:
-    place.fill("in", 1, 2)
-    graph = place.graph(errors=place.path("errors"))
-
-    @graph.stream("p", in_=place.path("in"), out={"a": place.path("a"), "b": place.path("b")})
-    def split(number: int) -> Any:
-        return {"a": number, "b": object() if number == 1 else number}
-
-    run(graph)
-    assert (place.read("a"), place.read("b")) == ([2], [2])
-    assert [error["inputs"][0]["value"] for error in place.read("errors")] == [1]
-
-
-# rows: C28
-def test_a_join_with_filters_is_called_if_one_message_passes_with_those_that_do(
-    place: Place,
-) -> None:
-    place.fill("a", {"type": "x", "n": 1}, {"type": "y", "n": 2}, {"type": "y", "n": 3})
-    place.fill("b", {"type": "y", "n": 4}, {"type": "x", "n": 5}, {"type": "y", "n": 6})
-    graph = place.graph()
-    inputs = {"a": place.path("a"), "b": place.path("b")}
-
-    @graph.stream("p", in_=inputs, out=place.path("out"), types="x")
-    def pair(a: Any, b: Any) -> Any:
-        return [a and a["n"], b and b["n"]]
-
-    run(graph)
-    assert place.read("out") == [[1, None], [None, 5]]
-    assert place.offsets("p") == {place.path("a"): 3, place.path("b"): 3}

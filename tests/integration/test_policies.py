@@ -50,7 +50,7 @@ def test_a_policy_is_set_shown_listed_and_deleted(client: Any, kind: str) -> Non
 
 
 # rows: P19
-def test_a_stream_has_a_setting_of_its_own_and_gives_it_up(client: Any, server: Server) -> None:
+def test_a_stream_has_a_setting_of_its_own_until_it_inherits(client: Any, server: Server) -> None:
     stream = client.stream(server.stream().path).create("application/json")
     assert stream.head().dedup_source == "built-in"
     assert stream.set_dedup(False).dedup_source == "own"
@@ -115,14 +115,16 @@ def test_an_append_to_a_stream_without_recognition_is_never_sent_again(
             there = client.stream(path)
             assert there.head().dedup is not is_known
             if not is_known:
-                stream.set_dedup(False)  # the client does not know it when it sends the append
+                stream.set_dedup(
+                    False
+                )  # the client has no response that says so when it sends the append
             with pytest.raises(errors.Indeterminate):
                 with_key(there, 1)
         assert values(stream) == [1], "stored once, by the attempt that got no response"
 
 
 # rows: P19
-def test_a_client_that_was_told_so_does_not_send_again(kind: str, server: Server) -> None:
+def test_a_client_whose_response_said_so_does_not_send_again(kind: str, server: Server) -> None:
     path = server.stream().path
     with Client(server.url) as direct:
         stream = direct.stream(path).create("application/json", dedup=False)

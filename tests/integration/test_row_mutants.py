@@ -1,4 +1,4 @@
-"""The runner of `tests/row_mutants` tells bugs that a test finds from those that it does not."""
+"""The runner of `tests/row_mutants` reports which bugs a test finds and which it does not."""
 
 import pytest
 

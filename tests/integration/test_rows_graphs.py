@@ -45,10 +45,23 @@ class Program:
             stream = client.stream(f"{self.id}-{name}").create(JSON, exist_ok=True)
             stream.append_many(values)
 
+    def exists(self, name: str) -> bool:
+        with Client(self._server.url) as client:
+            return client.stream(f"{self.id}-{name}").exists()
+
     def read(self, name: str) -> list[Any]:
         with Client(self._server.url) as client:
             stream = client.stream(f"{self.id}-{name}")
             return [message.value for message in stream.read()] if stream.exists() else []
+
+    def offsets(self, processor: str) -> dict[str, int]:
+        """Return the positions of a processor, by the names of its streams."""
+        with Client(self._server.url) as client:
+            positions = client.group(f"{self.id}/{processor}").offsets()
+        return {
+            path.removeprefix(f"{self.id}-"): int(offset.rpartition("_")[2])
+            for path, offset in positions.items()
+        }
 
     def run(self, **environment: str) -> int:
         """Process what is there with `semel run`; return the exit code."""
@@ -89,6 +102,7 @@ def double(n):
     assert it.run() == 0
     assert it.calls == [[n] for n in range(50)]
     assert it.read("out") == [2 * n for n in range(50)]
+    assert it.offsets("double") == {"in": 50}
 
 
 # rows: C10
@@ -131,6 +145,7 @@ def p(n):
     it.fill("in", 1, 2, 3)
     assert it.run(FAIL=error) != 0
     assert it.read("errors") == it.read("out") == []
+    assert it.offsets("p") == {}
     assert it.run() == 0
     assert (it.read("out"), it.read("errors")) == ([1, 2, 3], [])
 
@@ -166,14 +181,20 @@ def both(n):
 @graph.stream("twice", in_=dict(x="{id}-a", y="{id}-a"), out="{id}-d")
 def twice(x, y):
     return x
+
+
+@graph.stream("none", out="{id}-e")
+def none(n):
+    return n
 """
     it = Program(server, tmp_path, text)
     code, words = it.semel("graph")
     assert code == USAGE, words
     assert "both: the processor has both in_= and alts=" in words
-    assert f"twice: in_= has the stream {it.id}-a 2 times" in words
+    assert f"twice: in_= has the stream {it.id}-a 2 times; use each stream only once" in words
+    assert "none: the processor reads no stream" in words
     assert it.run() == USAGE
-    assert it.read("c") == it.read("d") == []
+    assert not any(it.exists(name) for name in "cde")
 
 
 # rows: C21
@@ -210,4 +231,5 @@ def join(x, y):
     it.fill("y", good[0], bad[1], good[2], bad[3])
     assert it.run() == 0
     assert it.read("out") == [[0, 0], [1, None], [None, 2]]
+    assert it.offsets("join") == {"x": 4, "y": 4}
     assert it.read("errors") == []

@@ -23,7 +23,7 @@ from tests.integration.both import client_of
 Command = Mapping[str, Any]
 Result = dict[str, Any]
 
-# What a command may take if the suite does not say it. The suite itself gives up after 30 s.
+# The time limit of a command if the suite sets none. The limit of the suite itself is 30 s.
 TIMEOUT_SECONDS: Final = 20.0
 READ_MS: Final = 5000
 POLL_SECONDS: Final = 0.01

@@ -83,7 +83,7 @@ def test_a_catalog_as_data_is_the_catalog() -> None:
 
 
 # rows: C19, C20, C32
-def test_a_graph_as_data_takes_processors_of_a_catalog_and_changes_them() -> None:
+def test_a_graph_as_data_uses_processors_of_a_catalog_and_changes_them() -> None:
     known = catalog()
     known.stream("scaled", in_="n", out="s", opts={"by": 2, "unit": "m"})(scaled)
     data: dict[str, Any] = {

@@ -58,7 +58,7 @@ def test_an_exception_that_causes_itself_is_read_once() -> None:
     assert take_context(error) == {"a": 1}
 
 
-def test_a_context_that_is_too_large_or_too_deep_is_left_away() -> None:
+def test_a_context_that_is_too_large_or_too_deep_is_left_out() -> None:
     def fail(message: Any) -> Any:
         nested: Any = 1
         for _ in range(message):

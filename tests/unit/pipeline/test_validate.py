@@ -183,7 +183,7 @@ ALTS = {"alts": ["a", "b"], "out": "c"}
         (mixed, JOIN, "annotated with different types"),
         (batch, ALTS, "an Arrow batch can mix messages of several bindings"),
         (batches, {**JOIN, "types": "t"}, "a join of Arrow batches cannot have filters"),
-        (same, {**STREAM, "stateful": True}, "a stateful processor must take a DataFrame"),
+        (same, {**STREAM, "stateful": True}, "a stateful processor must accept a DataFrame"),
         (
             frame,
             {**STREAM, "stateful": True, "strategy": "at-most-once"},
@@ -285,7 +285,7 @@ def with_function(function: Callable[..., Any], **given: Any) -> Graph:
     [
         (
             with_function(yielding),
-            "p: the function yields, but a function that takes a Record",
+            "p: the function yields, but a function that accepts a Record",
         ),
         (with_function(of_batches, many=True), "p: remove many=True; a RecordBatch can have any"),
         (with_function(same, opts={"a": 1}), "p: opts= is set, but the function has no parameter"),

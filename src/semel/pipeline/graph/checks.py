@@ -218,7 +218,7 @@ def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
     if processor.stateful and graph.strategy_of(processor) == AT_MOST_ONCE:
         yield "a stateful processor cannot be at-most-once; use exactly-once or stateful=False"
     if processor.stateful and kind is not FunctionKind.DATAFRAME:
-        yield "a stateful processor must take a DataFrame; annotate the parameter with DataFrame"
+        yield "a stateful processor must accept a DataFrame; annotate the parameter with DataFrame"
     if processor.role is Role.STREAM and kind is not FunctionKind.MESSAGE:
         yield from _many_problems(processor, kind)
     if kind is not FunctionKind.ARROW:
@@ -226,7 +226,7 @@ def _kind_problems(graph: "Graph", processor: Processor) -> Iterator[str]:
     if processor.is_join and (processor.types or processor.topics):
         yield (
             "a join of Arrow batches cannot have filters; filter the messages in an earlier"
-            " processor, or use a function that takes messages"
+            " processor, or use a function that accepts messages"
         )
     if takes_binding(processor.function):
         yield "remove the parameter 'binding'; an Arrow batch can mix messages of several bindings"
@@ -236,8 +236,8 @@ def _many_problems(processor: Processor, kind: FunctionKind) -> Iterator[str]:
     name = "RecordBatch" if kind is FunctionKind.ARROW else "DataFrame"
     if inspect.isgeneratorfunction(processor.function):
         yield (
-            f"the function yields, but a function that takes a {name} must return a {name}; return"
-            " one with any number of rows, or take messages"
+            f"the function yields, but a function that accepts a {name} must return a {name};"
+            " return one with any number of rows, or accept messages"
         )
     if processor.many:
         yield f"remove many=True; a {name} can have any number of rows, each is one message"

@@ -116,7 +116,7 @@ class Processor(Struct, frozen=True):
     ) -> "Processor":
         """Return a copy of this processor with other streams, and with another id if `id` is set.
 
-        A processor with one input or output takes a path. Otherwise pass {binding: stream} for the
+        A processor with one input or output has a path. Otherwise pass {binding: stream} for the
         bindings to change. Raises ValueError if the processor has no such binding.
         """
         return replace(
