@@ -98,16 +98,16 @@ def test_five_in_flight_are_faster_than_one_and_what_deduplication_costs_is_show
     assert found["append", "CPU with producer headers versus plain appends"]["target"] == "<= 1.20x"
 
 
-def test_an_append_with_producer_headers_makes_few_more_calls_than_a_plain_one(
+def test_an_append_with_producer_headers_makes_hardly_more_calls_than_a_plain_one(
     folder: Path,
 ) -> None:
     report = json.loads((folder / "report.json").read_bytes())
     found = {(each["work"], each["name"]): each["value"] for each in report["figures"]}
     plain = found["append", "Python calls per append"]
     produced = found["append", "Python calls with producer headers"]
-    # 47 and 50, and 67 and 79 before these paths were shortened.
+    # 47 and 46, and 67 and 79 before these paths were shortened.
     assert 20 < plain < 53
-    assert plain < produced < plain + 6
+    assert 20 < produced < plain + 2
 
 
 def test_a_commit_over_four_streams_takes_one_sync(folder: Path) -> None:
