@@ -11,6 +11,8 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from semel import Client
+from semel.errors import LimitReached
 from tests.spec.clock_rig import MINUTE_MS, Machine, eventually
 from tests.spec.process import Answer, Server, Stream, field_names
 from tests.spec.txn_calls import Txn
@@ -374,6 +376,14 @@ def test_expiring_producers_have_a_limit_of_their_own(machine: Machine) -> None:
     assert (full.status, full.code) == (429, "limit_reached")
     assert (full.json["limit"], full.json["applied"]) == ("expiring_producers_per_stream", "no")
     assert machine.metric("producers_limit_ratio") == 1
+    assert "--producer-idle-seconds" not in full.json["message"]  # it does not hold for them
+    with Client(machine.server.url) as client:
+        producer = client.stream("s").producer(delivery_timeout=30)
+        producer.append(b"x")
+        with pytest.raises(LimitReached):  # at once, and not Unavailable after 30 seconds
+            producer.flush()
+        producer.close()
+        assert client.stream("s").append(b"y").next_offset  # without a producer
     assert send(stream, b"x", 0, producer_id="lasting", producer_expires=None).status == 200
     let_idle(machine, 80_000)
     assert eventually(lambda: machine.metric("producers_expiring") == 0)

@@ -291,12 +291,19 @@ def _first_fitting(*texts: str) -> str:
     return next((text for text in texts if options_named(text) <= known), "")
 
 
+def _is_named(value: Any, message: str) -> bool:
+    """Return True if a message contains a value, so that it need not be listed after it."""
+    if isinstance(value, int):
+        return re.search(rf"\b{value}\b", message) is not None
+    return isinstance(value, str) and value in message
+
+
 def _refusal(error: errors.Refused) -> str:
     message = error.message.removeprefix(f"{error.status} {error.code}: ")
     listed = ", ".join(
         f"{name} {value}"
         for name, value in error.facts.items()
-        if value is not None and not (isinstance(value, str) and value in message)
+        if value is not None and not _is_named(value, message)
     )
     text = f"{error.code}: {message}" + (f" ({listed})" if listed else "")
     if error.applied != errors.NO:

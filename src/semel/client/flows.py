@@ -235,10 +235,18 @@ def _failure(reply: Response | NotSent | Lost) -> Failure | None:
     error = error_of(reply.status, reply.headers, reply.body)
     if not isinstance(error, Refused) or reply.status == 408:
         return error
-    # From semel, 429 or 507 without Retry-After is a limit that does not change with time.
-    is_rate = reply.status == 429 and normalise(reply.headers.get("content-type", "")) != PROBLEM
+    is_rate = reply.status == 429 and not is_lasting_limit(reply.status, reply.headers)
     is_temporary = reply.status in _TEMPORARY and error.retry_after is not None
     return error if is_temporary or is_rate else None
+
+
+def is_lasting_limit(status: int, headers: Mapping[str, str]) -> bool:
+    """Return True if a response reports a limit of semel that does not change with time.
+
+    Such a 429 has no Retry-After. A 429 of another server limits the rate of requests.
+    """
+    is_semel = normalise(headers.get("content-type", "")) == PROBLEM
+    return status == 429 and is_semel and to_number(headers.get("retry-after", "")) is None
 
 
 def _final_error(

@@ -73,18 +73,22 @@ def _stale_epoch(outcome: Any) -> str:
     return f"{message}; the received epoch is {received}"
 
 
-_PRODUCER_LIMITS: Final = frozenset({"producers_per_stream", "expiring_producers_per_stream"})
+_PRODUCER_LIMITS: Final = {
+    "producers_per_stream": (
+        ". Retire or forget producers that are no longer used (`semel producers retire`, `semel"
+        " producers forget`), start the server with --producer-idle-seconds, or let each producer"
+        " send Producer-Expires and retire itself at its end"
+    ),
+    "expiring_producers_per_stream": (
+        ". Retire each producer at its end (`semel producers retire`), or let producers send a"
+        " shorter Producer-Expires"
+    ),
+}
 
 
 def _limit_reached(outcome: Any) -> str:
     message = f"the limit '{outcome.limit}' is reached; the maximum is {outcome.maximum}"
-    if outcome.limit not in _PRODUCER_LIMITS:
-        return message
-    return (
-        f"{message}. Retire or forget producers that are no longer used (`semel producers retire`,"
-        " `semel producers forget`), start the server with --producer-idle-seconds, or let each"
-        " producer send Producer-Expires and retire itself at its end"
-    )
+    return message + _PRODUCER_LIMITS.get(outcome.limit, "")
 
 
 REFUSALS: Final = (
@@ -373,14 +377,8 @@ REFUSALS: Final = (
         outcome="LimitReached",
         message=_limit_reached,
         error="LimitReached",
-        advice=(
-            "free room: delete what is no longer needed, and retire producers at their end"
-            " (`semel producers retire`); a producer without a name does this by itself"
-        ),
-        cli=(
-            "delete what is no longer needed; for producers, `semel producers ls` lists them, and"
-            " `semel producers retire` or `forget` frees their room"
-        ),
+        advice="delete or retire what is no longer needed",
+        cli="delete what is no longer needed; `semel producers ls` lists the producers of a stream",
     ),
     Entry(
         "batch_too_large",

@@ -501,6 +501,29 @@ def test_a_batch_that_overtook_another_is_sent_again() -> None:
     assert network.server.log == [b"0", b"1", b"2", b"3"]
 
 
+def test_a_limit_that_waiting_does_not_change_fails_the_producer_at_once() -> None:
+    network = make()
+    append(network, b"0")
+    send_all(network)
+    network.serve(refusal(429, "limit_reached", limit="producers_per_stream"), is_taken=False)
+    network.deliver()
+    assert isinstance(network.core.failure, LimitReached)
+    assert [batch.applied for batch in network.failed] == ["no"]
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(429, {}), refusal(429, "overloaded", {"retry-after": "1"})]
+)
+def test_a_batch_is_sent_again_after_a_limit_that_passes(answer: Answer) -> None:
+    network = make()
+    append(network, b"0")
+    send_all(network)
+    network.serve(answer, is_taken=False)
+    network.drain()
+    assert network.core.failure is None
+    assert network.server.log == [b"0"]
+
+
 def test_a_closed_stream_fails_the_batch_and_all_behind_it() -> None:
     network = established()
     network.server.is_closed = True

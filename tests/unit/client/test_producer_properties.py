@@ -91,7 +91,7 @@ class Script:
         self.network.serve(refusal(503, "overloaded", {"retry-after": "1"}), is_taken=False)
 
     def limited(self, _: int) -> None:
-        self.network.serve(refusal(429, "limit_reached"), is_taken=False)
+        self.network.serve(Answer(429, {}), is_taken=False)
 
     def broken_before(self, _: int) -> None:
         self.network.serve(broken(), is_taken=False)

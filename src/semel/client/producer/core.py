@@ -43,7 +43,7 @@ from semel.client.errors import (
     StreamClosed,
 )
 from semel.client.extras import Extra
-from semel.client.flows import error_of
+from semel.client.flows import error_of, is_lasting_limit
 from semel.client.producer.batches import (
     WORTH_A_RETRY,
     Backoff,
@@ -414,7 +414,7 @@ class ProducerCore:
     ) -> None:
         error = error_of(status, headers, body, self._stream)
         batch.is_indeterminate |= error.applied == UNKNOWN
-        if status in WORTH_A_RETRY:
+        if status in WORTH_A_RETRY and not is_lasting_limit(status, headers):
             self._is_stalled = True
             self._backoff.begin(now, error, error.retry_after)
             if error.applied == UNKNOWN:
