@@ -14,7 +14,7 @@ from semel.client.flows import Exchanged, Pause, RetrySafety, Send, ask
 from semel.client.pending_append import AppendBatch
 from semel.client.producer.batches import ProducerBatch
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.opening import ProducerIdentity
+from semel.client.producer.identity import ProducerIdentity
 from semel.client.producer.outcomes import Acknowledgements
 from semel.client.requests import Request
 from semel.client.response_parser import Response

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from semel import AsyncClient, Client
 from semel.client import errors
+from semel.client.producer import identity
 from semel.client.producer.outcomes import BatchAck
 from semel.client.sync.stream import Stream
 from semel.testing import FaultPlan, FaultProxy
@@ -41,6 +43,76 @@ def header(request: bytes, name: str) -> str | None:
         if found.lower() == name:
             return value
     return None
+
+
+# ---- instances with the same name ----------------------------------------------------------------
+
+
+def run_once(stream: Stream, value: Any) -> None:
+    with stream.producer("import") as producer:
+        producer.append(value)
+
+
+@pytest.mark.parametrize("runs", [1, 40])
+def test_a_late_copy_of_a_first_batch_is_refused_however_many_runs_came_after_it(
+    server: Server, recorder: Recorder, orders: Stream, runs: int
+) -> None:
+    with Client(recorder.url) as client:
+        run_once(client.stream(orders.path), "first")
+    (copy,) = [each for each in recorder.requests if each.startswith(b"POST /v1/stream/")]
+    for number in range(runs):
+        run_once(orders, number)
+    live = orders.producer("import")
+    live.append("live")
+    live.flush()
+    with socket.create_connection(("127.0.0.1", server.port)) as line:
+        line.sendall(copy)
+        assert line.recv(4096).startswith(b"HTTP/1.1 403 ")
+    live.append("still live")
+    live.close()
+    assert values(orders) == ["first", *range(runs), "live", "still live"]
+
+
+def test_a_first_batch_is_not_stored_again_after_newer_runs(server: Server, orders: Stream) -> None:
+    forward, stored, is_open = forwarding(server.port), threading.Event(), threading.Event()
+
+    def answer(request: bytes) -> bytes:
+        """Lose the responses to appends, and forward only the first append, until `is_open`."""
+        if not request.startswith(b"POST /v1/stream/") or is_open.is_set():
+            return forward(request)
+        if not stored.is_set():
+            forward(request)
+            stored.set()
+        return b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"
+
+    with Recorder(answer) as recorder, Client(recorder.url) as client:
+        late = client.stream(orders.path).producer("import", content_type="application/json")
+        late.append("late")
+        assert stored.wait(PATIENCE_SECONDS)
+        for number in range(20):
+            run_once(orders, number)
+        is_open.set()
+        with pytest.raises(errors.ProducerFenced):
+            late.flush()
+        late.close()
+    assert values(orders) == ["late", *range(20)]
+
+
+@pytest.mark.parametrize("is_claimed", [False, True], ids=["first batch", "claim"])
+def test_an_instance_whose_clock_is_slow_follows_one_whose_clock_is_fast(
+    monkeypatch: pytest.MonkeyPatch, orders: Stream, is_claimed: bool
+) -> None:
+    real = identity._now_us
+    monkeypatch.setattr(identity, "_now_us", lambda: real() + 3_600_000_000)
+    run_once(orders, "fast")
+    monkeypatch.setattr(identity, "_now_us", real)
+    for value in ("slow", "slower"):
+        with orders.producer("import") as producer:
+            if is_claimed:
+                assert producer.last_seq == 0
+            producer.append(value)
+    assert values(orders) == ["fast", "slow", "slower"]
+    assert producer.epoch == 3
 
 
 # ---- the first request ---------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from semel.broker.producer_timers import ProducerLives
 from semel.journal import checkpoint
-from semel.machine import lifetimes
+from semel.machine import lifetimes, producers
 from semel.machine.events import ProducerExpired
 from semel.machine.producer_counts import ProducerCounts, Producers
 from semel.machine.rows import ProducerRow
 from semel.machine.state import Dirty, State, Stream
+from semel.model.outcomes import StaleSession
 
 
 def count_tombstones() -> Any:
@@ -39,14 +40,16 @@ def keep_no_tombstone() -> Any:
 def retire_by_forgetting() -> Any:
     """A retired producer leaves no tombstone, so that a late copy of its append is accepted."""
 
-    def bury(state: State, stream: Stream, name: str, time_ms: int, *, is_brief: bool) -> None:
+    def make_tombstone(
+        state: State, stream: Stream, name: str, time_ms: int, *, is_brief: bool
+    ) -> None:
         if is_brief:
             lifetimes._drop(state, stream, name)
         else:
             real(state, stream, name, time_ms, is_brief=is_brief)
 
-    real = lifetimes._bury
-    return patch.object(lifetimes, "_bury", bury)
+    real = lifetimes._make_tombstone
+    return patch.object(lifetimes, "_make_tombstone", make_tombstone)
 
 
 def expire_an_active_producer() -> Any:
@@ -98,15 +101,17 @@ def drop_brief_tombstones_at_once() -> Any:
 
 def keep_all_tombstones() -> Any:
     """A stream keeps any number of tombstones."""
-    real = lifetimes._bury
+    real = lifetimes._make_tombstone
 
-    def bury(state: State, stream: Stream, name: str, time_ms: int, *, is_brief: bool) -> None:
+    def make_tombstone(
+        state: State, stream: Stream, name: str, time_ms: int, *, is_brief: bool
+    ) -> None:
         limits, unlimited = state.limits, replace(state.limits, tombstones_per_stream=1 << 40)
         object.__setattr__(state, "limits", unlimited)
         real(state, stream, name, time_ms, is_brief=is_brief)
         object.__setattr__(state, "limits", limits)
 
-    return patch.object(lifetimes, "_bury", bury)
+    return patch.object(lifetimes, "_make_tombstone", make_tombstone)
 
 
 def register_below_the_rows_of_streams() -> Any:
@@ -145,10 +150,10 @@ def replay_without_idle_times() -> Any:
     """Recovery and the running server do not store a declared idle time."""
     real = ProducerCounts.put
 
-    def put(self: ProducerCounts, producers: Producers, *rest: Any) -> None:
+    def put(self: ProducerCounts, into: Producers, *rest: Any) -> None:
         stream, producer_id, row = rest
         assert isinstance(row, ProducerRow)
-        real(self, producers, stream, producer_id, replace(row, expires_ms=0))
+        real(self, into, stream, producer_id, replace(row, expires_ms=0))
 
     return patch.object(ProducerCounts, "put", put)
 
@@ -167,7 +172,17 @@ def change_the_rows_of_a_cut() -> Any:
     return patch.object(State, "take_dirty", take_dirty)
 
 
+def accept_a_session_with_an_old_date() -> Any:
+    """Only the older sessions that are stored are refused, whatever their dates are."""
+
+    def refuse_session(row: ProducerRow, session: str | None) -> StaleSession | None:
+        return StaleSession(row.epoch) if session in row.old_sessions else None
+
+    return patch.object(producers, "refuse_session", refuse_session)
+
+
 LIVES_MUTANTS = (
+    accept_a_session_with_an_old_date,
     change_the_rows_of_a_cut,
     count_tombstones,
     count_expiring_producers_with_the_others,

@@ -25,7 +25,7 @@ from semel.machine.events import (
     producer_in,
 )
 from semel.machine.producer_counts import note_unused
-from semel.machine.producers import drop_receipts, receipts_of
+from semel.machine.producers import drop_receipts, receipts_of, refuse_session
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, find_producer, put_producer
 from semel.machine.streams import find_stream
@@ -39,7 +39,6 @@ from semel.model.outcomes import (
     Retired,
     RetireResult,
     StaleEpoch,
-    StaleSession,
     StillAlive,
     UnknownProducer,
 )
@@ -158,10 +157,12 @@ def apply_expired(state: State, event: ProducerExpired, _sections: Sections, tim
     stream = state.by_number[event.stream]
     assert stream.producers is not None
     is_brief = stream.producers[event.id].expires_ms > 0
-    _bury(state, stream, event.id, time_ms, is_brief=is_brief)
+    _make_tombstone(state, stream, event.id, time_ms, is_brief=is_brief)
 
 
-def _bury(state: State, stream: Stream, producer_id: str, time_ms: int, *, is_brief: bool) -> None:
+def _make_tombstone(
+    state: State, stream: Stream, producer_id: str, time_ms: int, *, is_brief: bool
+) -> None:
     """Turn a row into a tombstone. If the stream has too many tombstones, drop the oldest."""
     assert stream.producers is not None
     old = stream.producers[producer_id]
@@ -225,8 +226,9 @@ def _refuse_row(
     epoch, session = item.epoch, item.session
     if (row.epoch if epoch is None else epoch) < current:
         return StaleEpoch(current, epoch)  # c
-    if session in row.old_sessions:
-        return StaleSession(row.epoch)  # d
+    refusal = refuse_session(row, session)
+    if refusal is not None:
+        return refusal  # d
     if epoch not in (None, row.epoch) or session not in (None, row.session):
         return UnknownProducer()  # e
     txns = _txns_in(state, stream, item.id)
@@ -271,7 +273,7 @@ def apply_retired(state: State, event: ProducersRetired, _sections: Sections, ti
     """Turn rows into brief tombstones, and end registrations."""
     for number, producer_id in event.producers:
         if number:
-            _bury(state, state.by_number[number], producer_id, time_ms, is_brief=True)
+            _make_tombstone(state, state.by_number[number], producer_id, time_ms, is_brief=True)
         elif is_assigned_id(producer_id):
             _unregister(state, producer_id)  # refused from now on, because only servers assign ids
         else:

@@ -95,7 +95,7 @@ class ProducerCounts(Struct):
         self._note_end(producer_id, old)
 
     def drop_all(self, producers: Producers | None) -> None:
-        """Count all rows of a stream no longer. The caller drops them together."""
+        """Remove all rows of a stream from the counts. The caller removes the rows themselves."""
         for producer_id, row in (producers or {}).items():
             self._uncount(producer_id, row)
             self._note_end(producer_id, row)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from semel.client.producer.batches import DedupCheck, ProducerBatch
 from semel.client.producer.core import ProducerCore
-from semel.client.producer.opening import ProducerIdentity
+from semel.client.producer.identity import ProducerIdentity
 from tests.unit.client import test_producer_properties as properties
 
 Mutant = Callable[[pytest.MonkeyPatch], None]

@@ -460,8 +460,8 @@ def test_the_question_names_stream_and_producer() -> None:
         flow.send(Response(200, {"content-type": "application/json"}, body))
     opening = end.value.value
     assert isinstance(opening, OpenResult)
-    assert opening.past is not None
-    assert opening.past[0].epoch == 4
+    assert opening.past.states is not None
+    assert opening.past.states[0].epoch == 4
 
 
 def test_any_other_refusal_of_the_question_is_raised() -> None:

@@ -69,7 +69,7 @@ class AsyncProducer(ProducerFacade):
                 while not (is_held or self._core.is_established or self._core.failure):
                     await self._changed.wait()
                 self._check()
-                past: Past = (None, None)
+                past = Past()
                 flow = read_past(self._calls, self._settings, is_claiming=is_held)
                 try:
                     past = await self._run(flow)

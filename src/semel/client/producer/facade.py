@@ -102,7 +102,7 @@ class ProducerFacade:
             known=opening.known,
         )
         self._is_past_known |= self._settings.is_claimed_first or not opening.is_semel
-        self._set_past((opening.claim, opening.past))
+        self._set_past(opening.past)
         self._pump = Pump(
             self._core,
             encoder,
@@ -119,9 +119,9 @@ class ProducerFacade:
 
     def _set_past(self, past: Past) -> None:
         """Record what earlier instances have stored."""
-        claim, states = past
+        claim, states = past.claim, past.states
         if claim is not None:
-            self._core.take_over(claim.producer_epoch, claim.last_seq, claim.cursor)
+            self._core.take_over(claim.producer_epoch, claim.last_seq, claim.cursor, past.session)
         elif states is not None:
             state = states[0] if states else None
             if self._core.is_used:
@@ -132,7 +132,7 @@ class ProducerFacade:
                 self._core.resume(None, None, None)
             else:
                 self._core.resume(state.epoch, state.last_seq, state.cursor)
-        self._core.let_go()
+        self._core.release()
 
     @property
     def _is_to_retire(self) -> bool:
@@ -149,9 +149,9 @@ class ProducerFacade:
     def _retirement(self) -> Flow[object]:
         """Tell the server that the producer's id is not used again."""
         self._is_retired = True
-        settings = self._settings
-        epoch = self._core.epoch if settings.session is None else None
-        return retire_producer(self._calls, settings.id, epoch, settings.session)
+        session = self._core.session
+        epoch = self._core.epoch if session is None else None
+        return retire_producer(self._calls, self._settings.id, epoch, session)
 
     # ---- state -----------------------------------------------------------------------------------
 

@@ -222,7 +222,7 @@ class Producer(ProducerFacade):
                     self._changed.wait_for(lambda: self._core.is_established or self._core.failure)
                 if self._core.failure is not None:
                     return
-            past: Past = (None, None)
+            past = Past()
             flow = read_past(self._calls, self._settings, is_claiming=is_held)
             try:
                 past = self._run(flow)
