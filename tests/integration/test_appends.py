@@ -133,6 +133,7 @@ def test_a_thousand_appends_of_threads_take_few_requests(server: Server) -> None
     assert stored == {number: receipt.next_offset for number, receipt in enumerate(receipts)}
 
 
+# rows: D45
 def test_a_thousand_appends_of_tasks_take_few_requests(proxy: FaultProxy) -> None:
     async def run() -> None:
         async with AsyncClient(proxy.url) as client:

@@ -93,7 +93,7 @@ def test_an_output_that_cannot_be_written_is_named_and_what_is_stored_stays(
     assert code == 74
     assert error == (
         "semel: the output cannot be written: No space left on device; what the command has"
-        " already changed on the server stays changed\n"
+        " already changed stays changed\n"
     )
     assert served.semel("read", "full").stdout == "x\n"
 

@@ -296,7 +296,7 @@ def test_a_producer_may_send_again(served: Served) -> None:
     assert "payload_mismatch" in served.refused(1, "append", "once", "other", *tagged, "0")
     gap = served.refused(1, "append", "once", "x", *tagged, "2")
     assert "producer_seq_conflict" in gap
-    assert "expected_seq 1" in gap
+    assert "sequence 1 was expected, but sequence 2 was sent" in gap
     fenced = ("--producer", "p", "--epoch", "0", "--seq", "0")
     assert "PRODUCER_FENCED" in served.refused(1, "append", "once", "x", *fenced)
     assert served.semel("read", "once").stdout == "hello\n"

@@ -131,6 +131,21 @@ def test_what_is_no_stream_is_refused(client: Any) -> None:
             client.process("g", [wrong], lambda batch: None)
 
 
+def test_a_url_of_another_scheme_is_refused_with_the_schemes_that_are_accepted(
+    client: Any,
+) -> None:
+    for wrong in ("ftp://x/y", "FTP://x/y", "s3+http://x/y", "ws://127.0.0.1/v1/stream/a"):
+        with pytest.raises(ValueError, match="a URL must begin with http:// or https://"):
+            client.stream(wrong)
+
+
+def test_an_address_that_is_not_utf8_is_refused(server: Server) -> None:
+    with pytest.raises(ValueError, match="is not valid UTF-8"):
+        Client(f"{server.url}/\udcff")
+    with Client(server.url) as client, pytest.raises(ValueError, match="is not valid UTF-8"):
+        client.stream(f"{server.url}/v1/stream/\udcff")
+
+
 @pytest.mark.parametrize("outputs", [[1], [], "out", 7, {"out": 7}, {"out": "text"}], ids=str)
 def test_process_says_what_its_function_must_return(
     client: Any, paths: tuple[str, str], outputs: Any

@@ -72,7 +72,7 @@ def test_the_command_line_sets_shows_lists_and_deletes(served: Served) -> None:
     assert done.stdout == "the policy of orders is now: dedup off\n"
     (root,) = served.json("policies", "set", "", "--dedup", "on")
     assert (root["prefix"], root["dedup"]) == ("", "on")
-    assert served.semel("policies", "ls").stdout == "\norders\n"
+    assert served.semel("policies", "ls").stdout == "/\norders\n"
     assert [policy["dedup"] for policy in served.json("policies", "ls")] == ["on", "off"]
     assert served.json("policies", "show", "orders")[0]["dedup"] == "off"
     assert served.semel("create", "orders/eu").exit_code == 0
@@ -87,7 +87,7 @@ def test_the_command_line_sets_shows_lists_and_deletes(served: Served) -> None:
     assert served.semel("policies", "delete", "orders").stdout == ("deleted the policy of orders\n")
     assert served.json("head", "orders/eu")[0]["dedup_pending"] == "on"
     assert "semel policies ls" in served.refused(1, "policies", "delete", "orders")
-    assert "whole segments" in served.refused(1, "policies", "set", "a/", "--dedup", "on")
+    assert "whole segments" in served.refused(64, "policies", "set", "a/", "--dedup", "on")
     assert served.semel("policies", "set", "a").exit_code == 64
 
 
@@ -183,3 +183,23 @@ def test_the_setting_of_the_server_survives_without_the_flag(tmp_path: Path) -> 
             assert [(policy.prefix, policy.dedup) for policy in client.policies()] == [("", False)]
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("is_client", [True, False], ids=["client", "command"])
+def test_a_fork_can_inherit_although_its_source_has_a_setting_of_its_own(
+    served: Served, is_client: bool
+) -> None:
+    with Client(served.url) as client:
+        source = client.stream(f"source-{is_client}").create(dedup=False)
+        copied = source.fork(f"{source.path}-copy")
+        path = f"{source.path}-fork"
+        if is_client:
+            source.fork(path, dedup="inherit")
+        else:
+            served.semel("create", path, "--fork-from", source.path, "--dedup", "inherit")
+        info = client.stream(path).head()
+        assert (info.dedup, info.dedup_source in ("policy", "built-in")) == (True, True)
+        assert (copied.head().dedup, copied.head().dedup_source) == (False, "own")
+        wrong: Any = "maybe"
+        with pytest.raises(ValueError, match="expected True, False, 'inherit' or None"):
+            client.stream("other").create(dedup=wrong)

@@ -27,7 +27,8 @@ from semel.model.limits import NUMBER_MAX, TOMBSTONE_HOURS, TOMBSTONE_MS
 from semel.model.producer_commands import DropTombstones, ExpireRegistration, Tombstone
 
 # A producer that declares its idle time is looked at a few times within that time. Its appends are
-# not noted one by one: that would cost time in every append. A use is seen at the next look.
+# not noted one by one: that would cost time in every append. The next look finds out whether the
+# producer was used since the last one.
 
 _LOOKS: Final = 4  # within an idle time, so a producer ends at most a quarter of it too late
 _TOMBSTONES_MAX: Final = 1_000  # in one frame
@@ -82,7 +83,7 @@ class ProducerLives:
         counts = self._state.producer_counts
         fresh, counts.to_watch = counts.to_watch, []
         for number, producer_id in fresh:
-            # It has just begun, perhaps with the values of an earlier life: its time starts anew.
+            # It may have the same values as an earlier instance that ended: its time starts again.
             self._watched.pop((number, producer_id), None)
             self._look(number, producer_id)
         if len(self._queue) > 2 * len(self._watched) + QUEUE_SLACK:

@@ -40,6 +40,10 @@ class Settings(Struct, frozen=True):
             (size <= default.SEGMENT_BYTES_MAX, "segment_bytes must be below 4 GiB"),
             (self.reserve_bytes >= 0, "reserve_bytes must not be negative"),
             (
+                self.reserve_bytes <= default.NUMBER_MAX,
+                f"reserve_bytes must be at most {default.NUMBER_MAX}",
+            ),
+            (
                 min(self.checkpoint_interval_ms, self.sweep_interval_ms) > 0,
                 "checkpoint_interval_ms and sweep_interval_ms must be positive",
             ),

@@ -6,25 +6,36 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import click
+from click.core import ParameterSource
 from msgspec import Struct
 
 from semel.cli.options import (
     HeaderPair,
     Name,
+    Number,
     Offset,
     TokenText,
     error_report,
+    is_utf8,
     path_argument,
     remote,
     require_together,
 )
-from semel.cli.output import EXIT_REFUSED, CommandRefused, ProgressLine, report, size_text
+from semel.cli.output import (
+    EXIT_REFUSED,
+    ChangingCommand,
+    CommandRefused,
+    ProgressLine,
+    report,
+    size_text,
+)
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.extras import extra_of
 from semel.client.flows import Flow
+from semel.client.producer.identity import new_session
 from semel.client.producer.outcomes import BatchAck
 from semel.client.producer.settings import generated_id
 from semel.client.producer.sync_producer import Producer
@@ -36,11 +47,29 @@ from semel.client.values import (
     StreamInfo,
 )
 from semel.model.commands import DENSE, SPARSE, Batch
-from semel.model.limits import BODY_BYTES_MAX
+from semel.model.limits import BODY_BYTES_MAX, PRODUCER_ID_BYTES_MAX
 from semel.model.messages import is_json as is_json_type
 from semel.wire.bodies import encode_batch
 from semel.wire.headers import BATCH
 from semel.wire.json_mode import split_json
+
+
+class ProducerId(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """The id of a producer. An id that is not ASCII is also accepted."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        is_text = is_utf8(text) and text.isprintable() and text == text.strip()
+        if not (is_text and 0 < len(text.encode()) <= PRODUCER_ID_BYTES_MAX):
+            self.fail(
+                f"{text!r} is not a producer id; expected 1 to {PRODUCER_ID_BYTES_MAX} bytes of"
+                " printable UTF-8 text without leading or trailing spaces",
+                param,
+                ctx,
+            )
+        return text
 
 
 class AppendOptions(Struct, frozen=True, kw_only=True):
@@ -67,6 +96,9 @@ class AppendOptions(Struct, frozen=True, kw_only=True):
 # command ends, even after Ctrl-C or a line that cannot be stored. After a kill, the id expires.
 
 
+_DELIVERY_SECONDS: Final = 120.0  # as the default of a producer
+
+
 def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_json: bool) -> None:
     """Append each line of the input. When all lines are stored, print how many lines were new."""
     _check(options)
@@ -77,10 +109,12 @@ def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_
             options.producer or generated_id("semel-append"),
             mode=DENSE if options.producer is None else SPARSE,
             on_batch_ack=acks.append,
+            delivery_timeout=_delivery_seconds(client),
         )
         _send(producer, source, options)
-    stored = sum(ack.count for ack in acks if not ack.duplicate)
-    skipped = producer.stats.messages_skipped + sum(ack.count for ack in acks if ack.duplicate)
+    # A duplicate is a batch that this command has sent twice: the producer skips the lines that
+    # were stored before, and nobody else has used its id since then.
+    stored, skipped = producer.stats.messages_acked, producer.stats.messages_skipped
     next_offset = acks[-1].next_offset if acks else None
     facts = {
         "path": path,
@@ -92,6 +126,12 @@ def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_
     where = "" if next_offset is None else f", next offset {next_offset}"
     before = f"; {_lines(skipped, 'was', 'were')} already stored" if skipped else ""
     report(f"stored {_lines(stored)} in {path}{where}{before}", facts, is_json=is_json)
+
+
+def _delivery_seconds(client: Client) -> float:
+    """Return how long the command waits until a line is stored: --timeout, or else 2 minutes."""
+    source = click.get_current_context().get_parameter_source("timeout")
+    return _DELIVERY_SECONDS if source is ParameterSource.DEFAULT else client.timeout
 
 
 def _lines(count: int, singular: str = "", plural: str = "") -> str:
@@ -164,7 +204,7 @@ def _size(source: IO[bytes]) -> int:
 # ---- append --------------------------------------------------------------------------------------
 
 
-@click.command("append")
+@click.command("append", cls=ChangingCommand)
 @path_argument
 @click.argument("data", required=False)
 @click.option("--file", metavar="FILE", help="Append the content of this file.")
@@ -183,9 +223,9 @@ def _size(source: IO[bytes]) -> int:
     multiple=True,
     help="Header to store with the message; the option can be repeated.",
 )
-@click.option("--producer", "producer", type=TokenText(), metavar="ID", help="Producer id.")
-@click.option("--epoch", type=click.IntRange(min=0), help="Epoch of the producer.")
-@click.option("--seq", type=click.IntRange(min=0), help="Sequence of this append: 0, 1, 2, ...")
+@click.option("--producer", "producer", type=ProducerId(), metavar="ID", help="Producer id.")
+@click.option("--epoch", type=Number(), help="Epoch of the producer.")
+@click.option("--seq", type=Number(), help="Sequence of this append: 0, 1, 2, ...")
 @click.option(
     "--idempotency-key",
     type=TokenText(),
@@ -202,6 +242,9 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
 
     If the stream recognises duplicates and a response is lost, the request is repeated until
     --timeout, and the data is stored only once. For other streams, the request is not repeated.
+
+    With --lines, --timeout limits each request, and the time until a line that was read is stored,
+    with all retries. By default, a request can take 30 seconds, and a line 120 seconds.
     """
     options = AppendOptions(**values)
     if options.lines:
@@ -227,7 +270,7 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
 
 def _producer_headers(options: AppendOptions) -> ProducerHeaders | None:
     if options.producer is not None and options.epoch is None and options.seq is None:
-        return ProducerHeaders(options.producer, 0, session=secrets.token_hex(16))
+        return ProducerHeaders(options.producer, 0, session=new_session())
     if not require_together(producer=options.producer, epoch=options.epoch, seq=options.seq):
         return None
     assert options.producer is not None

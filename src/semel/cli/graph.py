@@ -17,11 +17,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from semel.cli.options import Name, error_report, remote
+from semel.cli.options import Name, Number, error_report, remote
 from semel.cli.output import (
     EXIT_REFUSED,
     EXIT_STOPPED,
     EXIT_USAGE,
+    ChangingCommand,
     CommandRefused,
     json_line,
     printable,
@@ -130,7 +131,7 @@ def _module(file: Path) -> ModuleType:
 # ---- run -----------------------------------------------------------------------------------------
 
 
-@click.command("run")
+@click.command("run", cls=ChangingCommand)
 @click.argument("file", type=_FILE)
 @click.option("--graph", "name", help="Id of the graph; required if FILE has several graphs.")
 @click.option(
@@ -373,7 +374,7 @@ class _Rates:
 @click.option(
     "--steps",
     "count",
-    type=click.IntRange(min=1),
+    type=Number(1),
     default=20,
     show_default=True,
     help="Show only the newest N steps.",

@@ -1,6 +1,5 @@
 """The `semel` command."""
 
-import errno
 import importlib
 import os
 import sys
@@ -11,7 +10,14 @@ from typing import Any, Final, NoReturn
 import click
 
 import semel
-from semel.cli.output import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE, CommandRefused, printable
+from semel.cli.output import (
+    EXIT_DISK,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    CommandRefused,
+    output_error,
+    printable,
+)
 from semel.model.errors import EngineError
 
 # The module and the function of each command, in the order in which a new user needs the commands.
@@ -39,8 +45,6 @@ _COMMANDS: Final = {
     "demo": "demo.command:demo_command",
     "bench": "bench:command",
 }
-
-_OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
 class _Commands(click.Group):
@@ -86,18 +90,8 @@ def _exit_code_of(run: Callable[[], Any]) -> int:
     except EngineError as error:
         return _print_error(str(error), error.exit_code)
     except OSError as error:
-        return _print_error(_text_of(error), EXIT_DISK)
+        return _print_error(output_error(error) or str(error), EXIT_DISK)
     return code if isinstance(code, int) else 0
-
-
-def _text_of(error: OSError) -> str:
-    """Return the message for an error of the operating system. Only the output has no name."""
-    if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
-        return str(error)
-    return (
-        f"the output cannot be written: {error.strerror}; what the command has already changed on"
-        " the server stays changed"
-    )
 
 
 def _open_streams() -> None:

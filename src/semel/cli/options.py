@@ -19,6 +19,7 @@ from semel.client.addresses import URL_DEFAULT
 from semel.client.errors import ClientError
 from semel.client.sync.client import Client
 from semel.client.transport import TRUST_ADVICE
+from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import parse_offset, print_offset
 from semel.wire.headers import read_instant, to_datetime, to_position
 from semel.wire.paths import stream_path, stream_url
@@ -48,6 +49,22 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic before 
                 ctx,
             )
         return seconds
+
+
+class Number(click.IntRange):
+    """An integer from `low` to `high`, by default to the greatest number that a server accepts."""
+
+    def __init__(self, low: int = 0, high: int = NUMBER_MAX) -> None:
+        super().__init__(low, high)
+        self._expected = f"expected an integer from {low} to {high}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            is_integer = str(value).strip().removeprefix("-").isdecimal()
+        what = f"{value} is out of range" if is_integer else f"{str(value)!r} is not an integer"
+        self.fail(f"{what}; {self._expected}", param, ctx)
 
 
 class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5

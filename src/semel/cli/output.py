@@ -1,6 +1,7 @@
 """Output of the commands: messages, facts, lists, JSON lines, progress and exit codes."""
 
 import base64
+import errno
 import json
 import os
 import sys
@@ -154,19 +155,22 @@ def print_list(
     *,
     is_json: bool,
     right: Container[str] = (),
+    lines: Iterable[Sequence[object]] | None = None,
 ) -> None:
     """Print a list as JSON, as a table, or as lines.
 
     If `is_json`, print each document as a line of JSON. Otherwise, if the output is a terminal,
-    print a table. If it is not a terminal, print only the first cell of each row. `right` has the
-    titles of right-aligned columns.
+    print a table. If it is not a terminal, print each of `lines`, with tabs between its cells, or
+    the first cell of each row if `lines` is None. `right` has the titles of right-aligned columns.
     """
     if is_json:
         write_stdout(b"".join(map(json_line, documents)))
     elif sys.stdout.isatty():
         Console(highlight=False).print(text_table(titles, rows, right=right))
     else:
-        write_lines(str(cells[0]) for cells in rows)
+        printed = (cells[:1] for cells in rows) if lines is None else lines
+        text = "".join("\t".join(printable(str(c)) for c in cells) + "\n" for cells in printed)
+        write_stdout(text.encode())
 
 
 def text_table(
@@ -272,6 +276,39 @@ EXIT_NOT_EXACTLY_ONCE: Final = 70
 EXIT_NOT_UNDERSTOOD: Final = 70
 EXIT_DISK: Final = DiskFailed.exit_code
 EXIT_INTERRUPTED: Final = 130
+
+
+# The errors of a write to a file that is full, too large or closed.
+_OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+
+
+def output_error(error: OSError) -> str | None:
+    """Return the message for an error of the output, or None if it is an error of something else.
+
+    An error of the output has no file name.
+    """
+    if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+        return None
+    return f"the output cannot be written: {error.strerror}"
+
+
+class ChangingCommand(click.Command):
+    """A command that changes something. If its output cannot be written, the message says so."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command.
+
+        Raises CommandRefused if the output cannot be written.
+        """
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            message = output_error(error)
+            if message is None:
+                raise
+            raise CommandRefused(
+                f"{message}; what the command has already changed stays changed", EXIT_DISK
+            ) from error
 
 
 def confirm(question: str, refusal: str) -> None:

@@ -4,12 +4,36 @@ from typing import Any, Final
 
 import click
 
-from semel.cli.options import Name, remote
-from semel.cli.output import print_facts, print_list, report
+from semel.cli.options import is_utf8, remote
+from semel.cli.output import ChangingCommand, print_facts, print_list, report
+from semel.client.requests import query
 from semel.client.sync.client import Client
 from semel.client.values import Policy
+from semel.wire.policies import parse_policy_query
+from semel.wire.problems import Problem
 
-prefix_argument: Final = click.argument("prefix", type=Name(can_be_empty=True), metavar="PREFIX")
+ROOT: Final = "/"  # how the prefix of the whole server is printed, because it is empty
+
+
+class Prefix(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """The prefix of a policy. `/` and an empty text are the whole server."""
+
+    name = "prefix"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the prefix. An invalid one fails with the message that the server would send."""
+        text = str(value)
+        if text == ROOT:
+            return ""
+        if not is_utf8(text):
+            self.fail(f"{text!r} is not valid UTF-8; expected a prefix", param, ctx)
+        parsed = parse_policy_query(query(prefix=text).removeprefix("?"))
+        if isinstance(parsed, Problem):
+            self.fail(f"{text!r}: {parsed.message}", param, ctx)
+        return text
+
+
+prefix_argument: Final = click.argument("prefix", type=Prefix(), metavar="PREFIX")
 
 
 def _facts(policy: Policy) -> dict[str, Any]:
@@ -18,7 +42,7 @@ def _facts(policy: Policy) -> dict[str, Any]:
 
 
 def _shown(prefix: str) -> str:
-    return prefix or '"" (the whole server)'
+    return prefix or f"{ROOT} (the whole server)"
 
 
 @click.group("policies")
@@ -27,11 +51,12 @@ def policies_command() -> None:
 
     A policy holds for every stream below a prefix, now and later. PREFIX consists of whole
     segments: `orders` holds for the streams orders and orders/eu, but not for orders2. The prefix
-    "" is the whole server. The longest prefix wins, and a stream's own setting wins over all.
+    / (or "") is the whole server. The longest prefix wins, and a stream's own setting wins over
+    all.
     """
 
 
-@policies_command.command("set")
+@policies_command.command("set", cls=ChangingCommand)
 @prefix_argument
 @click.option(
     "--dedup",
@@ -55,7 +80,8 @@ def set_policy_command(client: Client, *, prefix: str, dedup: str, is_json: bool
 @remote
 def show_policy_command(client: Client, *, prefix: str, is_json: bool) -> None:
     """Show the policy of PREFIX."""
-    print_facts(_facts(client.policy(prefix)), is_json=is_json)
+    facts = _facts(client.policy(prefix))
+    print_facts({**facts, "prefix": prefix or ROOT}, facts, is_json=is_json)
 
 
 @policies_command.command("ls")
@@ -63,14 +89,15 @@ def show_policy_command(client: Client, *, prefix: str, is_json: bool) -> None:
 def list_policies_command(client: Client, *, is_json: bool) -> None:
     """List the policies, sorted by prefix.
 
-    Prints a table on a terminal. Otherwise prints one prefix per line.
+    Prints a table on a terminal. Otherwise prints one prefix per line. / is the whole server.
     """
     policies = [_facts(policy) for policy in client.policies()]
     titles = ("prefix", "dedup", "changed at")
-    print_list(policies, titles, [list(facts.values()) for facts in policies], is_json=is_json)
+    rows = [(facts["prefix"] or ROOT, *list(facts.values())[1:]) for facts in policies]
+    print_list(policies, titles, rows, is_json=is_json)
 
 
-@policies_command.command("delete")
+@policies_command.command("delete", cls=ChangingCommand)
 @prefix_argument
 @remote
 def delete_policy_command(client: Client, *, prefix: str, is_json: bool) -> None:

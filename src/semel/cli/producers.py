@@ -5,9 +5,10 @@ from typing import Any
 import click
 import msgspec
 
-from semel.cli.options import Name, TokenText, path_argument, remote
+from semel.cli.options import Name, Number, TokenText, path_argument, remote
 from semel.cli.output import (
     EXIT_REFUSED,
+    ChangingCommand,
     CommandRefused,
     json_line,
     print_facts,
@@ -16,10 +17,30 @@ from semel.cli.output import (
     write_lines,
     write_stdout,
 )
+from semel.client.errors import ProducerRefused
 from semel.client.server_calls import UNKNOWN_PRODUCER
 from semel.client.sync.client import Client
 from semel.client.values import ProducerState
 from semel.model.commands import DENSE, SPARSE
+from semel.model.limits import NUMBER_MAX
+from semel.wire.headers import read_range
+from semel.wire.problems import MalformedRequest
+
+
+class SequenceRange(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """A sequence, such as `3`, or a range of sequences, such as `3-7`."""
+
+    name = "sequence"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text. It is parsed with the function that the server uses."""
+        text = str(value)
+        try:
+            read_range({"seq": text}, "seq")
+        except MalformedRequest:
+            expected = f"an integer from 0 to {NUMBER_MAX}, or a range such as 3-7"
+            self.fail(f"{text!r} is not a sequence; expected {expected}", param, ctx)
+        return text
 
 
 @click.group("producers")
@@ -85,9 +106,12 @@ def show_producer_command(client: Client, *, path: str, producer_id: str, is_jso
 @path_argument
 @click.argument("producer_id", type=Name(), metavar="ID")
 @click.option(
-    "--seq", required=True, help="Sequence of the append, or FIRST-LAST with --mode sparse."
+    "--seq",
+    type=SequenceRange(),
+    required=True,
+    help="Sequence of the append, or FIRST-LAST with --mode sparse.",
 )
-@click.option("--epoch", type=click.IntRange(min=0), help="Producer epoch of the append.")
+@click.option("--epoch", type=Number(), help="Producer epoch of the append.")
 @click.option("--session", type=TokenText(), help="Producer session of the append.")
 @click.option("--mode", type=click.Choice([DENSE, SPARSE]), default=DENSE, show_default=True)
 @remote
@@ -113,10 +137,10 @@ def _sentence(explanation: dict[str, Any]) -> str:
     return f"{status} {outcome}: {reason}"
 
 
-@producers_command.command("retire")
+@producers_command.command("retire", cls=ChangingCommand)
 @path_argument
 @click.argument("producer_id", type=Name(), metavar="ID")
-@click.option("--epoch", type=click.IntRange(min=0), help="Producer epoch of its current instance.")
+@click.option("--epoch", type=Number(), help="Producer epoch of its current instance.")
 @click.option("--session", type=TokenText(), help="Producer session of its current instance.")
 @remote
 def retire_producer_command(
@@ -150,7 +174,7 @@ def retire_producer_command(
     report(f"retired producer {producer_id} of {path}", facts, is_json=is_json)
 
 
-@producers_command.command("forget")
+@producers_command.command("forget", cls=ChangingCommand)
 @path_argument
 @click.argument("producer_id", type=Name(), metavar="ID")
 @remote
@@ -159,12 +183,17 @@ def forget_producer_command(client: Client, *, path: str, producer_id: str, is_j
 
     The producer's next append is accepted as new, even if the same append was stored before.
     """
-    client.stream(path).forget_producer(producer_id)
+    try:
+        client.stream(path).forget_producer(producer_id)
+    except ProducerRefused as error:
+        if error.code != UNKNOWN_PRODUCER:
+            raise
+        raise _missing(path, producer_id, f"{error.code}: ") from error
     facts = {"stream": path, "producer_id": producer_id, "forgotten": True}
     report(f"removed producer {producer_id} from {path}", facts, is_json=is_json)
 
 
-@producers_command.command("register")
+@producers_command.command("register", cls=ChangingCommand)
 @click.argument("producer_id", type=Name(), metavar="[ID]", required=False)
 @remote
 def register_command(client: Client, *, producer_id: str | None, is_json: bool) -> None:

@@ -5,7 +5,7 @@ import msgspec
 from rich.console import Console
 
 from semel.broker.settings import SystemClock
-from semel.cli.output import EXIT_CORRUPT, ProgressLine, printable
+from semel.cli.output import EXIT_CORRUPT, ChangingCommand, ProgressLine, printable
 from semel.cli.read_only import ReadOnlyDisk, check_directory, open_store, print_findings
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import RealDisk, disk_failed
@@ -14,7 +14,7 @@ from semel.journal.verify import Report, verify
 from semel.model.errors import CorruptData
 
 
-@click.command("restore")
+@click.command("restore", cls=ChangingCommand)
 @click.option(
     "--data", metavar="DIR", required=True, help="Data directory that was restored from a copy."
 )

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
-from semel.cli.options import Seconds
+from semel.cli.options import Number, Seconds
 from semel.cli.output import EXIT_DISK, CommandRefused, ProgressLine
 from semel.journal.disk import NO_FILES
 from semel.model.limits import (
@@ -187,17 +187,19 @@ def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
 @config_option
 @_setting("data", metavar="DIR", default="semel-data", help="Data directory.")
 @_setting("host", default="127.0.0.1", help="Address to listen on.")
-@_setting("port", type=click.IntRange(0, 65_535), default=4437, help="Port; 0 selects a free port.")
+@_setting("port", type=Number(0, 65_535), default=4437, help="Port; 0 selects a free port.")
 @_setting(
     "long-poll-timeout",
     type=Seconds(3600.0),
     default=30.0,
     help="Maximum time that a long-poll request waits for new messages.",
 )
-@_setting("segment-bytes", type=int, default=SEGMENT_BYTES_DEFAULT, help="Size of a journal file.")
+@_setting(
+    "segment-bytes", type=Number(), default=SEGMENT_BYTES_DEFAULT, help="Size of a journal file."
+)
 @_setting(
     "reserve-bytes",
-    type=int,
+    type=Number(),
     default=RESERVE_BYTES_DEFAULT,
     help="Disk space that is set aside so that deletes and checkpoints work on a full disk.",
 )
@@ -209,13 +211,13 @@ def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
 )
 @_setting(
     "checkpoint-bytes",
-    type=click.IntRange(min=SEGMENT_BYTES_MIN),
+    type=Number(SEGMENT_BYTES_MIN),
     help="Make a checkpoint also after this many bytes of the journal."
     "  [default: the size of a journal file]",
 )
 @_setting(
     "body-bytes-max",
-    type=click.IntRange(1, BODY_BYTES_MAX),
+    type=Number(1, BODY_BYTES_MAX),
     default=BODY_BYTES_MAX,
     help="Maximum size of a request body.",
 )
@@ -239,20 +241,20 @@ def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
 )
 @_setting(
     "producer-tombstone-hours",
-    type=click.IntRange(1, 87_600),
+    type=Number(1, 87_600),
     default=TOMBSTONE_HOURS,
     help="How long the retries of a producer that has expired in this way are refused, in hours"
     " during which the server runs.",
 )
 @_setting(
     "gap-hold-ms",
-    type=click.IntRange(0, GAP_HOLD_MS_MAX),
+    type=Number(0, GAP_HOLD_MS_MAX),
     default=0,
     help="Maximum time that an append waits for a missing earlier append before it is refused.",
 )
 @_setting(
     "unread-bytes-per-address",
-    type=click.IntRange(min=1),
+    type=Number(1),
     default=HttpLimits().unread_bytes_per_address_max,
     help="Size of the responses that clients at one address have not read, above which their long"
     " reads wait. All clients of a proxy have the same address.",

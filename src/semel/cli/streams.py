@@ -4,14 +4,15 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import click
 from msgspec.structs import asdict
 
-from semel.cli.options import Moment, Name, Offset, Path, TokenText, path_argument, remote
+from semel.cli.options import Moment, Name, Number, Offset, Path, TokenText, path_argument, remote
 from semel.cli.output import (
     EXIT_REFUSED,
+    ChangingCommand,
     CommandRefused,
     confirm,
     print_facts,
@@ -26,7 +27,7 @@ from semel.client.errors import ClientError, StreamGone, StreamNotFound
 from semel.client.extras import milliseconds
 from semel.client.flows import OnRetry
 from semel.client.reading import PageReader
-from semel.client.requests import CreateHeaders
+from semel.client.requests import CreateHeaders, DedupSetting
 from semel.client.server_calls import list_streams
 from semel.client.sync.client import Client
 from semel.client.values import (
@@ -34,11 +35,12 @@ from semel.client.values import (
     Message,
     StreamEntry,
 )
+from semel.model.limits import NUMBER_MAX
 from semel.model.offsets import parse_offset
 from semel.wire.headers import print_instant
 
 
-@click.command("create")
+@click.command("create", cls=ChangingCommand)
 @path_argument
 @click.option(
     "--content-type",
@@ -48,16 +50,17 @@ from semel.wire.headers import print_instant
 )
 @click.option(
     "--ttl",
-    type=click.IntRange(min=0),
+    type=Number(0, NUMBER_MAX // 1000),
     help="Expire the stream this many seconds after the last read or write.",
 )
 @click.option("--expires-at", type=Moment(), help="Time of expiry, such as 2030-01-31T12:00:00Z.")
 @click.option("--closed", is_flag=True, help="Create a closed stream.")
 @click.option(
     "--dedup",
-    type=click.Choice(["on", "off"]),
+    type=click.Choice(["on", "off", "inherit"]),
     help="Whether the stream recognises repeated appends. By default, the policies decide (see"
-    " `semel policies`). A fork of a stream with a setting of its own has the same setting.",
+    " `semel policies`). A fork of a stream with a setting of its own has the same setting, except"
+    " with `inherit`.",
 )
 @click.option("--fork-from", type=Path(), help="Create a fork of this stream.")
 @click.option(
@@ -67,7 +70,7 @@ from semel.wire.headers import print_instant
 )
 @click.option(
     "--fork-sub-offset",
-    type=click.IntRange(min=0),
+    type=Number(),
     help="The fork also shares the start of the append at --fork-offset: this many messages in a"
     " JSON stream, or this many bytes in any other stream.",
 )
@@ -99,6 +102,14 @@ def create_command(client: Client, path: str, *, is_json: bool, **options: Any) 
     report(sentence, facts, is_json=is_json)
 
 
+_DEDUP: Final[dict[str | None, DedupSetting]] = {
+    None: None,
+    "on": True,
+    "off": False,
+    "inherit": "inherit",
+}
+
+
 def _configuration(
     *,
     content_type: str | None,
@@ -120,7 +131,7 @@ def _configuration(
         forked_from=fork_from,
         fork_offset=fork_offset,
         fork_sub_offset=fork_sub_offset,
-        dedup=None if dedup is None else dedup == "on",
+        dedup=_DEDUP[dedup],
     )
 
 
@@ -160,7 +171,7 @@ def head_command(client: Client, path: str, *, is_json: bool) -> None:
     default="",
     help="List only paths with this prefix.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of streams.")
+@click.option("--limit", type=Number(1), help="Maximum number of streams.")
 @click.option(
     "--count",
     "is_counted",
@@ -175,7 +186,8 @@ def ls_command(
 
     Prints a table on a terminal. Otherwise prints one path per line. The number of offsets of a
     stream is at least its number of messages: the end of a transaction and an aborted message also
-    have an offset. With --count, the messages are counted, which takes as long as reading them.
+    have an offset. With --count, the messages are counted, which takes as long as reading them. If
+    the output is not a terminal, each path is then followed by a tab and the number of messages.
     """
     counts = ("messages", "offsets") if is_counted else ("offsets",)
     titles = ("path", "type", *counts, "state", "written")
@@ -189,7 +201,11 @@ def ls_command(
             stream if count is None else {**asdict(stream), "messages": count}
             for stream, count in zip(page, found, strict=True)
         ]
-        print_list(documents, titles, rows, is_json=is_json, right=counts)
+        lines = [
+            (stream.path,) if count is None else (stream.path, count)
+            for stream, count in zip(page, found, strict=True)
+        ]
+        print_list(documents, titles, rows, is_json=is_json, right=counts, lines=lines)
 
 
 def _cells(stream: StreamEntry, count: int | None) -> tuple[str, ...]:
@@ -213,7 +229,7 @@ def _count(client: Client, path: str) -> int:
         return 0
 
 
-@click.command("trim")
+@click.command("trim", cls=ChangingCommand)
 @path_argument
 @click.option("--before", type=Offset(), required=True, help="Offset of the first message to keep.")
 @remote
@@ -230,7 +246,7 @@ def trim_command(client: Client, path: str, *, before: str, is_json: bool) -> No
     report(f"trimmed {path}: messages before {first} are dropped", facts, is_json=is_json)
 
 
-@click.command("close")
+@click.command("close", cls=ChangingCommand)
 @path_argument
 @remote
 def close_command(client: Client, path: str, *, is_json: bool) -> None:
@@ -243,7 +259,7 @@ def close_command(client: Client, path: str, *, is_json: bool) -> None:
     report(f"closed {path} at {receipt.next_offset}", facts, is_json=is_json)
 
 
-@click.command("delete")
+@click.command("delete", cls=ChangingCommand)
 @path_argument
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 @remote
@@ -305,7 +321,7 @@ def live_pages(
     show_default=True,
     help="Offset to start at; -1 is the beginning.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of messages.")
+@click.option("--limit", type=Number(1), help="Maximum number of messages.")
 @click.option("--raw", "is_raw", is_flag=True, help="Print the bytes only, without separators.")
 @remote
 def read_command(

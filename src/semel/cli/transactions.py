@@ -9,8 +9,16 @@ from typing import Any
 import click
 import msgspec
 
-from semel.cli.options import Name, Offset, Path, path_argument, remote
-from semel.cli.output import json_line, print_facts, print_list, report, write_lines, write_stdout
+from semel.cli.options import Name, Number, Offset, Path, path_argument, remote
+from semel.cli.output import (
+    ChangingCommand,
+    json_line,
+    print_facts,
+    print_list,
+    report,
+    write_lines,
+    write_stdout,
+)
 from semel.client import server_calls as calls
 from semel.client.group_calls import set_positions
 from semel.client.sync.client import Client
@@ -18,7 +26,7 @@ from semel.client.values import Move, token_of
 
 epoch_option = click.option(
     "--epoch",
-    type=click.IntRange(min=1),
+    type=Number(1),
     help="The transaction's epoch. The default is the newest epoch.",
 )
 
@@ -102,7 +110,7 @@ def _parts(part: Mapping[str, Any]) -> str:
     )
 
 
-@txn_command.command("commit")
+@txn_command.command("commit", cls=ChangingCommand)
 @click.argument("name", type=Name(), metavar="ID")
 @epoch_option
 @remote
@@ -111,7 +119,7 @@ def commit_command(client: Client, **options: Any) -> None:
     _end(client, "commit", **options)
 
 
-@txn_command.command("abort")
+@txn_command.command("abort", cls=ChangingCommand)
 @click.argument("name", type=Name(), metavar="ID")
 @epoch_option
 @remote
@@ -120,7 +128,7 @@ def abort_command(client: Client, **options: Any) -> None:
     _end(client, "abort", **options)
 
 
-@txn_command.command("fence")
+@txn_command.command("fence", cls=ChangingCommand)
 @click.argument("name", type=Name(), metavar="ID")
 @epoch_option
 @remote
@@ -187,7 +195,7 @@ def _read_metadata(
         ) from None
 
 
-@groups_command.command("set")
+@groups_command.command("set", cls=ChangingCommand)
 @click.argument("group", type=Name())
 @path_argument
 @click.argument("offset", type=Offset())
@@ -256,14 +264,14 @@ def show_sink_command(client: Client, *, app: str, is_json: bool) -> None:
     print_facts(facts, sink, is_json=is_json)
 
 
-@sinks_command.command("rebind")
+@sinks_command.command("rebind", cls=ChangingCommand)
 @click.argument("app", type=Name())
 @click.option(
     "--query-id", type=Name(), required=True, help="The query that the sink will belong to."
 )
 @click.option(
     "--last-version",
-    type=click.IntRange(min=-1),
+    type=Number(-1),
     required=True,
     help="Version to store as the sink's last version. With -1, the query starts with version 0.",
 )
@@ -280,7 +288,7 @@ def rebind_command(
     report(sentence, sink, is_json=is_json)
 
 
-@sinks_command.command("forget")
+@sinks_command.command("forget", cls=ChangingCommand)
 @click.argument("app", type=Name())
 @remote
 def forget_sink_command(client: Client, *, app: str, is_json: bool) -> None:

@@ -13,6 +13,7 @@ _LABEL_BYTES_MAX: Final = 64
 _PORTS: Final = {"http": 80, "https": 443}
 STREAM_PATH: Final = STREAM_PREFIX.removesuffix("/")
 _URL: Final = re.compile(r"https?://", re.IGNORECASE)
+_OTHER_URL: Final = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _PATH_SAFE: Final = "/%-._~!$&'()*+,;=:@"
 
 
@@ -64,6 +65,10 @@ def parse_address(url: str, stream_path: str = STREAM_PATH) -> Address:
 
     `stream_path` is the path below which the server has its streams. It can be empty.
     """
+    if not _is_utf8(url):
+        raise ValueError(
+            f"{url!r} is not valid UTF-8; use an address such as http://127.0.0.1:4437"
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -131,6 +136,10 @@ def locate_stream(given: str, own: Address) -> StreamPlace:
 
 def _without_path(url: str) -> str:
     """Return the URL of a stream without its path. Raises ValueError if the URL is invalid."""
+    if not _is_utf8(url):
+        raise ValueError(
+            f"the address {url!r} of a stream is not valid UTF-8; percent-encode what is not ASCII"
+        )
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -165,6 +174,15 @@ def path_of(stream: object, own: Address) -> str:
     return place.path
 
 
+def _is_utf8(text: str) -> bool:
+    """Return False if the text has a surrogate, which cannot be encoded as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _is_host(name: str) -> bool:
     labels = name.removesuffix(".").split(".")
     return (
@@ -179,10 +197,11 @@ def checked_path(path: str) -> str:
     """Return the stream's path in its normal form. Raises ValueError if the path is invalid."""
     if not isinstance(path, str):
         raise TypeError(f"the path of a stream must be a str, not {type(path).__name__}")
-    try:
-        parsed = stream_path(stream_url("", path))
-    except UnicodeEncodeError:
-        raise ValueError("the path of the stream cannot be encoded as UTF-8") from None
+    if not _is_utf8(path):
+        raise ValueError("the path of the stream cannot be encoded as UTF-8")
+    if _OTHER_URL.match(path):
+        raise ValueError(f"{path!r} is not a stream: a URL must begin with http:// or https://")
+    parsed = stream_path(stream_url("", path))
     if isinstance(parsed, str):
         return parsed
     raise ValueError(parsed.message)

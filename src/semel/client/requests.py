@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -205,8 +205,14 @@ class AppendHeaders(Struct, frozen=True):
 CLOSING: Final = AppendHeaders(is_closing=True)
 
 
+DedupSetting = bool | Literal["inherit"] | None
+
+
 class CreateHeaders(Struct, frozen=True):
-    """The configuration of a new stream. `forked_from` is a path or a request target."""
+    """The configuration of a new stream. `forked_from` is a path or a request target.
+
+    With `dedup="inherit"`, a fork does not get the setting of its source.
+    """
 
     content_type: str | None = None
     ttl: int | timedelta | None = None
@@ -215,7 +221,7 @@ class CreateHeaders(Struct, frozen=True):
     forked_from: str | None = None
     fork_offset: str | None = None
     fork_sub_offset: int | None = None
-    dedup: bool | None = None
+    dedup: DedupSetting = None
 
     @property
     def headers(self) -> Fields:
@@ -234,9 +240,15 @@ class CreateHeaders(Struct, frozen=True):
             "Stream-Fork-Sub-Offset": (
                 None if self.fork_sub_offset is None else str(self.fork_sub_offset)
             ),
-            "Stream-Dedup": None if self.dedup is None else ("off", "on")[self.dedup],
+            "Stream-Dedup": _print_dedup(self.dedup),
         }
         return tuple((name, value) for name, value in fields.items() if value is not None)
+
+
+def _print_dedup(dedup: DedupSetting) -> str | None:
+    if isinstance(dedup, str) and dedup != "inherit":
+        raise ValueError(f"dedup={dedup!r} is invalid; expected True, False, 'inherit' or None")
+    return dedup if dedup is None or isinstance(dedup, str) else ("off", "on")[dedup]
 
 
 def _print_ttl(ttl: int | timedelta) -> str:

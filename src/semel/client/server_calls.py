@@ -67,29 +67,44 @@ _LACKING: Final = frozenset(
 # ---- requests and responses ----------------------------------------------------------------------
 
 
-def get(site: ServerConfig, target: str, kind: type[T]) -> Flow[T]:
+def get(site: ServerConfig, target: str, kind: type[T], *, stream: str | None = None) -> Flow[T]:
     """Get the document at `target` and decode it as `kind`.
 
-    Raises NotSupported if the server does not know the target.
+    Raises NotSupported if the server does not know the target. If a stream is missing, the error
+    names `stream`.
     """
-    exchange = yield from _exchange(site, Request("GET", target), RetrySafety.READ)
+    request = Request("GET", target)
+    exchange = yield from _exchange(site, request, RetrySafety.READ, stream=stream)
     return decoded(exchange.expect(200), kind)
 
 
-def post(site: ServerConfig, target: str, document: Any, kind: type[T], *statuses: int) -> Flow[T]:
+def post(
+    site: ServerConfig,
+    target: str,
+    document: Any,
+    kind: type[T],
+    *statuses: int,
+    stream: str | None = None,
+) -> Flow[T]:
     """Send a document and decode the response as `kind`.
 
     The request must be safe to repeat, because it is sent again if no response comes.
 
     Raises NotSupported if the server does not know the target. Raises Refused if the server
-    refuses the request, and ProtocolError if the status is not one of `statuses`.
+    refuses the request, and ProtocolError if the status is not one of `statuses`. If a stream is
+    missing, the error names `stream`.
     """
-    exchange = yield from send(site, target, document)
+    exchange = yield from send(site, target, document, stream=stream)
     return decoded(exchange.expect(*statuses), kind)
 
 
 def send(
-    site: ServerConfig, target: str, document: Any, *, silence_seconds: float = inf
+    site: ServerConfig,
+    target: str,
+    document: Any,
+    *,
+    silence_seconds: float = inf,
+    stream: str | None = None,
 ) -> Flow[Exchanged]:
     """Send a document and return the response.
 
@@ -98,14 +113,18 @@ def send(
     Raises NotSupported if the server does not know the target.
     """
     request = Request("POST", target, _JSON, msgspec.json.encode(document, enc_hook=to_plain))
-    return _exchange(site, request, RetrySafety.REPEATABLE, silence_seconds)
+    return _exchange(site, request, RetrySafety.REPEATABLE, silence_seconds, stream)
 
 
 def _exchange(
-    site: ServerConfig, request: Request, safety: RetrySafety, silence_seconds: float = inf
+    site: ServerConfig,
+    request: Request,
+    safety: RetrySafety,
+    silence_seconds: float = inf,
+    stream: str | None = None,
 ) -> Flow[Exchanged]:
     exchange = yield from ask(
-        request, safety, retries=site.retries, silence_seconds=silence_seconds
+        request, safety, retries=site.retries, silence_seconds=silence_seconds, stream=stream
     )
     response = exchange.response
     if response.status in (404, 405):
@@ -299,7 +318,7 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
         target = site.address.target(PRODUCERS) + query(
             stream=path, id=producer_id, after=after, limit=limit
         )
-        page = yield from get(site, target, ProducersPage[ProducerState])
+        page = yield from get(site, target, ProducersPage[ProducerState], stream=path)
         states += page.producers
         if page.next is None:
             return states
@@ -328,7 +347,8 @@ def claim_producer(
     """
     path = calls.require_path("a claim")
     request = ClaimRequest(path, producer_id, session, mode, _given(expires))
-    return post(calls.site, calls.site.address.target(CLAIM), request, ProducerClaim, 200)
+    target = calls.site.address.target(CLAIM)
+    return post(calls.site, target, request, ProducerClaim, 200, stream=path)
 
 
 def _given(number: int | None) -> int | UnsetType:
@@ -375,7 +395,7 @@ def explain_append(
     target = calls.site.address.target(EXPLAIN) + query(
         stream=path, id=producer_id, seq=seq, epoch=epoch, session=session, mode=mode
     )
-    return get(calls.site, target, Document)
+    return get(calls.site, target, Document, stream=path)
 
 
 def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
@@ -383,4 +403,5 @@ def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
     path = calls.require_path("forget_producer()")
     target = calls.site.address.target(PRODUCERS) + query(stream=path, id=producer_id)
     request = Request("DELETE", target)
-    (yield from _exchange(calls.site, request, RetrySafety.REPEATABLE)).expect(200, 204)
+    exchange = yield from _exchange(calls.site, request, RetrySafety.REPEATABLE, stream=path)
+    exchange.expect(200, 204)

@@ -182,7 +182,10 @@ class Listener:
         return len(self._registry.members) if self._registry is not None else 0
 
     async def bind(self, host: str, port: int) -> int:
-        """Bind an address, but do not accept yet. Return the port. Port 0 means any free port."""
+        """Bind an address, but do not accept yet. Return the port. Port 0 means any free port.
+
+        Raises OSError if the address is not valid or cannot be bound.
+        """
         await self._acceptor.bind(host, port)
         self._host = host
         return self.port
@@ -283,11 +286,17 @@ class Acceptor:
         return [each.getsockname()[0].partition("%")[0] for each in self._sockets]
 
     async def bind(self, host: str, port: int) -> None:
-        """Bind the address, to reserve it. Until `open` is called, connections are refused."""
+        """Bind the address, to reserve it. Until `open` is called, connections are refused.
+
+        Raises OSError if the address is not valid or cannot be bound.
+        """
         self._loop = asyncio.get_running_loop()
-        addresses = await self._loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        try:
+            addresses = await self._loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        except ValueError as error:  # a name that cannot be encoded, such as a..b
+            raise socket.gaierror(socket.EAI_NONAME, "not a valid host name") from error
         self.port = port
         try:
             for family, kind, protocol, _, address in dict.fromkeys(addresses):

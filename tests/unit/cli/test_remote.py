@@ -48,10 +48,11 @@ def test_a_certificate_that_is_not_trusted_is_no_reason_to_start_a_server() -> N
 
 def test_a_refusal_is_told_with_its_code_and_facts_once() -> None:
     body = (
-        b'{"code":"producer_seq_conflict","message":"1 is missing","applied":"no","expected_seq":1}'
+        b'{"code":"producer_seq_conflict","message":"11 is missing","applied":"no",'
+        b'"expected_seq":11,"received_seq":1}'
     )
     message = error_report(error_of(409, PROBLEM, body)).format_message()
-    assert message.startswith("producer_seq_conflict: 1 is missing (expected_seq 1); send again")
+    assert message.startswith("producer_seq_conflict: 11 is missing (received_seq 1); send again")
 
 
 def test_a_refusal_that_may_have_been_applied_says_so() -> None:

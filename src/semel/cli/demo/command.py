@@ -15,6 +15,7 @@ from rich.text import Text
 
 from semel.cli.demo.plan import DATA, Plan, StreamVerdict, prepare_directory
 from semel.cli.demo.run import DemoRun, LaneResult, RunFacts
+from semel.cli.options import Number
 from semel.cli.output import EXIT_NOT_EXACTLY_ONCE, EXIT_UNAVAILABLE, CommandRefused, printable
 from semel.client.errors import ClientError
 from semel.version import install_advice
@@ -24,7 +25,7 @@ from semel.version import install_advice
 @click.option("--data", metavar="DIR", default="semel-demo", help="New or empty data directory.")
 @click.option(
     "--orders",
-    type=click.IntRange(1, 10_000_000),
+    type=Number(1, 10_000_000),
     default=200_000,
     show_default=True,
     help="Number of orders.",

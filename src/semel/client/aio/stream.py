@@ -14,7 +14,7 @@ from semel.client.pending_append import PendingAppend
 from semel.client.producer.async_producer import AsyncProducer
 from semel.client.producer.opening import ProducerOptions
 from semel.client.reading import PageReader, join_messages, join_text
-from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders
+from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders, DedupSetting
 from semel.client.sse import live_reader
 from semel.client.stream_calls import NO_EXTRAS, StreamCalls
 from semel.client.transport import CLIENT_DEFAULT, Timeout, seconds_of
@@ -58,7 +58,7 @@ class AsyncStream:
         expires_at: datetime | None = None,
         closed: bool = False,
         body: Any = None,
-        dedup: bool | None = None,
+        dedup: DedupSetting = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Self:
         """Create the stream. If `body` is not None, it becomes the first message.
@@ -84,6 +84,7 @@ class AsyncStream:
         ttl: int | timedelta | None = None,
         expires_at: datetime | None = None,
         closed: bool = False,
+        dedup: DedupSetting = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> "AsyncStream":
         """Create a fork of this stream at `path`, and return the fork.
@@ -91,6 +92,9 @@ class AsyncStream:
         The fork shares the messages of this stream before `offset`. By default it shares all
         messages. With `sub_offset`, it also shares the first part of the append at `offset`: that
         many messages in a JSON stream, or that many bytes in any other stream.
+
+        `dedup` is as in `create`. By default, the fork gets the setting that this stream has of its
+        own. With "inherit", the server's policies decide.
         """
         fork = self.client.stream(path)
         configuration = CreateHeaders(
@@ -100,6 +104,7 @@ class AsyncStream:
             forked_from=self.calls.reference,
             fork_offset=offset,
             fork_sub_offset=sub_offset,
+            dedup=dedup,
         )
         await self.client.run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
         return fork

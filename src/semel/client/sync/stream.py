@@ -14,7 +14,7 @@ from semel.client.pending_append import PendingAppend
 from semel.client.producer.opening import ProducerOptions
 from semel.client.producer.sync_producer import Producer
 from semel.client.reading import PageReader, join_messages, join_text
-from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders
+from semel.client.requests import CLOSING, AppendHeaders, CreateHeaders, DedupSetting
 from semel.client.sse import live_reader
 from semel.client.stream_calls import NO_EXTRAS, StreamCalls
 from semel.client.sync_driver import Read, SyncLock, Tail
@@ -59,7 +59,7 @@ class Stream:
         expires_at: datetime | None = None,
         closed: bool = False,
         body: Any = None,
-        dedup: bool | None = None,
+        dedup: DedupSetting = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> Self:
         """Create the stream. If `body` is not None, it becomes the first message.
@@ -85,6 +85,7 @@ class Stream:
         ttl: int | timedelta | None = None,
         expires_at: datetime | None = None,
         closed: bool = False,
+        dedup: DedupSetting = None,
         timeout: Timeout = CLIENT_DEFAULT,
     ) -> "Stream":
         """Create a fork of this stream at `path`, and return the fork.
@@ -92,6 +93,9 @@ class Stream:
         The fork shares the messages of this stream before `offset`. By default it shares all
         messages. With `sub_offset`, it also shares the first part of the append at `offset`: that
         many messages in a JSON stream, or that many bytes in any other stream.
+
+        `dedup` is as in `create`. By default, the fork gets the setting that this stream has of its
+        own. With "inherit", the server's policies decide.
         """
         fork = self.client.stream(path)
         configuration = CreateHeaders(
@@ -101,6 +105,7 @@ class Stream:
             forked_from=self.calls.reference,
             fork_offset=offset,
             fork_sub_offset=sub_offset,
+            dedup=dedup,
         )
         self.client.run(fork.calls.create(configuration, exist_ok=exist_ok), timeout)
         return fork
