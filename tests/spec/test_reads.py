@@ -368,3 +368,20 @@ def test_a_read_sees_the_writes_before_it_on_the_same_connection(stream: Stream)
     assert written.startswith("204") and again.startswith("204")
     assert found.endswith("\r\n\r\nx")
     assert f"Stream-Next-Offset: {offset_of(2)}\r\n" in seen
+
+
+# rows: D44
+def test_an_offer_of_a_websocket_is_ignored(server: Server) -> None:
+    stream = server.stream()
+    stream.create(b"a")
+    lines = [
+        f"GET {stream.target}?offset=-1 HTTP/1.1",
+        f"Host: 127.0.0.1:{server.port}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    ]
+    answer = server.raw("\r\n".join([*lines, "", ""]).encode())
+    assert answer is not None
+    assert (answer.status, answer.body) == (200, b"a")
