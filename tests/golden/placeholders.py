@@ -26,7 +26,6 @@ _VALUES: Final = re.compile(
     rf"|(?P<time>{_INSTANT})"
     r'|(?P<time_ms>(?<=_at_ms":)\d{13})'
     r'|(?P<duration>(?:(?<="age_ms":)|(?<="idle_ms":)|(?<="remaining_ms":))\d+)'
-    r"|(?P<start>(?<=@)\d{16}(?=\.))"  # of an instance, in its session
     r"|(?P<id>(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f]))"
     r"|(?P<appender>(?<=append-)[0-9a-f]{16})"
     r"|(?P<incarnation>(?<![0-9a-f_])[0-9a-f]{16}(?![0-9a-f_]))"
@@ -38,7 +37,7 @@ _VALUES: Final = re.compile(
 )
 _INCARNATION: Final = re.compile(r'(?:Stream-Incarnation: |"incarnation":")([0-9a-f]{16})')
 _PLACEHOLDER: Final = re.compile(
-    r"<(?P<kind>deadline|time|start|id|appender|incarnation|cursor)-(?P<number>\d+)(?P<form>:ms|:u64)?>"
+    r"<(?P<kind>deadline|time|id|appender|incarnation|cursor)-(?P<number>\d+)(?P<form>:ms|:u64)?>"
     r"|<(?P<only>duration|port|version|position|segment)>"
 )
 # The values of placeholders without a number, for which no value is known.
@@ -71,7 +70,7 @@ class Placeholders:
                 return self._of_instant(kind, value)
             if kind == "time_ms":
                 return self._of_time_ms(int(value), ":ms") or value
-            if kind in ("start", "id", "appender"):
+            if kind in ("id", "appender"):
                 return self._name(kind, value)
             if kind == "incarnation":
                 return self._name(kind, value) if value in self._incarnations else value
@@ -163,8 +162,6 @@ def _is_near(time_ms: int) -> bool:
 def _invented(kind: str, number: int) -> str:
     if kind in ("time", "deadline"):
         return str(int(time.time() * 1000) + number)
-    if kind == "start":
-        return str(int(time.time() * 1_000_000) + number)
     if kind == "cursor":
         return str(1_000_000_000 + number)
     return os.urandom(16 if kind == "id" else 8).hex()

@@ -8,12 +8,11 @@ from msgspec.structs import replace
 
 from semel.broker.producer_timers import ProducerLives
 from semel.journal import checkpoint
-from semel.machine import lifetimes, producers
+from semel.machine import lifetimes
 from semel.machine.events import ProducerExpired
 from semel.machine.producer_counts import ProducerCounts, Producers
 from semel.machine.rows import ProducerRow
 from semel.machine.state import Dirty, State, Stream
-from semel.model.outcomes import StaleSession
 
 
 def count_tombstones() -> Any:
@@ -150,10 +149,10 @@ def replay_without_idle_times() -> Any:
     """Recovery and the running server do not store a declared idle time."""
     real = ProducerCounts.put
 
-    def put(self: ProducerCounts, into: Producers, *rest: Any) -> None:
+    def put(self: ProducerCounts, producers: Producers, *rest: Any) -> None:
         stream, producer_id, row = rest
         assert isinstance(row, ProducerRow)
-        real(self, into, stream, producer_id, replace(row, expires_ms=0))
+        real(self, producers, stream, producer_id, replace(row, expires_ms=0))
 
     return patch.object(ProducerCounts, "put", put)
 
@@ -172,17 +171,7 @@ def change_the_rows_of_a_cut() -> Any:
     return patch.object(State, "take_dirty", take_dirty)
 
 
-def accept_a_session_with_an_old_date() -> Any:
-    """Only the older sessions that are stored are refused, whatever their dates are."""
-
-    def refuse_session(row: ProducerRow, session: str | None) -> StaleSession | None:
-        return StaleSession(row.epoch) if session in row.old_sessions else None
-
-    return patch.object(producers, "refuse_session", refuse_session)
-
-
 LIVES_MUTANTS = (
-    accept_a_session_with_an_old_date,
     change_the_rows_of_a_cut,
     count_tombstones,
     count_expiring_producers_with_the_others,

@@ -19,7 +19,7 @@ from semel.model.producer_commands import (
     Tombstone,
 )
 from tests.sim import reference_producers as rules
-from tests.sim.reference_producers import Producer, is_old_session, stale_session
+from tests.sim.reference_producers import Producer
 from tests.sim.reference_streams import Stream
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ class Lives:
         highest = max(known.epoch, registered or 0)
         if (known.epoch if entry.epoch is None else entry.epoch) < highest:
             return out.StaleEpoch(highest, entry.epoch)  # c
-        if is_old_session(known, entry.session):
-            return stale_session(known, entry.session)  # d
+        if entry.session is not None and entry.session in known.older_sessions:
+            return out.StaleSession(known.epoch)  # d
         is_epoch = entry.epoch in (None, known.epoch)
         if not is_epoch or entry.session not in (None, known.session):
             return out.UnknownProducer()  # e

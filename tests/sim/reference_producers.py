@@ -77,46 +77,10 @@ def is_dense_start(tag: ProducerTag) -> bool:
     return tag.mode == DENSE and tag.first_seq == 0
 
 
-def date_of(session: str | None) -> int:
-    """Return the time in a session of the form "@<up to 16 digits>.<text>", or -1."""
-    if session is None or not session.startswith("@"):
-        return -1
-    digits, dot, _ = session[1:].partition(".")
-    is_date = dot and digits.isascii() and digits.isdigit() and len(digits) <= 16
-    return int(digits) if is_date and int(digits) <= NUMBER_MAX else -1
-
-
-def newest_date(known: Producer) -> int:
-    return max([date_of(known.session), *map(date_of, known.older_sessions)])
-
-
-def is_old_session(known: Producer, session: str | None) -> bool:
-    """Return whether the session was replaced, or is dated and not later than all of them."""
-    if session is None or session == known.session:
-        return False
-    if session in known.older_sessions:
-        return True
-    return date_of(session) >= 0 and date_of(session) <= newest_date(known)
-
-
-def stale_session(known: Producer, session: str | None) -> out.StaleSession:
-    is_stored = session in known.older_sessions
-    return out.StaleSession(known.epoch, None if is_stored else newest_date(known))
-
-
-def older_sessions(older: tuple[str, ...], session: str | None) -> tuple[str, ...]:
-    """Return what is kept of older sessions: the last 16, but always the latest date."""
-    kept = list(older)
-    while len(kept) > SESSIONS_REMEMBERED:
-        rest = [date_of(session), *map(date_of, kept[1:])]
-        del kept[1 if date_of(kept[0]) > max(rest) else 0]
-    return tuple(kept)
-
-
 def is_known_session(known: Producer, tag: ProducerTag) -> bool:
     if tag.session is None:
         return False
-    return tag.session == known.session or is_old_session(known, tag.session)
+    return tag.session == known.session or tag.session in known.older_sessions
 
 
 def is_new_session(known: Producer, tag: ProducerTag) -> bool:
@@ -183,8 +147,8 @@ def _identity_over_tombstone(known: Producer, tag: ProducerTag) -> Outcome | Non
 def _identity_without_epoch(
     known: Producer, tag: ProducerTag, registered: int | None
 ) -> Outcome | None:
-    if is_old_session(known, tag.session):
-        return stale_session(known, tag.session)  # h
+    if tag.session in known.older_sessions:
+        return out.StaleSession(known.epoch)  # h
     if registered is None or known.epoch >= registered or is_new_session(known, tag):
         return None
     # CHOICE: "but not dense with seq 0" applies to "there is none" only: the stored session of an
@@ -341,7 +305,7 @@ def after(
         session = tag.session
         if known.session is not None and known.session != session:
             older = (*older, known.session)
-        older = older_sessions(tuple(s for s in older if s != session), session)
+        older = tuple(s for s in older if s != session)[-SESSIONS_REMEMBERED:]
     kept, accepted = known.receipts, known.accepted
     forgotten, stored_from = known.forgotten, known.stored_from
     if is_raised and tag.mode == DENSE:
@@ -436,12 +400,12 @@ def claim_refusal(
         return None
     if known.mode != claim.mode:
         return out.ModeConflict(known.mode)  # b
-    is_older = is_old_session(known, claim.session)
+    is_older = claim.session in known.older_sessions
     is_own = claim.session == known.session
     if known.is_tombstone and (is_own or is_older):
         return out.ProducerStateExpired(known.epoch)  # c
     if is_older:
-        return stale_session(known, claim.session)  # d
+        return out.StaleSession(known.epoch)  # d
     if is_own and registered is not None and known.epoch < registered:
         return out.StaleEpoch(registered)  # e
     if is_own and known.mode == DENSE and known.highest >= 0:
@@ -484,7 +448,7 @@ def after_claim(known: Producer | None, claim: ClaimProducer, epoch: int, now_ms
     taken = before._replace(
         epoch=epoch,
         session=claim.session,
-        older_sessions=older_sessions(older, claim.session),
+        older_sessions=older[-SESSIONS_REMEMBERED:],
         updated_ms=now_ms,
         is_tombstone=False,
         is_brief=False,

@@ -229,7 +229,7 @@ class Workload:
         known = None if stream is None else stream.producers.get(producer_id)
         mode = rng.choice([DENSE, SPARSE]) if known is None or rng.random() < 0.05 else known.mode
         fresh = f"c{self._count}"
-        session = rng.choice([self._session(), fresh, fresh, fresh])
+        session = rng.choice([*self._sessions, fresh, fresh, fresh])
         return ask.ClaimProducer(path, now_ms, producer_id, session, mode, self._idle_ms())
 
     def _switches_on(self, model: Model, path: str) -> bool:
@@ -343,14 +343,6 @@ class Workload:
         lengths = struct.pack(f"<{len(bodies)}I", *map(len, bodies))
         return Batch(b",".join(bodies), len(bodies), lengths)
 
-    def _session(self) -> str:
-        """Draw a session that other producers have too, or a dated one, mostly a new one."""
-        session = self._rng.choice(self._sessions)
-        if self._lives_rng.random() < 0.5:
-            return session
-        lag = self._lives_rng.choice([0, 0, 0, 0, 0, 0, 0, 3, 30, 300, -100, -1000])
-        return f"@{max(self._count - lag, 0)}.{session}"
-
     def _tag(self, stream: Stream | None, command: Append) -> ProducerTag:
         rng = self._rng
         producer_id = rng.choice(self._ids) if rng.random() < 0.93 else rng.choice(["1", "2"])
@@ -364,13 +356,13 @@ class Workload:
         session: str | None = None if known is None else known.session
         style = rng.choices(["epoch", "session", "bare", "both"], [45, 25, 20, 10])[0]
         if style == "both" and rng.random() < 0.3:
-            session = self._session()
+            session = rng.choice(self._sessions)
         if rng.random() < 0.08:  # a restart, an old instance, or a very high epoch
             seq = 0 if rng.random() < 0.8 else seq
-            session = self._session()
+            session = rng.choice(self._sessions)
             epoch = rng.choice([0, (epoch or 0) + 1, (epoch or 0) + 2, NUMBER_MAX // 10**6])
         if style in {"session", "both"} and session is None:
-            session = self._session()
+            session = rng.choice(self._sessions)
         return ProducerTag(
             producer_id,
             seq,

@@ -1,10 +1,8 @@
 """Exactly-once appends in every dialect of producer headers."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from semel.model.limits import RECEIPTS_DEFAULT
@@ -149,29 +147,6 @@ def test_a_session_that_was_replaced_is_403_and_a_new_one_begins_at_zero(stream:
     stale = spoken(stream, b"x", 1, "one")
     assert (stale.status, stale.code) == (403, "stale_session")
     assert stream.text == "ab"
-
-
-# rows: P07
-@pytest.mark.spec("machine: identity h, claim d")
-def test_a_dated_session_must_be_later_than_all_before_it_also_after_a_kill(tmp_path: Path) -> None:
-    server = Server(tmp_path / "data")
-    stream = Stream(server, "s")
-    stream.create()
-    for number in range(30):
-        assert spoken(stream, b".", 0, f"@{1000 + number}.x").status == 200
-    claim = msgspec.json.encode({"stream": "s", "producer_id": "p", "session": "@1000.x"})
-    for _ in range(2):
-        late = spoken(stream, b".", 0, "@1000.x")
-        assert (late.status, late.code) == (403, "stale_session")
-        assert late.json["newest_session_us"] == 1029
-        refused = server.ask("POST", "/v1/producers/claim", claim)
-        assert (refused.status, refused.code) == (403, "stale_session")
-        server.kill()
-        server = Server(server.data)
-        stream = Stream(server, "s")
-    assert spoken(stream, b".", 1, "@1029.x").status == 200
-    assert stream.text == "." * 31
-    server.kill()
 
 
 # rows: P07

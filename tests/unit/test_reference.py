@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from semel.model import commands as ask
 from semel.model import outcomes as out
 from semel.model.commands import DENSE, SPARSE, Append, Batch, Create, ForkRequest, ProducerTag
-from semel.model.limits import FORK_DEPTH_MAX, NUMBER_MAX
+from semel.model.limits import FORK_DEPTH_MAX, NUMBER_MAX, SESSIONS_REMEMBERED
 from semel.model.outcomes import Outcome
 from tests.sim.reference import Model
 from tests.sim.reference_producers import was_stored
@@ -478,10 +478,11 @@ def test_identity_g_two_sessions_cannot_share_an_epoch() -> None:
 
 
 def test_identity_h_an_older_session_is_stale_while_remembered() -> None:
-    sessions = [append(by=dense(0, session=f"n{i}")) for i in range(18)]
+    count = SESSIONS_REMEMBERED + 2
+    sessions = [append(by=dense(0, session=f"n{i}")) for i in range(count)]
     model = model_of(create(), *sessions)
-    assert unchanged(model, append(by=dense(0, session="n1"))) == out.StaleSession(18)
-    assert model.execute(sessions[0]) == out.Appended(18, 19, False, 19, 0)
+    assert unchanged(model, append(by=dense(0, session="n1"))) == out.StaleSession(count)
+    assert model.execute(sessions[0]) == out.Appended(count, count + 1, False, count + 1, 0)
 
 
 @pytest.mark.parametrize("tag", [dense(1, session="a"), dense(0, session="a"), dense(1)])

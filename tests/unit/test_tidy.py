@@ -187,6 +187,7 @@ ONE_IMPORTER: dict[str, str] = {
     "semel.cli.space": "size",
     "semel.client.aio.transaction": "size",
     "semel.client.append_lanes": "size",
+    "semel.client.producer.identity": "size",
     "semel.client.producer.pump": "size",
     "semel.errors": "public",
     "semel.journal.lmdb_transactions": "size",

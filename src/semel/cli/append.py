@@ -35,7 +35,6 @@ from semel.cli.output import (
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.extras import extra_of
 from semel.client.flows import Flow
-from semel.client.producer.identity import new_session
 from semel.client.producer.outcomes import BatchAck
 from semel.client.producer.settings import generated_id
 from semel.client.producer.sync_producer import Producer
@@ -270,7 +269,7 @@ def append_command(client: Client, path: str, *, is_json: bool, **values: Any) -
 
 def _producer_headers(options: AppendOptions) -> ProducerHeaders | None:
     if options.producer is not None and options.epoch is None and options.seq is None:
-        return ProducerHeaders(options.producer, 0, session=new_session())
+        return ProducerHeaders(options.producer, 0, session=secrets.token_hex(16))
     if not require_together(producer=options.producer, epoch=options.epoch, seq=options.seq):
         return None
     assert options.producer is not None

@@ -196,14 +196,9 @@ class ProducerRefused(Refused):
 
 
 class ProducerFenced(ProducerRefused):
-    """A newer instance owns this producer id.
-
-    `newest_session_us` is set if the time of the request's session is not later than those of the
-    producer's other sessions. It is the latest of them, in microseconds.
-    """
+    """A newer instance owns this producer id."""
 
     code = "PRODUCER_FENCED"
-    newest_session_us = Fact(int, "newest_session_us")
 
 
 class ProducerExpired(ProducerRefused):

@@ -157,6 +157,8 @@ def speaks_tls(transport: Transport, deadline: float) -> bool:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
     address = transport.address
     seconds = min((deadline - time.monotonic()) / 4, _PROBE_SECONDS)
+    if seconds <= 0:
+        return False
     try:
         with socket.create_connection((address.host, address.port), seconds) as line:
             context.wrap_socket(line, server_hostname=address.host).close()

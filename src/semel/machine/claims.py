@@ -22,7 +22,6 @@ from semel.machine.producers import (
     RECEIPT_BYTES,
     highest_seq,
     pack_receipt,
-    refuse_session,
     retained_sessions,
     unpack_receipt,
 )
@@ -47,6 +46,7 @@ from semel.model.outcomes import (
     Registered,
     SessionConflict,
     StaleEpoch,
+    StaleSession,
     UnknownProducer,
 )
 from semel.model.validation import is_assigned_id
@@ -74,10 +74,9 @@ def _identity(command: ClaimProducer, row: ProducerRow | None, floor: int) -> Ou
         return None
     if row.mode != command.mode:
         return ModeConflict(row.mode)  # b
-    refusal = refuse_session(row, command.session)
-    if row.is_expired and (refusal is not None or command.session == row.session):
+    if row.is_expired and command.session in (row.session, *row.old_sessions):
         return ProducerStateExpired(row.epoch)  # c
-    return refusal  # d
+    return StaleSession(row.epoch) if command.session in row.old_sessions else None  # d
 
 
 def _decide_again(command: ClaimProducer, row: ProducerRow, floor: int) -> Decision:

@@ -25,7 +25,7 @@ from semel.machine.events import (
     producer_in,
 )
 from semel.machine.producer_counts import note_unused
-from semel.machine.producers import drop_receipts, receipts_of, refuse_session
+from semel.machine.producers import drop_receipts, receipts_of
 from semel.machine.rows import ProducerRow
 from semel.machine.state import State, Stream, find_producer, put_producer
 from semel.machine.streams import find_stream
@@ -39,6 +39,7 @@ from semel.model.outcomes import (
     Retired,
     RetireResult,
     StaleEpoch,
+    StaleSession,
     StillAlive,
     UnknownProducer,
 )
@@ -226,9 +227,8 @@ def _refuse_row(
     epoch, session = item.epoch, item.session
     if (row.epoch if epoch is None else epoch) < current:
         return StaleEpoch(current, epoch)  # c
-    refusal = refuse_session(row, session)
-    if refusal is not None:
-        return refusal  # d
+    if session in row.old_sessions:
+        return StaleSession(row.epoch)  # d
     if epoch not in (None, row.epoch) or session not in (None, row.session):
         return UnknownProducer()  # e
     txns = _txns_in(state, stream, item.id)

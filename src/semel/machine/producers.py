@@ -4,7 +4,6 @@ A letter or number in a comment refers to a row of the tables in `docs/reference
 functions in this module do not change the state.
 """
 
-import re
 from struct import Struct as Layout
 from typing import Final
 
@@ -152,44 +151,14 @@ def is_between(ring: bytes, seq: int, limit: int) -> bool:
 
 
 # ---- sessions ------------------------------------------------------------------------------------
-# Only the last older sessions are stored. A late copy of a request with another one would look like
-# a new instance. So a session can be dated: it begins with a time in microseconds, such as
-# "@1763460000000000.x7". It is accepted only if it is later than all dated sessions before it
-# (ADR 0028).
-
-_DATED: Final = re.compile(r"@([0-9]{1,16})\.")
-
-
-def session_us(session: str | None) -> int:
-    """Return the time of a dated session, or -1 if the session has none."""
-    found = None if session is None else _DATED.match(session)
-    time_us = -1 if found is None else int(found[1])
-    return time_us if time_us <= NUMBER_MAX else -1
-
-
-def refuse_session(row: ProducerRow, session: str | None) -> StaleSession | None:
-    """Return a refusal if a session is older than the one that the row has, otherwise None."""
-    if session is None or session == row.session:
-        return None
-    if session in row.old_sessions:
-        return StaleSession(row.epoch)
-    newest_us = max(map(session_us, (row.session, *row.old_sessions)))
-    return StaleSession(row.epoch, newest_us) if 0 <= session_us(session) <= newest_us else None
 
 
 def retained_sessions(old: ProducerRow, session: str | None) -> tuple[str, ...]:
-    """Return the older sessions that a producer's row keeps when `session` becomes current.
-
-    These are the last ones, and the one with the latest date.
-    """
+    """Return the older sessions that a producer's row keeps when `session` becomes current."""
     older = tuple(other for other in old.old_sessions if other != session)
     if old.session is not None:
         older = (*older, old.session)
-    if len(older) <= SESSIONS_REMEMBERED:
-        return older
-    first, *others = older
-    is_latest = session_us(first) > max(map(session_us, (session, *others)))
-    return (first, *others[1:]) if is_latest else tuple(others)
+    return older[-SESSIONS_REMEMBERED:]
 
 
 # ---- producers -----------------------------------------------------------------------------------
@@ -289,8 +258,7 @@ def _may_succeed(tag: ProducerTag, row: ProducerRow) -> bool:
     if tag.epoch is not None:
         is_newer = tag.epoch > row.epoch
     else:
-        is_own = tag.session is not None and tag.session == row.session
-        is_newer = not is_own and refuse_session(row, tag.session) is None
+        is_newer = tag.session is None or tag.session not in (row.session, *row.old_sessions)
     return is_newer and (tag.mode != DENSE or tag.first_seq == 0)
 
 
@@ -304,9 +272,8 @@ def _identity_with_epoch(tag: ProducerTag, row: ProducerRow) -> Outcome | None:
 
 
 def _identity_without(tag: ProducerTag, row: ProducerRow, floor: int) -> Outcome | None:
-    refusal = refuse_session(row, tag.session)
-    if refusal is not None:
-        return refusal  # h
+    if tag.session is not None and tag.session in row.old_sessions:
+        return StaleSession(row.epoch)  # h
     if row.epoch >= floor:
         return None
     if tag.session is None:

@@ -56,7 +56,7 @@ REGISTRATION_MORE_HOURS: Final = 24
 # How many receipts and old sessions are retained for each producer.
 RECEIPTS_DEFAULT: Final = 64
 RECEIPTS_MIN: Final = 5
-SESSIONS_REMEMBERED: Final = 16
+SESSIONS_REMEMBERED: Final = 128
 
 # The retention of idempotency keys and transaction outcomes, in hours during which a server ran.
 HOUR_MS: Final = 60 * 60 * 1000

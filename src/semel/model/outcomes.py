@@ -297,15 +297,10 @@ class StaleEpoch(Refusal, frozen=True, gc=False):
 
 
 class StaleSession(Refusal, frozen=True, gc=False):
-    """A newer session of this producer has replaced the session in the request.
-
-    `newest_session_us` is the latest time of the producer's dated sessions. It is None if the
-    session of the request is one of the older sessions that are stored.
-    """
+    """A newer session of this producer has replaced the session in the request."""
 
     code = "stale_session"
     current_epoch: int
-    newest_session_us: int | None = None
 
 
 class SessionConflict(Refusal, frozen=True, gc=False):

@@ -73,16 +73,6 @@ def _stale_epoch(outcome: Any) -> str:
     return f"{message}; the received epoch is {received}"
 
 
-def _stale_session(outcome: Any) -> str:
-    message = "a newer session owns this producer id"
-    if outcome.newest_session_us is None:
-        return message
-    return (
-        f"{message}: its time is {outcome.newest_session_us}, and not before that of the request."
-        " If nobody else uses the id, the clock of this instance is slow: correct it"
-    )
-
-
 _PRODUCER_LIMITS: Final = {
     "producers_per_stream": (
         ". Retire or forget producers that are no longer used (`semel producers retire`, `semel"
@@ -232,7 +222,7 @@ REFUSALS: Final = (
         "stale_session",
         403,
         outcome="StaleSession",
-        message=_stale_session,
+        message="a newer session owns this producer id",
         error="ProducerFenced",
     ),
     Entry(

@@ -166,7 +166,7 @@ STATUS: Final[Mapping[type[out.Outcome], int]] = {
 _NOTHING_YET: Final = -1  # the last sequence of a producer that has appended nothing since a claim
 _OFFSETS: Final = frozenset({"next_offset", "head", "stable", "offset"})
 # Fields that are omitted if they are None.
-_OPTIONAL: Final = ("incarnation", "mover", "reason", "received_epoch", "newest_session_us")
+_OPTIONAL: Final = ("incarnation", "mover", "reason", "received_epoch")
 _WORTH_A_RETRY: Final = (
     out.DiskReadFailed,
     out.DiskFull,

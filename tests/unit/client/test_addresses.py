@@ -1,9 +1,14 @@
+import socket
+import time
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.client.addresses import Address, checked_path, parse_address, stream_reference
 from semel.client.requests import query
+from semel.client.transport import speaks_tls, transport_to
 from semel.wire.paths import stream_path
 
 
@@ -66,3 +71,12 @@ def test_every_name_that_is_taken_is_read_back_by_the_server(path: str) -> None:
 def test_a_query_holds_what_is_given() -> None:
     assert query(a=None) == ""
     assert query(a="x y&ä", b=None, c=1) == "?a=x%20y%26%C3%A4&c=1"
+
+
+def test_a_server_is_not_asked_for_tls_after_the_deadline() -> None:
+    """The timeout of the connection would be negative, and its socket would stay open."""
+    transport = transport_to(
+        "http://127.0.0.1:1", token=None, headers=None, timeout=1.0, connect_timeout=1.0, tls=None
+    )
+    with patch.object(socket, "create_connection", side_effect=AssertionError):
+        assert not speaks_tls(transport, time.monotonic() - 1.0)

@@ -286,14 +286,6 @@ def test_the_older_sessions_are_bounded() -> None:
     assert known(machine).old_sessions == tuple(sessions[-SESSIONS_REMEMBERED - 1 : -1])
 
 
-def test_d_the_date_of_a_claim_must_be_later_than_all_before_it() -> None:
-    machine = machine_of(create(), *(claim(f"@{number}.x") for number in range(100, 130)))
-    assert unchanged(machine, claim("@100.x")) == out.StaleSession(30, 129)
-    machine.execute(ask.ExpireProducer("s", 0, "p", 10, 10))
-    assert unchanged(machine, claim("@100.x")) == out.ProducerStateExpired(30)
-    assert isinstance(machine.execute(claim("@130.x")), out.Claimed)
-
-
 def test_a_claim_is_no_write_of_the_stream() -> None:
     machine = machine_of(create(now=1))
     before = snapshot(machine.stream().tail)

@@ -7,7 +7,7 @@ from semel.machine.rows import ProducerRow
 from semel.model import commands as ask
 from semel.model import outcomes as out
 from semel.model.commands import DENSE, SPARSE, ProducerTag
-from semel.model.limits import NUMBER_MAX
+from semel.model.limits import NUMBER_MAX, SESSIONS_REMEMBERED
 from tests.unit.machine.builders import (
     Machine,
     append,
@@ -115,58 +115,12 @@ def test_g_two_sessions_cannot_share_an_epoch() -> None:
 
 
 def test_h_an_older_session_is_stale_while_remembered() -> None:
-    sessions = [append(by=dense(0, session=f"n{i}")) for i in range(18)]
+    count = SESSIONS_REMEMBERED + 2
+    sessions = [append(by=dense(0, session=f"n{i}")) for i in range(count)]
     machine = machine_of(create(), *sessions)
-    assert known(machine).old_sessions == tuple(f"n{i}" for i in range(1, 17))
-    assert unchanged(machine, append(by=dense(0, session="n1"))) == out.StaleSession(18)
-    assert machine.execute(sessions[0]) == out.Appended(18, 19, False, 19, 0)
-
-
-def at(time_us: int, text: str = "x") -> str:
-    return f"@{time_us}.{text}"
-
-
-def test_h_a_dated_session_must_be_later_than_all_before_it() -> None:
-    sessions = [append(by=dense(0, session=at(100 + i))) for i in range(30)]
-    machine = machine_of(create(), *sessions)
-    for late in (sessions[0], append(by=dense(0, session=at(129, "y")))):
-        assert unchanged(machine, late) == out.StaleSession(30, 129)
-    assert unchanged(machine, sessions[28]) == out.StaleSession(30)  # it is stored
-    assert machine.execute(append(by=dense(1, session=at(129)))) == out.Appended(
-        30, 31, False, 30, 1
-    )
-    assert machine.execute(append(by=dense(0, session=at(130)))) == out.Appended(
-        31, 32, False, 31, 0
-    )
-
-
-def test_the_latest_date_stays_among_the_older_sessions() -> None:
-    machine = machine_of(create(), append(by=dense(0, session=at(500))))
-    for epoch in range(2, 40):  # an epoch orders instances, whatever their clocks are
-        machine.execute(append(by=dense(0, epoch=epoch, session=at(epoch))))
-    assert known(machine).old_sessions[0] == at(500)
-    assert len(known(machine).old_sessions) == 16
-    assert unchanged(machine, append(by=dense(0, session=at(499)))) == out.StaleSession(39, 500)
-    machine.execute(append(by=dense(0, session=at(501))))
-    machine.execute(append(by=dense(0, session=at(502))))
-    assert at(500) not in known(machine).old_sessions
-
-
-@pytest.mark.parametrize(
-    "session", ["x", "@.x", "@5", "@5x.y", "@-5.x", f"@{2**53}.x", "@" + "1" * 17 + ".x", "x@5.y"]
-)
-def test_other_sessions_have_no_date(session: str) -> None:
-    machine = machine_of(create(), append(by=dense(0, session=at(500))))
-    assert machine.execute(append(by=dense(0, session=session))) == out.Appended(1, 2, False, 2, 0)
-    assert unchanged(machine, append(by=dense(0, session=at(499)))) == out.StaleSession(2, 500)
-
-
-def test_a_tombstone_refuses_a_session_with_an_earlier_date() -> None:
-    machine = machine_of(create(), append(by=dense(0, session=at(500))))
-    machine.execute(ask.ExpireProducer("s", 0, "p", 10, 10))
-    late = append(by=dense(0, session=at(499)))
-    assert unchanged(machine, late) == out.ProducerStateExpired(1)
-    assert machine.execute(append(by=dense(0, session=at(501)))) == out.Appended(1, 2, False, 2, 0)
+    assert known(machine).old_sessions == tuple(f"n{i}" for i in range(1, count - 1))
+    assert unchanged(machine, append(by=dense(0, session="n1"))) == out.StaleSession(count)
+    assert machine.execute(sessions[0]) == out.Appended(count, count + 1, False, count + 1, 0)
 
 
 @pytest.mark.parametrize("tag", [dense(1, session="a"), dense(0, session="a"), dense(1)])

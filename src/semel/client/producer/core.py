@@ -122,11 +122,6 @@ class ProducerCore:
         return self._identity.epoch
 
     @property
-    def session(self) -> str | None:
-        """The session of this instance, or None if the caller passed an epoch."""
-        return self._identity.session
-
-    @property
     def pending_count(self) -> int:
         """The number of messages that are neither stored nor abandoned.
 
@@ -160,15 +155,12 @@ class ProducerCore:
         self._identity.resume(epoch)
         self._set_past(last_seq, cursor)
 
-    def take_over(
-        self, epoch: int, last_seq: int | None, cursor: str | None, session: str | None = None
-    ) -> None:
+    def take_over(self, epoch: int, last_seq: int | None, cursor: str | None) -> None:
         """Set the epoch and the stored state that a claim has returned. Call this before `append`.
 
-        `session` is the one that has claimed the producer, if it is not that of the settings. In
-        sparse mode, `append` then skips messages up to `last_seq`, because they are stored.
+        In sparse mode, `append` then skips messages up to `last_seq`, because they are stored.
         """
-        self._identity.take_over(epoch, session)
+        self._identity.take_over(epoch)
         self._set_past(last_seq, cursor)
 
     def hold(self) -> bool:
@@ -449,12 +441,12 @@ class ProducerCore:
     def _can_send_again(self, error: ClientError, batch: ProducerBatch, now: float) -> bool:
         """Prepare a refused batch to be sent again. Return False if that is not possible.
 
-        After BatchOverlap, take the stored messages out of `batch`. After any other error, use a
-        later session or a higher epoch if this is allowed.
+        After BatchOverlap, take the stored messages out of `batch`. After any other error, move to
+        a higher epoch if this is allowed.
         """
         if isinstance(error, BatchOverlap):
             return self._remove_stored(batch, error.last_seq, now)
-        return self._identity.change_session(error, batch) or self._identity.claim(error, batch)
+        return self._identity.claim(error, batch)
 
     def _remove_stored(self, batch: ProducerBatch, last_seq: int | None, now: float) -> bool:
         """Take the messages up to `last_seq` out of a sparse batch, and record them as stored.

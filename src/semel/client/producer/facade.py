@@ -121,7 +121,7 @@ class ProducerFacade:
         """Record what earlier instances have stored."""
         claim, states = past.claim, past.states
         if claim is not None:
-            self._core.take_over(claim.producer_epoch, claim.last_seq, claim.cursor, past.session)
+            self._core.take_over(claim.producer_epoch, claim.last_seq, claim.cursor)
         elif states is not None:
             state = states[0] if states else None
             if self._core.is_used:
@@ -149,9 +149,9 @@ class ProducerFacade:
     def _retirement(self) -> Flow[object]:
         """Tell the server that the producer's id is not used again."""
         self._is_retired = True
-        session = self._core.session
-        epoch = self._core.epoch if session is None else None
-        return retire_producer(self._calls, self._settings.id, epoch, session)
+        settings = self._settings
+        epoch = self._core.epoch if settings.session is None else None
+        return retire_producer(self._calls, settings.id, epoch, settings.session)
 
     # ---- state -----------------------------------------------------------------------------------
 

@@ -1,7 +1,5 @@
-"""The identity under which a producer appends: its session, its epoch, and what refusals change."""
+"""The identity under which a producer appends: its epoch, and what responses say about it."""
 
-import secrets
-import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,36 +18,6 @@ from semel.client.requests import producer_id_field
 from semel.model.commands import SPARSE
 from semel.model.limits import NUMBER_MAX
 from semel.wire.headers import read_flag, to_number
-
-# ---- sessions ------------------------------------------------------------------------------------
-# A session is dated: the server accepts it only if it is later than the dated sessions before it.
-# So a late copy of a request of an old instance is refused, also after any number of newer ones.
-
-SESSIONS_MAX: Final = 8
-
-
-def new_session() -> str:
-    """Return a session that begins with the time in microseconds."""
-    return f"@{_now_us()}.{secrets.token_hex(16)}"
-
-
-def later_session(session: str, error: ClientError) -> str | None:
-    """Return a session that the server accepts after it has refused `session`.
-
-    Return None, unless the newest session has a time in the future: then the clocks differ, so that
-    the refusal does not show that another instance is newer.
-    """
-    newest_us = error.newest_session_us if isinstance(error, ProducerFenced) else None
-    if newest_us is None or not _now_us() <= newest_us < NUMBER_MAX:
-        return None
-    return f"@{newest_us + 1}.{session.partition('.')[2]}"
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1_000  # noqa: TID251 - only the order of sessions depends on it
-
-
-# ---- the identity --------------------------------------------------------------------------------
 
 _MISMATCH: Final = "producer-payload-mismatch"
 _IGNORED: Final = (
@@ -88,8 +56,7 @@ class ProducerIdentity:
         self._is_semel = False  # the server compares payloads
         self._is_ours = False  # a batch was new, so no earlier instance has stored later batches
         self._id_field = producer_id_field(settings.id)
-        self.session = settings.session
-        self._sessions = 1
+        self._fixed = _fixed_headers(settings)
         self.epoch = 0 if settings.is_claiming else settings.epoch
         self.is_established = False
 
@@ -103,12 +70,12 @@ class ProducerIdentity:
         if self._settings.is_claiming and stored_epoch is not None:
             self.epoch = stored_epoch + 1
 
-    def take_over(self, epoch: int, session: str | None) -> None:
-        """Set the epoch that a claim has returned, and the session that has claimed it.
+    def take_over(self, epoch: int) -> None:
+        """Set the epoch that a claim has returned.
 
         The epoch belongs to this instance from now on, even before the first batch.
         """
-        self.epoch, self.session = epoch, session or self.session
+        self.epoch = epoch
         self.is_established = True
 
     def headers(self, batch: ProducerBatch) -> list[tuple[str, str]]:
@@ -116,7 +83,7 @@ class ProducerIdentity:
         fields = [self._id_field, ("Producer-Seq", batch.printed_seq)]
         if self.epoch is not None:
             fields.append(("Producer-Epoch", str(self.epoch)))
-        fields += _fixed_headers(self._settings, self.session)
+        fields += self._fixed
         if batch.cursor is not None:
             fields.append(("Producer-Cursor", batch.cursor))
         if batch.is_closing:
@@ -213,19 +180,6 @@ class ProducerIdentity:
             return False
         return self._raise_above(error.current_epoch)
 
-    def change_session(self, error: ClientError, batch: ProducerBatch) -> bool:
-        """Use a later session if the server has refused the first batch because of clocks.
-
-        Return True if the session has changed. If an earlier attempt may have stored `batch`, it
-        stays the same: with another session, `batch` could be stored twice.
-        """
-        is_first = self.epoch is None and not self.is_established and not batch.is_indeterminate
-        if not is_first or self.session is None or self._sessions >= SESSIONS_MAX:
-            return False
-        later = later_session(self.session, error)
-        self.session, self._sessions = later or self.session, self._sessions + 1
-        return later is not None
-
     def reclaim(self, headers: Mapping[str, str], batch: ProducerBatch) -> bool:
         """Move to a higher epoch if an earlier instance has stored messages with this epoch.
 
@@ -287,13 +241,13 @@ def _epoch_in(headers: Mapping[str, str]) -> int | None:
     return to_number(headers.get("producer-epoch", ""))
 
 
-def _fixed_headers(settings: ProducerSettings, session: str | None) -> list[tuple[str, str]]:
+def _fixed_headers(settings: ProducerSettings) -> tuple[tuple[str, str], ...]:
     """Return the headers that are the same for every batch, except the id."""
     fields = []
-    if session is not None:
-        fields.append(("Producer-Session", session))
+    if settings.session is not None:
+        fields.append(("Producer-Session", settings.session))
     if settings.mode == SPARSE:
         fields.append(("Producer-Mode", SPARSE))
     if settings.expires is not None:
         fields.append(("Producer-Expires", str(settings.expires)))
-    return fields
+    return tuple(fields)

@@ -8,6 +8,7 @@ An instance that does not need the state sends its first batch at once. Its sess
 batch fences the earlier instance.
 """
 
+import secrets
 import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypedDict, TypeVar
@@ -22,7 +23,6 @@ from semel.client.errors import (
     Refused,
 )
 from semel.client.flows import Flow
-from semel.client.producer.identity import SESSIONS_MAX, later_session, new_session
 from semel.client.producer.outcomes import BatchAck, FailedBatch
 from semel.client.producer.settings import (
     EXPIRES_SECONDS,
@@ -42,7 +42,6 @@ OnError = Callable[[ClientError, FailedBatch], object]
 PENDING_BYTES_MAX: Final = 64 * MIB
 _NOT_SERVED: Final = frozenset({404, 405, 501})
 _DEDUP_OFF: Final = "dedup_off"
-_NO_LATER: Final = "the server refuses every session, also those with a later time"
 _UNGUARDED_STREAM: Final = (
     "the stream does not recognise duplicates (Stream-Dedup: off), so a producer could store a"
     " message twice. Switch dedup on, or use append_many"
@@ -75,13 +74,11 @@ class Past(Struct, frozen=True):
     """What a server has stored for a producer before this instance.
 
     - `claim`: the stored state and the new epoch, or None if the producer was not claimed.
-    - `session`: the session that has claimed the producer, or None.
     - `states`: a list with the stored state, or an empty list if nothing is stored. After a claim,
       or if the server does not report the state, `states` is None.
     """
 
     claim: ProducerClaim | None = None
-    session: str | None = None
     states: list[ProducerState] | None = None
 
 
@@ -136,35 +133,30 @@ def read_past(
     on.
     """
     if is_claiming and settings.epoch is None:
-        past = yield from _claim(calls, settings)
-        if past is not None:
-            return past
+        claim = yield from _claim(calls, settings)
+        if claim is not None:
+            return Past(claim)
     return Past(states=(yield from _stored(calls, settings.id)))
 
 
-def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[Past | None]:
+def _claim(calls: StreamCalls, settings: ProducerSettings) -> Flow[ProducerClaim | None]:
     """Claim the producer.
 
     Return None if the server does not support claims, or if dedup is off in the stream.
     """
-    session = settings.session
-    assert session is not None
-    for _ in range(SESSIONS_MAX):
-        try:
-            claim = yield from claim_producer(
-                calls, settings.id, session, settings.mode, settings.expires
+    assert settings.session is not None
+    try:
+        return (
+            yield from claim_producer(
+                calls, settings.id, settings.session, settings.mode, settings.expires
             )
-            return Past(claim, session)
-        except NotSupported:
+        )
+    except NotSupported:
+        return None
+    except Refused as error:
+        if error.code == _DEDUP_OFF:
             return None
-        except Refused as error:
-            if error.code == _DEDUP_OFF:
-                return None
-            later = later_session(session, error)
-            if later is None:
-                raise
-            session = later
-    raise ProtocolError(_NO_LATER)
+        raise
 
 
 def _stored(calls: StreamCalls, producer_id: str) -> Flow[list[ProducerState] | None]:
@@ -235,7 +227,7 @@ def settings_of(producer_id: str | None, options: ProducerOptions) -> ProducerSe
     name = default_id() if producer_id is None else producer_id
     return ProducerSettings(
         id=str(name),
-        session=new_session() if epoch is None else None,
+        session=secrets.token_hex(16) if epoch is None else None,
         epoch=epoch,
         is_claiming=auto_claim,
         mode=options.get("mode", DENSE),
