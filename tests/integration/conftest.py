@@ -12,6 +12,7 @@ from semel.client.local import LocalServer
 from semel.client.sync.stream import Stream
 from tests.integration.both import KINDS, client_of
 from tests.integration.place import Place
+from tests.integration.recorder import Recorder, forwarding
 from tests.spec.process import Server, sound_server
 
 PLACE_NUMBERS: Final = count()
@@ -31,6 +32,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def client(kind: str, server: Server) -> Iterator[Any]:
     with client_of(kind, server.url) as it:
+        yield it
+
+
+@pytest.fixture
+def recorder(server: Server) -> Iterator[Recorder]:
+    """A server that forwards every request, and keeps it."""
+    with Recorder(forwarding(server.port)) as it:
         yield it
 
 

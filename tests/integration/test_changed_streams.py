@@ -22,12 +22,6 @@ Switch = Callable[[Stream, bool], None]
 
 
 @pytest.fixture
-def recorder(server: Server) -> Iterator[Recorder]:
-    with Recorder(forwarding(server.port)) as it:
-        yield it
-
-
-@pytest.fixture
 def here(kind: str, recorder: Recorder) -> Iterator[Any]:
     """The client that is tested. Its requests are recorded."""
     with client_of(kind, recorder.url) as it:

@@ -186,7 +186,7 @@ def test_a_close_does_not_raise_what_the_token_function_raises(
             txn.append(stream.path, 2)
         closed = client
     else:
-        closed = there.producer().__enter__()  # the server is told to forget it
+        closed = there.producer().__enter__()  # the server removes it
         closed.append(1)
         closed.append(2)
         closed.flush()

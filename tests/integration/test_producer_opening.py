@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from http.client import HTTPConnection
 from typing import Any
@@ -24,12 +23,6 @@ from tests.integration.both import KINDS
 from tests.integration.recorder import Recorder, forwarding
 from tests.integration.test_producer import values
 from tests.spec.process import PATIENCE_SECONDS, Server
-
-
-@pytest.fixture
-def recorder(server: Server) -> Iterator[Recorder]:
-    with Recorder(forwarding(server.port)) as it:
-        yield it
 
 
 def methods(recorder: Recorder) -> list[str]:

@@ -6,7 +6,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import click
 from click.core import ParameterSource
@@ -35,6 +35,7 @@ from semel.cli.output import (
 from semel.client.errors import ClientError, NotSupported, TooLarge
 from semel.client.extras import extra_of
 from semel.client.flows import Flow
+from semel.client.producer.opening import ProducerOptions
 from semel.client.producer.outcomes import BatchAck
 from semel.client.producer.settings import generated_id
 from semel.client.producer.sync_producer import Producer
@@ -95,9 +96,6 @@ class AppendOptions(Struct, frozen=True, kw_only=True):
 # command ends, even after Ctrl-C or a line that cannot be stored. After a kill, the id expires.
 
 
-_DELIVERY_SECONDS: Final = 120.0  # as the default of a producer
-
-
 def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_json: bool) -> None:
     """Append each line of the input. When all lines are stored, print how many lines were new."""
     _check(options)
@@ -106,9 +104,7 @@ def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_
     with _source(options) as source:
         producer = stream.producer(
             options.producer or generated_id("semel-append"),
-            mode=DENSE if options.producer is None else SPARSE,
-            on_batch_ack=acks.append,
-            delivery_timeout=_delivery_seconds(client),
+            **_producer_options(client, options, acks),
         )
         _send(producer, source, options)
     # A duplicate is a batch that this command has sent twice: the producer skips the lines that
@@ -127,10 +123,16 @@ def append_input_lines(client: Client, path: str, options: AppendOptions, *, is_
     report(f"stored {_lines(stored)} in {path}{where}{before}", facts, is_json=is_json)
 
 
-def _delivery_seconds(client: Client) -> float:
-    """Return how long the command waits until a line is stored: --timeout, or else 2 minutes."""
+def _producer_options(
+    client: Client, options: AppendOptions, acks: list[BatchAck]
+) -> ProducerOptions:
+    """Return the options of the producer. A --timeout that was given limits its retries."""
+    mode = DENSE if options.producer is None else SPARSE
+    found: ProducerOptions = {"mode": mode, "on_batch_ack": acks.append}
     source = click.get_current_context().get_parameter_source("timeout")
-    return _DELIVERY_SECONDS if source is ParameterSource.DEFAULT else client.timeout
+    if source is not ParameterSource.DEFAULT:
+        found["delivery_timeout"] = client.timeout
+    return found
 
 
 def _lines(count: int, singular: str = "", plural: str = "") -> str:

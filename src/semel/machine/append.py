@@ -177,6 +177,13 @@ def _decide_produced(state: State, stream: Stream, command: Append, tag: Produce
         outcome = Appended(base, base + 1, False, epoch, seq)
         event = StreamAppended(number, False, None, stamp)
         return Decision(outcome, event, (Section(number, base, 1, payload),), True)
+    return _decide_checked(state, stream, command, tag, row)
+
+
+def _decide_checked(
+    state: State, stream: Stream, command: Append, tag: ProducerTag, row: ProducerRow | None
+) -> Decision:
+    """Decide an append of a producer by all checks. `row` is the stored state of the producer."""
     digest = digest_of_append(stream, command)
     check = check_sequence(state, stream, tag, digest)
     if check.at_once is not None:
