@@ -268,6 +268,16 @@ def test_a_closed_stream_keeps_its_switch() -> None:
     assert isinstance(unchanged(machine, append(by=dense(0))), Duplicate)
 
 
+def test_an_append_that_switches_also_declares_an_idle_time() -> None:
+    machine = machine_of(policy("", False), create(), policy("", True))
+    tag = replace(dense(0), expires_ms=60_000)
+    assert isinstance(machine.execute(append(by=tag)), Appended)
+    producers = machine.stream().producers
+    assert is_on(machine)
+    assert producers is not None
+    assert (producers["p"].expires_ms, producers.expiring) == (60_000, 1)
+
+
 def test_an_append_that_switches_also_fences_older_transactions() -> None:
     machine = TxnMachine()
     for command in (policy("s", False), create(), create("r"), Register(0, "p")):
