@@ -9,6 +9,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from semel.machine.access_events import (
+    OwnersChanged,
+    TokenCreated,
+    TokensRevoked,
+    TokensUsed,
+)
 from semel.machine.checks import store_key
 from semel.machine.claims import claimed_row
 from semel.machine.events import (
@@ -82,9 +88,16 @@ from semel.machine.state import (
     Stream,
     add_fork,
     advance_tail,
+    drop_owner,
     find_producer,
     put_producer,
     set_tail,
+)
+from semel.machine.tokens import (
+    apply_owners_changed,
+    apply_token_created,
+    apply_tokens_revoked,
+    apply_tokens_used,
 )
 from semel.machine.txn.apply_end import apply_decided, end_transactions, store_registration
 from semel.machine.txn.apply_open import (
@@ -98,6 +111,7 @@ from semel.machine.txn.apply_open import (
 )
 from semel.model.commands import DENSE
 from semel.model.errors import InvariantBroken, invariant
+from semel.model.rights import PRODUCER
 
 
 def apply(state: State, event: Event, sections: Sections, time_ms: int, lsn: int = 0) -> Effects:
@@ -199,6 +213,7 @@ def _drop_producers(state: State, stream: Stream) -> None:
     """Drop all producers of a stream, with tombstones."""
     for producer_id in stream.producers or ():
         state.dirty.producers[stream.row.number, producer_id] = None
+        drop_owner(state, (PRODUCER, stream.row.number, producer_id))
     state.producer_counts.drop_all(stream.producers)
     note_unused(state)
     stream.producers = None
@@ -459,4 +474,8 @@ _APPLIERS: Final[Mapping[type, Callable[[State, Any, Sections, int], Effects | N
     SnapshotPinned: apply_pinned,
     SinkRebound: apply_rebound,
     SinkForgotten: apply_sink_forgotten,
+    TokenCreated: apply_token_created,
+    TokensRevoked: apply_tokens_revoked,
+    TokensUsed: apply_tokens_used,
+    OwnersChanged: apply_owners_changed,
 }

@@ -33,12 +33,24 @@ from semel.machine.streams import (
     decide_trim,
     find_stream,
 )
+from semel.machine.tokens import (
+    decide_change_owner,
+    decide_create_token,
+    decide_note_uses,
+    decide_revoke_token,
+)
 from semel.machine.txn.begin import decide_add_positions, decide_add_streams, decide_begin
 from semel.machine.txn.decide_end import (
     decide_abort_txn,
     decide_commit_txn,
     decide_expire_txn,
     decide_prepare,
+)
+from semel.model.access_commands import (
+    ChangeOwner,
+    CreateToken,
+    NoteTokenUses,
+    RevokeToken,
 )
 from semel.model.commands import (
     DENSE,
@@ -126,6 +138,10 @@ _DECIDERS: Final[Mapping[type, Decider]] = {
     PinSnapshot: decide_pin,
     RebindSink: decide_rebind,
     ForgetSink: decide_forget_sink,
+    CreateToken: decide_create_token,
+    RevokeToken: decide_revoke_token,
+    NoteTokenUses: decide_note_uses,
+    ChangeOwner: decide_change_owner,
 }
 
 

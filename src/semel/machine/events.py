@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from semel.machine.access_events import AccessEvent
 from semel.machine.rows import NamedPosition, PolicyRow, SnapshotRow, StreamRow
 from semel.model.commands import Metadata, Owner
 from semel.model.outcomes import Outcome
@@ -415,6 +416,7 @@ Event = (
     | TxnPublished
     | ProducerRaised
     | ProducerDeclared
+    | AccessEvent
     | TxnEvent
 )
 

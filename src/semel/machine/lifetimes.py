@@ -27,7 +27,7 @@ from semel.machine.events import (
 from semel.machine.producer_counts import note_unused
 from semel.machine.producers import drop_receipts, receipts_of
 from semel.machine.rows import ProducerRow
-from semel.machine.state import State, Stream, find_producer, put_producer
+from semel.machine.state import State, Stream, drop_owner, find_producer, put_producer
 from semel.machine.streams import find_stream
 from semel.machine.txn.apply_end import set_registered
 from semel.model.commands import DENSE, ExpireProducer, ForgetProducer
@@ -51,6 +51,7 @@ from semel.model.producer_commands import (
     RetireProducers,
     Tombstone,
 )
+from semel.model.rights import PRODUCER
 from semel.model.validation import is_assigned_id
 
 # ---- declared idle times -------------------------------------------------------------------------
@@ -151,6 +152,7 @@ def _drop(state: State, stream: Stream, producer_id: str) -> None:
     state.producer_counts.drop(stream.producers, producer_id)
     note_unused(state)
     state.dirty.producers[stream.row.number, producer_id] = None
+    drop_owner(state, (PRODUCER, stream.row.number, producer_id))
 
 
 def apply_expired(state: State, event: ProducerExpired, _sections: Sections, time_ms: int) -> None:
@@ -285,6 +287,7 @@ def apply_retired(state: State, event: ProducersRetired, _sections: Sections, ti
 def _unregister(state: State, producer_id: str) -> None:
     del state.registry[producer_id]
     state.dirty.registry[producer_id] = None
+    drop_owner(state, (PRODUCER, 0, producer_id))
 
 
 # ---- the end of tombstones -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from semel.machine.events import (
     SnapshotPinned,
 )
 from semel.machine.rows import NamedPosition, OwnerKey, PositionRow, SinkRow, SnapshotRow, TxnRow
-from semel.machine.state import State, Stream, Txn, add_position, owner_key
+from semel.machine.state import State, Stream, Txn, add_position, drop_owner, owner_key
 from semel.machine.streams import find_by_path
 from semel.model.commands import Metadata, PinSnapshot, PositionMove, SetPositions
 from semel.model.limits import GROUPS_PER_STREAM_MAX, SNAPSHOTS_MAX, TXN_POSITIONS_MAX
@@ -41,6 +41,7 @@ from semel.model.outcomes_txn import (
     StreamRefused,
     UnstableOffsets,
 )
+from semel.model.rights import SINK
 
 _NEVER_MOVED: Final = PositionRow(0, 0)
 TailOf = Callable[[Stream], int]
@@ -408,6 +409,28 @@ def apply_sink_forgotten(
     cutoff = state.sinks.pop(event.app).outcomes_from
     state.forgotten_sink_cutoffs[event.app] = state.dirty.forgotten_sink_cutoffs[event.app] = cutoff
     state.dirty.sinks[event.app] = None
+    drop_owner(state, (SINK, 0, event.app))
+
+
+def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
+    """Record that a transaction no longer names or holds a position.
+
+    If the transaction held the position, the hold passes to another prepared transaction that
+    names the position, if there is one. If there are several, the oldest one gets the hold.
+    """
+    streams = state.named[named.group]
+    others = streams[named.stream]
+    others.discard(txn_number)
+    if not others:
+        del streams[named.stream]
+    if not streams:
+        del state.named[named.group]
+    holds = state.by_number[named.stream].holds
+    if holds and holds.get(named.group) == txn_number:
+        del holds[named.group]
+        for number in sorted(others, reverse=True):
+            if state.by_txn[number].row.is_prepared:
+                holds[named.group] = number
 
 
 def move_positions(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 from msgspec import Struct
 
 from semel.model.commands import Metadata, Owner, SnapshotRange, TxnOutcome
+from semel.model.rights import PRODUCER, SINK, TRANSACTION, Scope
 
 
 class Row(Struct, frozen=True, gc=False, array_like=True):
@@ -137,6 +138,31 @@ class PolicyRow(Row, frozen=True, gc=False, array_like=True):
 
     dedup: bool | None = None
     changed_ms: int = 0
+
+
+class TokenRow(Row, frozen=True, gc=False, array_like=True):
+    """A token. `hash` is the SHA-256 of its secret."""
+
+    hash: bytes
+    principal: str
+    scopes: tuple[Scope, ...]
+    created_ms: int
+    expires_ms: int | None = None
+    description: str = ""
+    issuer: str = ""  # the public id of the token with which it was made; empty if there was none
+    revoked_ms: int | None = None
+    used_ms: int = 0  # the last use, at most an hour late; 0 if it was not used
+
+
+# What can have an owner: `producer`, `transaction` or `sink`; the number of the stream of a
+# producer, or 0 for a registration and everything else; and the id or the app.
+OwnedKey = tuple[str, int, str]
+
+
+class OwnerRow(Row, frozen=True, gc=False, array_like=True):
+    """The principal that owns a producer, a transaction id or a sink."""
+
+    principal: str
 
 
 class MetaRow(Row, frozen=True, gc=False, array_like=True):
@@ -273,6 +299,7 @@ class OutcomeRow(Row, frozen=True, gc=False, array_like=True):
     owner: Owner
     outcome: TxnOutcome
     hour: int = 0
+    principal: str | None = None  # that owned the transaction id, or None
 
 
 class AbortedRow(Struct, frozen=True, gc=False):
@@ -333,6 +360,20 @@ def is_prefix_key(key: bytes) -> bool:
     return segments[:1] == [""] and (segments[1:] == [""] or all(segments[1:]))
 
 
+# The first byte of a key in the table `owners`.
+OWNED_KINDS: Final = {PRODUCER: b"p", TRANSACTION: b"t", SINK: b"s"}
+_OWNED_BY_BYTE: Final = {byte: kind for kind, byte in OWNED_KINDS.items()}
+
+
+def _encode_owner(key: OwnedKey) -> bytes:
+    kind, number, name = key
+    return OWNED_KINDS[kind] + _encode_owned((number, name))
+
+
+def _decode_owner(key: bytes) -> OwnedKey:
+    return _OWNED_BY_BYTE[key[:1]], *_decode_owned(key[1:])
+
+
 def _encode_pair(key: tuple[int, int]) -> bytes:
     return _PAIR.pack(*key)
 
@@ -346,6 +387,7 @@ NUMBER_KEY: Final = KeyCodec(_NUMBER.pack, _decode_number)
 NAME_KEY: Final = KeyCodec(str.encode, bytes.decode)
 OWNED_KEY: Final = KeyCodec(_encode_owned, _decode_owned)
 PREFIX_KEY: Final = KeyCodec(_encode_prefix, _decode_prefix)
+OWNER_KEY: Final = KeyCodec(_encode_owner, _decode_owner)
 PAIR_KEY: Final = KeyCodec(_encode_pair, _PAIR.unpack)
 
 

@@ -17,6 +17,7 @@ from semel.machine.rows import (
     OF_STREAM,
     OF_TXN,
     OWNED_KEY,
+    OWNER_KEY,
     PAIR_KEY,
     PREFIX_KEY,
     AbortedRow,
@@ -26,7 +27,9 @@ from semel.machine.rows import (
     MetaRow,
     NamedPosition,
     OutcomeRow,
+    OwnedKey,
     OwnerKey,
+    OwnerRow,
     PolicyRow,
     PositionRow,
     ProducerRow,
@@ -37,6 +40,7 @@ from semel.machine.rows import (
     StreamRow,
     Table,
     TailRow,
+    TokenRow,
     TxnRow,
     TxnStreamRow,
     tables_of,
@@ -164,6 +168,10 @@ def _load_position(state: "State", key: tuple[int, str], row: PositionRow) -> No
     add_position(state, state.by_number[number], group, row)
 
 
+def _load_owner(state: "State", key: OwnedKey, row: OwnerRow) -> None:
+    state.owners[key] = row.principal
+
+
 def _by_name(table: str, row: type[Row], key: KeyCodec = NAME_KEY) -> Table:
     """Return the declaration of a table whose rows are in a mapping of the state, by their keys."""
     return Table(key, row, lambda state, name, row: setitem(getattr(state, table), name, row))
@@ -213,6 +221,8 @@ class Dirty(Struct, eq=False):
     policies: Annotated[
         dict[str, PolicyRow | None], _by_name("policies", PolicyRow, PREFIX_KEY)
     ] = {}
+    tokens: Annotated[dict[str, TokenRow | None], _by_name("tokens", TokenRow)] = {}
+    owners: Annotated[dict[OwnedKey, OwnerRow | None], Table(OWNER_KEY, OwnerRow, _load_owner)] = {}
     # Maps each forgotten sink to a number. The checkpoint removes the sink's outcomes below it.
     forgotten_sink_cutoffs: dict[str, int] = {}
     dropped: set[int] = set()  # streams that are removed with all their rows
@@ -232,6 +242,7 @@ class State:
     """The state of the engine, computed by applying every frame of the journal in order."""
 
     __slots__ = (
+        "access_version",
         "by_number",
         "by_path",
         "by_txn",
@@ -248,6 +259,7 @@ class State:
         "next_tombstone",
         "next_txn",
         "owned",
+        "owners",
         "policies",
         "policy_version",
         "producer_counts",
@@ -257,6 +269,7 @@ class State:
         "sinks",
         "snapshots",
         "time_ms",
+        "tokens",
         "transactions",
     )
 
@@ -274,6 +287,9 @@ class State:
         # The mapping is not stored, because a checkpoint removes these outcomes.
         self.forgotten_sink_cutoffs: dict[str, int] = {}
         self.snapshots: dict[str, SnapshotRow] = {}
+        self.tokens: dict[str, TokenRow] = {}
+        self.access_version = 0  # counts the changes of tokens since the start of the process
+        self.owners: dict[OwnedKey, str] = {}
         # groups[group][path] is the same row as that in `positions` of the stream. So all positions
         # of a group can be copied at once, however many there are.
         self.groups: dict[str, dict[str, PositionRow]] = {}
@@ -419,6 +435,20 @@ def mark_open_in(stream: Stream, txn_number: int, first: int) -> None:
     stream.open[txn_number] = first
 
 
+def set_owner(state: State, key: OwnedKey, owner: str) -> None:
+    """Store the owner of a producer, a transaction id or a sink."""
+    state.owners[key] = owner
+    state.dirty.owners[key] = OwnerRow(owner)
+
+
+def drop_owner(state: State, key: OwnedKey) -> str | None:
+    """Drop the owner of a thing, and return it. Return None if the thing has no owner."""
+    owner = state.owners.pop(key, None) if state.owners else None
+    if owner is not None:
+        state.dirty.owners[key] = None
+    return owner
+
+
 # ---- transactions --------------------------------------------------------------------------------
 
 
@@ -437,18 +467,6 @@ def add_transaction(state: State, txn: Txn) -> None:
     state.sink_txn_count += not isinstance(row.owner, ProducerOwner)
 
 
-def remove_transaction(state: State, txn: Txn) -> None:
-    """Remove a transaction from the indexes that are keyed by id, number and owner."""
-    row = txn.row
-    del state.transactions[row.id]
-    del state.by_txn[row.number]
-    key = owner_key(row.owner)
-    state.owned[key].discard(row.number)
-    if not state.owned[key]:
-        del state.owned[key]
-    state.sink_txn_count -= not isinstance(row.owner, ProducerOwner)
-
-
 # ---- positions -----------------------------------------------------------------------------------
 
 
@@ -464,27 +482,6 @@ def add_named_position(state: State, txn_number: int, named: NamedPosition) -> N
     """Record that a transaction names a position, which its commit will move."""
     index_stream(state.by_number[named.stream], txn_number)
     state.named.setdefault(named.group, {}).setdefault(named.stream, set()).add(txn_number)
-
-
-def remove_named_position(state: State, txn_number: int, named: NamedPosition) -> None:
-    """Record that a transaction no longer names or holds a position.
-
-    If the transaction held the position, the hold passes to another prepared transaction that
-    names the position, if there is one. If there are several, the oldest one gets the hold.
-    """
-    streams = state.named[named.group]
-    others = streams[named.stream]
-    others.discard(txn_number)
-    if not others:
-        del streams[named.stream]
-    if not streams:
-        del state.named[named.group]
-    holds = state.by_number[named.stream].holds
-    if holds and holds.get(named.group) == txn_number:
-        del holds[named.group]
-        for number in sorted(others, reverse=True):
-            if state.by_txn[number].row.is_prepared:
-                holds[named.group] = number
 
 
 def hold_positions(state: State, txn: Txn) -> None:

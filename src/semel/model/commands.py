@@ -1,13 +1,14 @@
 """The commands of the engine.
 
-A command contains everything that its decision needs: the time, random ids, and lookups from the
-journal. Therefore the decision is a pure function of the state and the command.
+A command contains everything that its decision needs: the time, random ids, and lookups. Therefore
+the decision is a pure function of the state and the command.
 """
 
 from typing import Final
 
 from msgspec import Struct
 
+from semel.model.access_commands import AccessCommand
 from semel.model.policies import PolicyCommand
 from semel.model.producer_commands import LifeCommand
 
@@ -125,8 +126,8 @@ class StreamCommand(Struct, frozen=True, gc=False):
 class Append(StreamCommand, frozen=True, gc=False):
     """Append a batch, close the stream, or both.
 
-    `body_error` says what is wrong with the body. A command with an invalid body is still decided,
-    because an earlier check can refuse the command for a different reason.
+    `body_error` says what is wrong with the body. Such a command is still decided, because an
+    earlier check can refuse the command for a different reason.
     """
 
     content_type: str | None = None
@@ -143,8 +144,8 @@ class Append(StreamCommand, frozen=True, gc=False):
 class StoredAppend(Struct, frozen=True, gc=False):
     """The append that contains `offset`. Forks with an offset and a sub-offset need it.
 
-    In a JSON stream, `units` is the number of messages from `offset` to the end of the append. In
-    any other stream, `units` is the number of bytes of the message at `offset`.
+    `units` is, in a JSON stream, the number of messages from `offset` to the end of the append, and
+    otherwise the number of bytes of the message at `offset`.
     """
 
     stream: int
@@ -309,9 +310,8 @@ class Begin(Struct, frozen=True, gc=False):
 class TxnCall(Struct, frozen=True, gc=False):
     """Base class for commands on an existing transaction.
 
-    With `by_operator`, the caller need not be the owner. Two fields contain results of lookups.
-    `remembered` is the transaction's retained outcome, or None. `last_epoch` is the epoch of the
-    newest retained outcome with this id, or 0.
+    With `by_operator`, the caller need not be the owner. Two fields are lookups: `remembered`, the
+    transaction's retained outcome, and `last_epoch`, the epoch of the newest one with this id or 0.
     """
 
     now_ms: int
@@ -399,18 +399,18 @@ class CommitAppend(Struct, frozen=True, gc=False):
 
 
 class ListedTxn(Struct, frozen=True, gc=False):
-    """A staged transaction that a one-shot commit names."""
+    """A staged transaction that a one-shot commit names. It has the lookups of a `TxnCall`."""
 
     id: str
     epoch: int
-    remembered: TxnOutcome | None = None  # two lookups, as in `TxnCall`
+    remembered: TxnOutcome | None = None
     last_epoch: int = 0
 
 
 class SinkTag(Struct, frozen=True, gc=False):
     """The sink of a one-shot commit, and the number (`version`) of the commit in that sink.
 
-    `input` is the digest of this commit's input, `previous` that of the sink's previous commit.
+    `input` is the digest of this commit's input, `previous` that of the previous commit.
     """
 
     app: str
@@ -497,4 +497,4 @@ TxnCommand = (
     | ForgetSink
 )
 
-EngineCommand = Command | PolicyCommand | TxnCommand
+EngineCommand = Command | PolicyCommand | AccessCommand | TxnCommand

@@ -41,6 +41,12 @@ EXPIRING_PRODUCERS_PER_STREAM_MAX: Final = 10_000
 FORK_DEPTH_MAX: Final = 64
 FORKS_PER_STREAM_MAX: Final = 10_000
 REGISTRY_MAX: Final = 1_000_000
+TOKENS_MAX: Final = 10_000  # those that are revoked or have expired count too
+TOKENS_PER_PRINCIPAL_MAX: Final = 1_000  # made without admin; ended ones count for a day
+PRINCIPAL_BYTES_MAX: Final = 256
+DESCRIPTION_BYTES_MAX: Final = 256
+SCOPES_PER_TOKEN_MAX: Final = 100
+SCOPE_NAMES_BYTES_MAX: Final = 8 * KIB  # the names in all scopes of a token
 POLICIES_MAX: Final = 1_000  # the policy of the root does not count
 
 # Producers that end. The oldest tombstones of a stream leave when there are more than the maximum.

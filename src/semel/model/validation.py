@@ -9,6 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
+from semel.model.access_commands import (
+    TOKEN_ID_BYTES,
+    ChangeOwner,
+    CreateToken,
+    NoteTokenUses,
+    RevokeToken,
+    invalid_owner_field,
+    invalid_token_field,
+)
 from semel.model.commands import (
     DENSE,
     SPARSE,
@@ -74,6 +83,7 @@ from semel.model.limits import (
     TXN_LIST_MAX,
     TXN_TIMEOUT_MS_MAX,
 )
+from semel.model.names import is_name, is_number
 from semel.model.policies import DeletePolicy, PolicyCommand, SetPolicy
 from semel.model.producer_commands import (
     CountHour,
@@ -84,23 +94,6 @@ from semel.model.producer_commands import (
 )
 
 # ---- names, numbers, batches ---------------------------------------------------------------------
-
-
-def is_name(text: str, bytes_max: int) -> bool:
-    """Return True if `text` is not empty and has at most `bytes_max` bytes as UTF-8."""
-    if not 0 < len(text) <= bytes_max:
-        return False
-    if text.isascii():
-        return True
-    try:
-        return len(text.encode()) <= bytes_max
-    except UnicodeEncodeError:
-        return False
-
-
-def is_number(number: int) -> bool:
-    """Return True if `number` is in 0..NUMBER_MAX, which every JSON parser represents exactly."""
-    return 0 <= number <= NUMBER_MAX
 
 
 def is_assigned_id(producer_id: str) -> bool:
@@ -463,6 +456,10 @@ _CHECKS: Final[Mapping[type, Callable[[Any], str | None]]] = {
     PinSnapshot: _in_pin,
     RebindSink: _in_rebind,
     ForgetSink: _in_forget,
+    CreateToken: invalid_token_field,
+    RevokeToken: lambda command: None if is_name(command.id, TOKEN_ID_BYTES) else "id",
+    NoteTokenUses: lambda _command: None,
+    ChangeOwner: invalid_owner_field,
 }
 
 

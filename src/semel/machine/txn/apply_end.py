@@ -18,7 +18,12 @@ from semel.machine.events import (
     Sections,
     SinkStamp,
 )
-from semel.machine.positions import move_positions, named_metadata, set_sink
+from semel.machine.positions import (
+    move_positions,
+    named_metadata,
+    remove_named_position,
+    set_sink,
+)
 from semel.machine.rows import (
     AbortedRow,
     OutcomeRow,
@@ -33,9 +38,8 @@ from semel.machine.state import (
     Stream,
     Txn,
     advance_tail,
+    drop_owner,
     owner_key,
-    remove_named_position,
-    remove_transaction,
 )
 from semel.machine.txn.draft import (
     Spans,
@@ -57,6 +61,7 @@ from semel.model.commands import (
 )
 from semel.model.errors import invariant
 from semel.model.limits import SINK_VERSIONS_KEPT
+from semel.model.rights import TRANSACTION
 
 _NO_CHUNKS: Final[Spans] = {}
 
@@ -107,9 +112,21 @@ def _end(
         move_positions(state, moves, time_ms, owner_key(txn.row.owner), noted)
     elif txn.row.kind == TXN_INLINE:
         aborted += _abort_extents(state, txn, dict(end.markers))
-    remove_transaction(state, txn)
+    _remove_transaction(state, txn)
     _forget_rows(state, txn)
     return _number_outcome(state, txn, end, result, time_ms)
+
+
+def _remove_transaction(state: State, txn: Txn) -> None:
+    """Remove a transaction from the indexes that are keyed by id, number and owner."""
+    row = txn.row
+    del state.transactions[row.id]
+    del state.by_txn[row.number]
+    key = owner_key(row.owner)
+    state.owned[key].discard(row.number)
+    if not state.owned[key]:
+        del state.owned[key]
+    state.sink_txn_count -= not isinstance(row.owner, ProducerOwner)
 
 
 def _abort_extents(state: State, txn: Txn, markers: dict[int, int]) -> list[AbortedRow]:
@@ -145,7 +162,8 @@ def _number_outcome(
         changed = replace(registered, decided=ordinal + 1, txn_epoch=highest)
         set_registered(state, row.owner.id, changed)
     state.next_outcome += 1
-    return OutcomeRow(state.next_outcome - 1, ordinal, row.owner, outcome, state.hours)
+    principal = drop_owner(state, (TRANSACTION, 0, row.id))
+    return OutcomeRow(state.next_outcome - 1, ordinal, row.owner, outcome, state.hours, principal)
 
 
 def _forget_rows(state: State, txn: Txn) -> None:

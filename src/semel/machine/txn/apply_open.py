@@ -18,7 +18,12 @@ from semel.machine.events import (
     TxnPrepared,
     TxnPublished,
 )
-from semel.machine.positions import add_named, remove_named, stored_position
+from semel.machine.positions import (
+    add_named,
+    remove_named,
+    remove_named_position,
+    stored_position,
+)
 from semel.machine.producers import pack_receipt, push_after_first, retained_sessions
 from semel.machine.rows import ChunkBlockRow, NamedPosition, TxnRow, TxnStreamRow
 from semel.machine.state import (
@@ -34,7 +39,6 @@ from semel.machine.state import (
     index_stream,
     mark_open_in,
     put_producer,
-    remove_named_position,
 )
 from semel.machine.txn.apply_end import end_transactions, store_registration
 from semel.machine.txn.draft import push_chunk, push_extent
