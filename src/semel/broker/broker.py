@@ -23,26 +23,26 @@ from semel.broker.durable_view import (
     StreamView,
     unreadable,
 )
+from semel.broker.guard import Guard, ignore
 from semel.broker.lookups import Lookups, affected_paths, affected_txns
 from semel.broker.producer_timers import ProducerLives
 from semel.broker.timers import Deadlines, Expiry, Hours, can_expire
 from semel.broker.worker import DecisionTurns
 from semel.journal.appender import Appender, WriteGroup, frame_bytes_max
-from semel.journal.checkpoint import Cut
+from semel.journal.checkpoint import Cut, make_cut
 from semel.journal.frame import encode_meta, frame_bytes
 from semel.journal.recovery import Recovered
 from semel.journal.writer import Room
 from semel.machine import Decision, Event, Section, State, apply, decide
+from semel.machine.access import is_settled
 from semel.machine.append import decide_append
 from semel.machine.events import PolicyChanged, StreamAppended, TxnBegun, declared_event
 from semel.machine.rows import StreamRow, TailRow
 from semel.machine.state import Effects, Stream, Txn
-from semel.machine.streams import retained_range
 from semel.model.commands import (
     COMMITTED,
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    TXN_STAGED,
     Append,
     EngineCommand,
     Expire,
@@ -62,6 +62,7 @@ from semel.model.outcomes import (
     Overloaded,
 )
 from semel.model.producer_commands import CountHour
+from semel.model.rights import Caller
 from semel.model.validation import find_invalid_field
 
 __all__ = ["TAIL", "Broker", "OutcomeReply", "ReadDone", "Reply"]
@@ -113,6 +114,7 @@ class Broker:
         self._lookups = Lookups(
             self.state, self._txn_history, self.durable_view, self.reader, self.deadlines
         )
+        self.guard = Guard(self.state, self._lookups, self._commit, lambda: self.end)
         self._expiry = Expiry(self.state, monotonic_ms)
         self._hours = Hours(hour_ms, monotonic_ms, self.state.run_ms)
         self._appender = Appender(
@@ -134,51 +136,64 @@ class Broker:
         )
         self._open = _Pending()
         self._flying: _Pending | None = None
-        self._parked: deque[tuple[EngineCommand, Reply]] = deque()
+        self._parked: deque[tuple[EngineCommand, Reply, Caller | None]] = deque()
         self._decisions = DecisionTurns(self.state)
         self._needs_watermark, self._cut_lsn = True, -1
 
     # ---- commands ------------------------------------------------------------------------------
 
-    def submit(self, command: EngineCommand, reply: Reply) -> None:
-        """Execute a command. Reply when everything that the outcome depends on is durable."""
+    def submit(self, command: EngineCommand, reply: Reply, caller: Caller | None = None) -> None:
+        """Execute a command. Reply when everything that the outcome depends on is durable.
+
+        Without a `caller`, everything is allowed: access is off, or a program embeds the engine.
+        """
         field = find_invalid_field(command)
         if field is not None:
             self._release(reply, InvalidRequest(field))
-        elif self._parked or not self._execute(command, reply):
-            self._park(command, reply)
+        elif self._parked or not self._execute(command, reply, caller):
+            self._park(command, reply, caller)
 
-    def _park(self, command: EngineCommand, reply: Reply) -> None:
-        """Queue a command that has to wait, or refuse it if too many commands are queued.
-
-        Later commands are queued as well, because commands must be executed in order.
-        """
+    def _park(self, command: EngineCommand, reply: Reply, caller: Caller | None) -> None:
+        """Queue a command that has to wait, and all later ones; refuse it if too many wait."""
         if len(self._parked) >= PARKED_COMMANDS_MAX:
             reply(Overloaded())
         else:
-            self._parked.append((command, reply))
+            self._parked.append((command, reply, caller))
 
-    def _execute(self, command: EngineCommand, reply: Reply) -> bool:
-        """Decide a command and apply its event. Return False if the command has to wait."""
+    def _execute(self, command: EngineCommand, reply: Reply, caller: Caller | None) -> bool:
+        """Decide a command and apply its event. Return False if the command has to wait.
+
+        The caller's rights are checked here, because a command that waited can have lost them.
+        """
         if self._appender.group.size > GROUP_BYTES_MAX:
             return False
         if self._expiry.uses and not self._expire_before(command):
             return False
-        if type(command) is Append and command.transaction is None:
+        if (
+            type(command) is Append
+            and command.transaction is None
+            and (caller is None or is_settled(self.state, command, caller))
+        ):
             # The most frequent command. It needs no lookups, and its decision is never delayed.
             return self._commit(decide_append(self.state, command), command.now_ms, reply)
         try:
             complete = self._with_lookups(command)
+            refusal = None if caller is None else self.guard.refuse(command, caller)
         except ReadFailed as error:
             self._release(reply, unreadable(error))
+            return True
+        if refusal is not None:
+            self._release(reply, refusal)
             return True
         if complete is None:
             return False
         decision = self._decisions.decide(command, complete, self.end)
-        return decision is not None and self._commit(decision, command.now_ms, reply)
+        if decision is None or caller is None:
+            return decision is not None and self._commit(decision, command.now_ms, reply)
+        return self.guard.commit(caller, command, decision, reply)
 
-    def _commit(self, decision: Decision, now_ms: int, reply: Reply) -> bool:
-        """Add an event to the journal and apply it. Return False if the journal has no room yet."""
+    def _commit(self, decision: Decision, now_ms: int, reply: Reply, more: int = 0) -> bool:
+        """Add an event and apply it. Return False if it and `more` bytes have no room yet."""
         event = decision.event
         if event is None:
             self._release(reply, decision.outcome)
@@ -189,7 +204,7 @@ class Broker:
         if length > self._frame_bytes_max:
             self._release(reply, BatchTooLarge(self._frame_bytes_max))
             return True
-        if not self._appender.has_room(length) or (decision.grows and self.is_full):
+        if not self._appender.has_room(length + more) or (decision.grows and self.is_full):
             if self.is_full:
                 self._release(reply, DiskFull())
             return self.is_full
@@ -217,7 +232,7 @@ class Broker:
     ) -> None:
         """Index an event's frame, and update the history, counts and deadlines of transactions.
 
-        This is for all events except most StreamAppended, which `_commit` indexes itself.
+        `_commit` does this itself for most StreamAppended.
         """
         self._index.add_frame_in_steps(lsn, sections, effects.placed, self._segments)
         self._txn_history.add(effects)
@@ -270,9 +285,9 @@ class Broker:
         return all(self._expire_if_due(path, command.now_ms) for path in affected_paths(command))
 
     def _with_lookups(self, command: EngineCommand) -> EngineCommand | None:
-        """Return the command with the stored facts that its decision needs. Raises ReadFailed.
+        """First abort overdue `affected_txns`. Return the command with the facts that it needs.
 
-        First abort those `affected_txns` that are overdue. Return None if the command has to wait.
+        Return None if the command has to wait. Raises ReadFailed.
         """
         txns = affected_txns(self.state, command)
         is_ready = all(self._end_if_due(txn, command.now_ms) for txn in txns)
@@ -300,7 +315,7 @@ class Broker:
 
     def _execute_own(self, command: EngineCommand) -> bool:
         """Execute a command that no client has sent. Return False if it has to wait."""
-        return self._commit(decide(self.state, command), command.now_ms, lambda _outcome: None)
+        return self._commit(decide(self.state, command), command.now_ms, ignore)
 
     # ---- work orders ---------------------------------------------------------------------------
 
@@ -323,10 +338,7 @@ class Broker:
         return group
 
     def written(self, group: WriteGroup) -> None:
-        """Make the messages of a written group visible to readers, and send its replies (EO-6).
-
-        A group that has messages is always synced, so its messages are already durable.
-        """
+        """Make the durable messages of a group visible to readers, and send its replies (EO-6)."""
         flying, self._flying = self._flying, None
         assert flying is not None
         self._index.catch_up_with_all()
@@ -386,29 +398,21 @@ class Broker:
     # ---- checkpoints (EO-7) --------------------------------------------------------------------
 
     def cut(self, *, is_last: bool = False) -> Cut | None:
-        """Return a cut: the work order for a checkpoint of the current state.
+        """Return a cut, the work order for a checkpoint. Return None if there is nothing to store.
 
-        Return None if there is nothing to store. `is_last` is True at the end of the process.
-        Commit the cut only after the journal is durable up to the cut's LSN.
+        `is_last` is True at the end. Commit the cut when the journal is durable up to its LSN.
         """
         if self.end == self._cut_lsn and not self._hours.must_store(is_last=is_last):
             return None
         self._cut_lsn = self.end
-        state, dirty = self.state, self.state.take_dirty()
-        pruned = (state.by_number[n] for n in dirty.pruned if n in state.by_number)
-        starts: dict[int, int] = {}
-        staged = (txn for txn in state.by_txn.values() if txn.row.kind == TXN_STAGED)
-        return Cut(
-            lsn=self._cut_lsn,
+        return make_cut(
+            self.state,
+            self._cut_lsn,
             previous_crc=self._appender.previous_crc,
-            meta=state.meta_row(run_ms=self._hours.store()),
-            dirty=dirty,
-            index_blocks=self._index.cut(),
-            kept={stream.row.number: retained_range(state, stream, starts) for stream in pruned},
-            segments=self._segments.spans(),
-            txn_history=self._txn_history.cut(),
-            outcomes_from_hour=state.hours - state.limits.outcome_hours,
-            chunk_blocks=[block for txn in staged for block in txn.chunk_blocks],
+            run_ms=self._hours.store(),
+            index=self._index,
+            segments=self._segments,
+            txn_history=self._txn_history,
         )
 
     def cut_done(self, dead: list[int]) -> None:
@@ -464,8 +468,7 @@ class Broker:
             reply(Overloaded())
             return None
         if path not in self.state.by_path:
-            # EO-4. The reply waits until the removal of the stream is durable. Otherwise the
-            # stream could exist again after a crash.
+            # EO-4. The reply waits until the removal is durable and survives a crash.
             self._release(reply, NotFound())
             return None
         view = self.durable_view.find(path)
@@ -487,11 +490,7 @@ class Broker:
         return self._hours.is_due() and self._execute_own(CountHour(now_ms))
 
     def outcome(self, txn_id: str, epoch: int | None, *, reply: OutcomeReply) -> None:
-        """Reply with a transaction's outcome. If `epoch` is None, reply with the newest outcome.
-
-        Reply with None if no such outcome is retained, or if an argument is invalid. Reply with a
-        refusal if the outcome cannot be read.
-        """
+        """Reply with a transaction's outcome, with None or with a refusal: `named_outcome`."""
         try:
             result = self._lookups.named_outcome(txn_id, epoch)
         except ReadFailed as error:

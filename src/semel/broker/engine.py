@@ -1,7 +1,7 @@
 """The engine: a broker on a data directory, with an event loop and two threads.
 
-The loop decides commands, sends replies and does very short writes. One thread does all other
-writes to the journal, and the other thread commits checkpoints.
+The loop decides commands, sends replies and does short writes. One thread does all other writes,
+and the other thread commits checkpoints.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from semel.broker.worker import ReadTurns, Worker, end_process, set_result
 from semel.journal.appender import WriteGroup
 from semel.journal.checkpoint import Cut, commit_if_room, drop_removed
 from semel.journal.disk import LOCK_LOST
-from semel.journal.identity import IDENTITY_BYTES
+from semel.journal.identity import IDENTITY_BYTES, require_access_format
 from semel.journal.recovery import Recovered, recover
 from semel.journal.segments import unlink_segments
 from semel.journal.writer import JournalWriter, Room
@@ -34,6 +34,7 @@ from semel.model.commands import READ_UNCOMMITTED, EngineCommand
 from semel.model.errors import DiskFailed, EngineStopped
 from semel.model.limits import MIB, READ_BYTES_DEFAULT
 from semel.model.outcomes import Outcome
+from semel.model.rights import Caller
 
 log = logging.getLogger("semel")
 
@@ -90,7 +91,7 @@ class Engine:
         self._is_draining = self._is_stopped = self._is_closed = False
         self.checkpoint_count = 0
         self._cut: Cut | None = None
-        # A checkpoint begins when the journal has reached this LSN, and at other occasions too.
+        # A checkpoint begins at the latest when the journal has reached this LSN.
         self._next_cut = recovered.position + (settings.checkpoint_bytes or inf)
         self._segment = recovered.segments.firsts[-1]
         self._idle: list[asyncio.Future[None]] = []
@@ -109,10 +110,9 @@ class Engine:
     ) -> Self:
         """Lock and recover the directory at `path`. Return a running engine. Raises EngineError.
 
-        `progress` is called during recovery, with the number of replayed segments and the total.
+        `progress` is called with the number of replayed segments and the total.
         """
-        settings = settings or Settings()
-        clock = clock or SystemClock()
+        settings, clock = settings or Settings(), clock or SystemClock()
         directory = Directory(path)
         try:
             recovered = recover(
@@ -137,10 +137,9 @@ class Engine:
         self._checkpoint_worker = Worker("semel-checkpoint", self._fail)
         self._survey_turns = SurveyTurns(self._checkpoint_worker, self.space)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        # The garbage collector need not scan again what recovery built: it stays until the end.
         gc.collect()
-        gc.freeze()
-        # A request's objects stay until the sync, but form no cycles. So collect rarely.
+        gc.freeze()  # it need not scan again what recovery built, which stays until the end
+        # A request's objects form no cycles. So collect rarely.
         gc.set_threshold(_GC_ALLOCATIONS)
         self._every(self.settings.checkpoint_interval_ms / 1000, self.checkpoint)
         self._every(self.settings.sweep_interval_ms / 1000, self._sweep)
@@ -164,12 +163,12 @@ class Engine:
 
     # ---- commands ------------------------------------------------------------------------------
 
-    def submit(self, command: EngineCommand, reply: Reply) -> None:
+    def submit(self, command: EngineCommand, reply: Reply, caller: Caller | None = None) -> None:
         """Execute a command. Call `reply` when the outcome is durable. Raises EngineStopped."""
         if self._is_stopped or self._is_draining:
             raise EngineStopped("the engine has stopped")
         try:  # like _do and _guard, but faster: this runs once per append
-            self.broker.submit(command, reply)
+            self.broker.submit(command, reply, caller)
         except Exception as error:
             self._fail(error)
             raise EngineStopped("the engine has failed") from error
@@ -189,8 +188,7 @@ class Engine:
     ) -> None:
         """Read a stream's durable messages. See `Broker.read`. Raises EngineStopped.
 
-        The reply is a ReadDone, a ReadTooLong or a refusal. It comes immediately or on a later turn
-        of the loop (see `ReadTurns`).
+        The reply, a ReadDone, a ReadTooLong or a refusal, comes now or later (see `ReadTurns`).
         """
         self._check_running()
         read = partial(
@@ -202,7 +200,6 @@ class Engine:
             isolation=isolation,
             is_short=is_short,
         )
-        # The read gets the time of the turn in which it runs.
         self._read_turns.begin(
             lambda: self._do(partial(read, now_ms=self.clock.now_ms())), is_short=is_short
         )
@@ -218,7 +215,7 @@ class Engine:
     def ask(
         self, question: Callable[[State], T], reply: Callable[[T], None], *, path: str = ""
     ) -> None:
-        """Call `question` with the state. Reply with the answer when that state is durable.
+        """Reply with what `question` returns for the state, when that state is durable.
 
         If the stream at `path` has expired, delete it before calling `question`.
         """
@@ -232,8 +229,8 @@ class Engine:
     def has_stream(self, path: str) -> bool:
         """Return True if the state has the stream, even if it is not durable yet.
 
-        Before you send a response that depends on the result, call `submit` or `ask` and wait for
-        the reply: only then can a crash no longer undo what the result reports.
+        A response that depends on the result must wait for the reply of `submit` or `ask`: only
+        then can a crash no longer undo what the result reports.
         """
         result: list[bool] = []
         self._do(lambda: result.append(self.broker.has_stream(path, self.clock.now_ms())))
@@ -250,7 +247,7 @@ class Engine:
         return self.broker.durable
 
     def stream(self, path: str) -> Stream | None:
-        """Return the stream at `path`, or None. The stream might not be durable yet."""
+        """Return the stream at `path`, which might not be durable yet, or None."""
         return self.broker.state.by_path.get(path)
 
     def holding_txn(self, path: str) -> TxnView | None:
@@ -292,9 +289,17 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - the boundary of every call into the broker
             self._fail(error)
 
-    async def execute(self, command: EngineCommand) -> Outcome:
+    async def execute(self, command: EngineCommand, caller: Caller | None = None) -> Outcome:
         """Execute a command. Return the outcome as soon as it is durable. Raises EngineStopped."""
-        return await self._call(partial(self.submit, command))
+        return await self._call(lambda reply: self.submit(command, reply, caller))
+
+    def audit(self, records: list[bytes]) -> None:
+        """Append encoded records to the audit stream. See `Guard.audit`."""
+        self._do(partial(self.broker.guard.audit, records, self.clock.now_ms()))
+
+    def require_access_format(self) -> None:
+        """Make versions of semel that ignore tokens refuse the directory."""
+        require_access_format(self._directory.disk)
 
     async def fetch(
         self,
@@ -348,8 +353,8 @@ class Engine:
     def _is_worth_a_thread(self, group: WriteGroup) -> bool:
         """Return True if the thread should write a group, and False if the loop should write it.
 
-        The loop writes groups that need no sync. If the disk is fast and no checkpoint is being
-        committed, the loop also writes single short frames, to save the time to wake the thread.
+        The loop writes groups without a sync and, if the disk is fast and no checkpoint is being
+        committed, single short frames, to save the time to wake the thread.
         """
         is_slow = self._is_committing or self._sync_seconds > _INLINE_SYNC_SECONDS
         return group.is_synced and (is_slow or group.frames != 1 or group.size > _INLINE_BYTES_MAX)
@@ -358,7 +363,7 @@ class Engine:
         started = monotonic()
         self._writer.write(group)
         if group.is_synced:
-            # A moving average. While syncs are slow, groups are written on the thread.
+            # A moving average. If syncs are slow, the thread writes the groups.
             self._sync_seconds += (monotonic() - started - self._sync_seconds) / 8
         rolled = any(part.segment != self._segment for part in group.parts)
         return self._writer.make_room() if rolled else None
@@ -381,9 +386,8 @@ class Engine:
     def _look_for_room(self) -> None:
         """Try again to allocate the spare segment and the reserved disk space.
 
-        If the disk was too full for the last checkpoint, give up the reserved space instead, so
-        that the next checkpoint can use it. If the disk is full and messages were deleted, begin
-        a checkpoint to free their space. Raises DiskFailed if the lock file is not in its place.
+        If the disk was too full for the last checkpoint, leave the reserved space to the next one.
+        If messages were deleted, begin a checkpoint to free their space. Raises DiskFailed.
         """
         if not self._directory.disk.is_there():
             raise DiskFailed(LOCK_LOST)
@@ -416,8 +420,8 @@ class Engine:
         if self.broker.catch_up():
             self._cut = self.broker.cut(is_last=self._is_draining)
             self._next_cut = self.broker.end + (self.settings.checkpoint_bytes or inf)
-            if self._cut is None and self.space.segments is None:
-                self._survey_turns.begin()  # nothing has changed since the start
+            if self._cut is None and self.space.segments is None:  # nothing has changed
+                self._survey_turns.begin()
             self._commit_cut_if_durable()
             self._flush_soon()
         else:
@@ -459,8 +463,7 @@ class Engine:
         self._is_stopped = True
         self._read_turns.drop()
         self._on_fatal(error)
-        # `on_fatal` returns only if a program embeds the engine. In that case all waits must end.
-        self._settle_idle()
+        self._settle_idle()  # `on_fatal` returns if a program embeds the engine: all waits end
         for call in self._calls:
             if not call.done():
                 call.set_exception(EngineStopped(f"the engine has failed: {error}"))

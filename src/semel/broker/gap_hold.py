@@ -15,6 +15,7 @@ from semel.broker.broker import Reply
 from semel.model.commands import DENSE, Append
 from semel.model.limits import GAPS_HELD_BYTES_MAX, GAPS_HELD_MAX
 from semel.model.outcomes import Appended, Duplicate, Outcome, SequenceGap
+from semel.model.rights import Caller
 
 
 class Timer(Protocol):
@@ -23,7 +24,7 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-Submit = Callable[[Append, Reply], None]
+Submit = Callable[[Append, Reply, Caller | None], None]
 CallLater = Callable[[float, Callable[[], Any]], Timer]
 Producer = tuple[str, str]  # path, id
 
@@ -33,6 +34,7 @@ class _Held(Struct):
 
     command: Append
     reply: Reply
+    caller: Caller | None
     timer: Timer
 
 
@@ -51,30 +53,32 @@ class GapHold:
         self.count = 0
         self._bytes = 0
 
-    def submit(self, command: Append, reply: Reply) -> None:
+    def submit(self, command: Append, reply: Reply, caller: Caller | None = None) -> None:
         """Submit an append. If it is refused as a gap, hold it and submit it once more.
 
         The append is submitted again when its predecessor is accepted, or when the hold expires.
         """
         tag = command.producer
         if tag is None or tag.mode != DENSE:
-            self._submit(command, reply)
+            self._submit(command, reply, caller)
             return
         producer, seq = (command.path, tag.id), tag.first_seq
 
         def reply_or_hold(outcome: Outcome) -> None:
             is_gap = isinstance(outcome, SequenceGap)
-            if not (is_gap and self._hold(producer, seq, command, reply)):
+            if not (is_gap and self._hold(producer, seq, command, reply, caller)):
                 self._reply(producer, reply, outcome)
 
-        self._submit(command, reply_or_hold)
+        self._submit(command, reply_or_hold, caller)
 
     def _reply(self, producer: Producer, reply: Reply, outcome: Outcome) -> None:
         reply(outcome)
         if self._held and isinstance(outcome, Appended | Duplicate) and outcome.seq is not None:
             self._release(producer, outcome.seq + 1)
 
-    def _hold(self, producer: Producer, seq: int, command: Append, reply: Reply) -> bool:
+    def _hold(
+        self, producer: Producer, seq: int, command: Append, reply: Reply, caller: Caller | None
+    ) -> bool:
         """Hold an append and return True, or return False if the append cannot be held.
 
         It cannot be held if a limit is reached, or if the same sequence is already held.
@@ -85,7 +89,7 @@ class GapHold:
         if is_full or seq in waiting:
             return False
         timer = self._call_later(self._seconds, partial(self._resubmit, producer, seq))
-        waiting[seq] = _Held(command, reply, timer)
+        waiting[seq] = _Held(command, reply, caller, timer)
         self._held[producer] = waiting
         self.count += 1
         self._bytes += size
@@ -115,7 +119,7 @@ class GapHold:
         self._bytes -= _size(held.command)
         # This reply must release successors too. A successor that was already refused as a gap may
         # not be held yet, because its refusal arrives only after this call.
-        self._submit(held.command, partial(self._reply, producer, held.reply))
+        self._submit(held.command, partial(self._reply, producer, held.reply), held.caller)
         return True
 
     def drain(self) -> None:

@@ -12,6 +12,7 @@ from semel.broker.durable_view import BrokerReader, DurableView
 from semel.broker.timers import Deadlines
 from semel.journal.txn_history import TxnHistory
 from semel.machine.commits import paths_of
+from semel.machine.rows import OutcomeRow
 from semel.machine.state import State, Txn, owner_key
 from semel.machine.txn.lookup import is_outcome_retained
 from semel.model.commands import (
@@ -34,7 +35,7 @@ from semel.model.commands import (
 )
 from semel.model.limits import TXN_ID_BYTES_MAX
 from semel.model.messages import is_json
-from semel.model.validation import is_name, is_number
+from semel.model.names import is_name, is_number
 
 N = TypeVar("N", bound=TxnCall | TxnTag | ListedTxn)
 
@@ -121,10 +122,29 @@ class Lookups:
 
         Return 0 if no outcome is retained.
         """
-        row = self._txn_history.last_outcome(
+        row = self._last_outcome(txn_id)
+        return 0 if row is None else row.outcome.epoch
+
+    def ended_owners(self, command: EngineCommand) -> dict[str, str | None]:
+        """Return the owner of each transaction id in a command that is not pending.
+
+        It is that of the newest retained outcome with this id, or None. Raises ReadFailed.
+        """
+        return {
+            txn_id: self.last_owner(txn_id)
+            for txn_id in _ids_of(command)
+            if txn_id not in self._state.transactions
+        }
+
+    def last_owner(self, txn_id: str) -> str | None:
+        """Return the owner in the newest retained outcome with this id. Raises ReadFailed."""
+        row = self._last_outcome(txn_id)
+        return None if row is None else row.principal
+
+    def _last_outcome(self, txn_id: str) -> OutcomeRow | None:
+        return self._txn_history.last_outcome(
             txn_id, lambda row: is_outcome_retained(self._state, row)
         )
-        return 0 if row is None else row.outcome.epoch
 
     def add(self, command: EngineCommand) -> EngineCommand | None:
         """Return the command with the stored facts that are needed to decide it.

@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from semel.journal.index import IndexBlock, block_key, decode_block, encode_block, split_key
+from semel.journal.index import Index, IndexBlock, block_key, decode_block, encode_block, split_key
+from semel.journal.segments import Segments
 from semel.journal.store import (
     DIGEST_MODULUS,
     DIGESTED,
@@ -34,11 +35,12 @@ from semel.journal.store import (
     seal_of,
     unseal,
 )
-from semel.journal.txn_history import TxnHistoryCut, prune_aborted, put_txn_history
+from semel.journal.txn_history import TxnHistory, TxnHistoryCut, prune_aborted, put_txn_history
 from semel.machine.rows import NUMBER_KEY, OF_STREAM, OF_TXN, AnyRow, MetaRow
 from semel.machine.state import STATE_TABLES, Dirty, State
-from semel.machine.streams import OFFSET_MAX
+from semel.machine.streams import OFFSET_MAX, retained_range
 from semel.machine.txn.draft import lsns_of
+from semel.model.commands import TXN_STAGED
 from semel.model.errors import CorruptData
 from semel.model.limits import MachineLimits
 
@@ -84,6 +86,35 @@ class Cut(Struct, frozen=True):
     txn_history: TxnHistoryCut
     outcomes_from_hour: int
     chunk_blocks: list[bytes]
+
+
+def make_cut(
+    state: State,
+    lsn: int,
+    *,
+    previous_crc: int,
+    run_ms: int,
+    index: Index,
+    segments: Segments,
+    txn_history: TxnHistory,
+) -> Cut:
+    """Return the cut of the current state. The rows that have changed are then no longer dirty."""
+    dirty = state.take_dirty()
+    pruned = (state.by_number[n] for n in dirty.pruned if n in state.by_number)
+    starts: dict[int, int] = {}
+    staged = (txn for txn in state.by_txn.values() if txn.row.kind == TXN_STAGED)
+    return Cut(
+        lsn=lsn,
+        previous_crc=previous_crc,
+        meta=state.meta_row(run_ms=run_ms),
+        dirty=dirty,
+        index_blocks=index.cut(),
+        kept={stream.row.number: retained_range(state, stream, starts) for stream in pruned},
+        segments=segments.spans(),
+        txn_history=txn_history.cut(),
+        outcomes_from_hour=state.hours - state.limits.outcome_hours,
+        chunk_blocks=[block for txn in staged for block in txn.chunk_blocks],
+    )
 
 
 # ---- writing -------------------------------------------------------------------------------------

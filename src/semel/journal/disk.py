@@ -23,9 +23,10 @@ LOCK_LOST: Final = (
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # The error numbers that report too many open files.
 NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
-# Only the owner may read the messages. A umask can only remove rights.
+# Only the owner may read the messages, whatever the umask of the process is.
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
+OTHERS_MODE: Final = 0o077  # the rights of the group and of all others
 # A start opens about this many files after its checks.
 _FILES_NEEDED: Final = 8
 _IOV_MAX: Final = 1024
@@ -185,13 +186,19 @@ class RealFile:
 
 
 def make_directory(path: str) -> None:
-    """Create a directory and the missing ones above it, and make their names durable."""
+    """Create a directory and the missing ones above it, and make their names durable.
+
+    Only the directory itself is closed to other users. The umask decides for those above it.
+    """
     missing = []
     parent = os.path.abspath(path)
     while not os.path.lexists(parent):
         missing.append(parent)
         parent = os.path.dirname(parent)
     os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+    if missing:
+        with contextlib.suppress(OSError):  # a file system without such rights
+            os.chmod(path, DIRECTORY_MODE)
     for created in missing:
         parent_fd = os.open(os.path.dirname(created), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -272,7 +279,7 @@ class RealDisk:
                 raise DiskFailed(message) from error
             raise disk_failed(f"{file}: cannot open the lock file", error.errno) from error
         if is_new:
-            _give_to_owner(self._lock_fd, self._dir_fd)
+            _set_rights(self._lock_fd, self._dir_fd)
         self._flock(self._lock_fd)
 
     def _flock(self, fd: int, ignored: frozenset[int] = frozenset()) -> bool:
@@ -309,7 +316,7 @@ class RealDisk:
         """Create, allocate and sync a file. If that fails, remove the file again."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(name, flags, FILE_MODE, dir_fd=self._dir_fd)
-        _give_to_owner(fd, self._dir_fd)
+        _set_rights(fd, self._dir_fd)
         try:
             if size:
                 os.posix_fallocate(fd, 0, size)
@@ -366,6 +373,15 @@ def finish_file(disk: Disk, file: File, temporary: str, name: str, data: bytes) 
     disk.sync_names()
 
 
+def create_empty_file(path: str) -> None:
+    """Create a file that another library then opens. Raises OSError, also if it exists."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        _set_rights(fd, os.path.dirname(path) or ".")
+    finally:
+        os.close(fd)
+
+
 def sync_file(path: str) -> None:
     """Make the content of a file durable. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -402,7 +418,7 @@ def allocate_file(path: str, size: int) -> os.stat_result | None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         if before is None:
-            _give_to_owner(fd, os.path.dirname(path) or ".")
+            _set_rights(fd, os.path.dirname(path) or ".")
         _allocate(fd, size)
     except OSError as error:
         if before is None:
@@ -436,12 +452,14 @@ def _allocate(fd: int, size: int) -> None:
         raise
 
 
-def _give_to_owner(fd: int, directory: int | str) -> None:
-    """Give a new file to the owner of its directory, if this process runs as root.
+def _set_rights(fd: int, directory: int | str) -> None:
+    """Give only the owner rights to a new file. If root runs this, that of the directory owns it.
 
     Otherwise a command that is run once as root would leave files that the server, which runs as
-    the owner, cannot open. If the file system refuses it, the file stays as it is.
+    the owner, cannot open. If the file system refuses a change, the file stays as it is.
     """
+    with contextlib.suppress(OSError):
+        os.fchmod(fd, FILE_MODE)
     owner = os.stat(directory)
     if os.geteuid() == 0 and owner.st_uid != 0:
         with contextlib.suppress(OSError):
@@ -453,12 +471,6 @@ def publish_file(temporary: str, path: str) -> None:
 
     So a file with the name `path` is complete, also after a loss of power.
     """
-    directory = os.path.dirname(path) or "."
-    fd = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _give_to_owner(fd, directory)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_file(temporary)
     os.replace(temporary, path)
-    sync_file(directory)
+    sync_file(os.path.dirname(path) or ".")

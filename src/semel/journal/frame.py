@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from semel.machine import events
+from semel.machine import access_events, events
 from semel.machine.events import SECTION_CONTROL, SECTION_STAGED, Section
 from semel.model.checksum import Ranges, crc32c
 from semel.model.limits import KIB
@@ -109,6 +109,10 @@ KINDS: Final[dict[type, int]] = {
     events.PositionsMovedWithMetadata: 68,
     events.PositionsNamedWithMetadata: 69,
     events.DecidedWithMetadata: 70,
+    access_events.TokenCreated: 80,
+    access_events.TokensRevoked: 81,
+    access_events.TokensUsed: 82,
+    access_events.OwnersChanged: 83,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(type_) for type_, kind in KINDS.items()

@@ -22,6 +22,9 @@ IDENTITY_NAME: Final = "identity"
 IDENTITY_TEMPORARY_NAME: Final = "identity.tmp"
 IDENTITY_BYTES: Final = 16
 FORMAT_VERSION: Final = 1
+# Of a directory that has had a token. Older versions of semel would ignore tokens that are in the
+# checkpoint, and let everybody do everything. They refuse this format.
+ACCESS_FORMAT_VERSION: Final = 2
 FIRST_GENERATION: Final = 1
 _MAGIC: Final = b"semel data\n"
 _CHECKSUM_BYTES: Final = 4
@@ -33,10 +36,14 @@ _LONG_FILE_BYTES: Final = _FILE_BYTES + _GENERATION_BYTES
 
 
 class Identity(Struct, frozen=True):
-    """The identity of a directory, and its generation: 1, or the time of the last restore."""
+    """The identity of a directory, and its generation: 1, or the time of the last restore.
+
+    `version` is FORMAT_VERSION or ACCESS_FORMAT_VERSION.
+    """
 
     id: bytes
     generation: int = FIRST_GENERATION
+    version: int = FORMAT_VERSION
 
 
 def write_identity(disk: Disk, identity: Identity) -> None:
@@ -45,7 +52,7 @@ def write_identity(disk: Disk, identity: Identity) -> None:
     The first generation is not written. So older versions of semel can read the file, too.
     """
     assert len(identity.id) == IDENTITY_BYTES
-    body = _MAGIC + bytes([FORMAT_VERSION]) + identity.id
+    body = _MAGIC + bytes([identity.version]) + identity.id
     if identity.generation != FIRST_GENERATION:
         body += identity.generation.to_bytes(_GENERATION_BYTES, "little")
     with contextlib.suppress(FileNotFoundError):
@@ -67,13 +74,25 @@ def read_identity(disk: Files) -> Identity:
     is_whole = len(data) in (_FILE_BYTES, _LONG_FILE_BYTES)
     if not is_whole or crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
         raise CorruptData("the identity is damaged", file=IDENTITY_NAME)
-    if not body.startswith(_MAGIC) or body[len(_MAGIC)] != FORMAT_VERSION:
+    version = body[len(_MAGIC)]
+    if not body.startswith(_MAGIC) or version not in (FORMAT_VERSION, ACCESS_FORMAT_VERSION):
         raise CorruptData(
-            f"the format of the directory is unknown; this semel reads format {FORMAT_VERSION}",
+            "the format of the directory is unknown; this semel reads the formats"
+            f" {FORMAT_VERSION} and {ACCESS_FORMAT_VERSION}",
             file=IDENTITY_NAME,
         )
     generation = int.from_bytes(body[_GENERATION_AT:], "little") or FIRST_GENERATION
-    return Identity(body[_ID_AT:_GENERATION_AT], generation)
+    return Identity(body[_ID_AT:_GENERATION_AT], generation, version)
+
+
+def require_access_format(disk: Disk) -> None:
+    """Make versions of semel without access refuse a locked directory, before it gets a token.
+
+    Raises CorruptData, DiskFailed or OSError. Then the old identity file is still there.
+    """
+    identity = read_identity(disk)
+    if identity.version != ACCESS_FORMAT_VERSION:
+        write_identity(disk, replace(identity, version=ACCESS_FORMAT_VERSION))
 
 
 def raise_generation(disk: Disk, now_ms: int) -> Identity:

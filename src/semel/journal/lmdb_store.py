@@ -21,6 +21,7 @@ from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import (
     FILE_MODE,
     allocate_file,
+    create_empty_file,
     disk_failed,
     publish_file,
     release_file,
@@ -281,6 +282,7 @@ def _create(temporary: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
     try:
+        create_empty_file(temporary)  # LMDB would leave its rights to the umask
         env = _open_env(temporary, readonly=False, lock=False)
         with contextlib.closing(env), env.begin(write=True) as transaction:
             for name in TABLES:

@@ -28,6 +28,7 @@ from semel.journal.store import (
     unseal,
 )
 from semel.journal.txn_history import outcome_key, owner_key
+from semel.journal.verify.access import ACCESS_TABLES, check_owners, check_tokens
 from semel.journal.verify.report import Progress, Report
 from semel.machine.rows import (
     NUMBER_KEY,
@@ -56,7 +57,7 @@ from semel.model.validation import is_metadata
 _PROGRESS_ROWS: Final = 4_096
 # The state tables for which it is not enough that their rows can be decoded. The rows of most of
 # them refer to each other.
-_CHECKED_TOGETHER: Final = frozenset(
+_CHECKED_TOGETHER: Final = ACCESS_TABLES | frozenset(
     {"streams", "tails", "policies", "transactions", "txn_streams", "parts", "positions"}
 )
 _NO_TXN: Final = "the row belongs to a transaction that does not exist"
@@ -101,6 +102,9 @@ class RowCheck:
                 self._check_table(name)
         self._check_policies()
         self._check_txns()
+        check_tokens(self._decoded, self._corrupt)
+        pending = {txn.id for txn in self._txns.values()}
+        check_owners(self._decoded, self._view, pending, self._corrupt)
         self._check_index()
         self._check_segments()
 
