@@ -5,8 +5,9 @@ and encodes the response with `semel.wire`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from heapq import merge
 from itertools import islice
 from typing import Final
 
@@ -19,49 +20,42 @@ from semel.machine.policies import Policies, dedup_source
 from semel.model.commands import Append
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Appended, Outcome
+from semel.model.outcomes_access import Unauthenticated
+from semel.model.rights import DESCRIBE, ENDED, STREAM, Caller
 from semel.model.steps import STEP_BYTES
+from semel.server.access import USES_SECONDS, Access, every
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response, send_view
 from semel.server.event_stream import EventStream, FanoutGroups
 from semel.server.http import Request, Responder
 from semel.server.live import Live, LongPoll, blocker_of, facts_of, refuse_other
 from semel.server.metrics import APPENDED, OutcomeCounts, render_metrics
-from semel.server.producers import ASSIGN_SUFFIX, ProducersResource
+from semel.server.producers import ProducersResource
 from semel.server.resources import (
     CommitsResource,
     GroupsResource,
     PoliciesResource,
     Resource,
-    Route,
-    Routes,
+    RouteHandlers,
     SinksResource,
     TransactionsResource,
     in_steps,
-    reads,
     valid,
 )
+from semel.server.tokens import TokensResource
 from semel.server.unread_budget import UnreadBudget
-from semel.wire import paths, requests, responses
+from semel.wire import paths, requests, responses, routes
+from semel.wire.gate import ASSIGN_SUFFIX
 from semel.wire.json_mode import prepare_limits
-from semel.wire.paths import (
-    COMMITS,
-    GROUPS,
-    HEALTH,
-    METRICS,
-    POLICIES,
-    SINKS,
-    STREAM_PREFIX,
-    STREAMS,
-    TRANSACTIONS,
-    parse_query,
-    read_limit,
-)
+from semel.wire.paths import parse_query, read_limit
 from semel.wire.policies import print_switch
 from semel.wire.problems import MalformedRequest, Problem
-from semel.wire.rendering import Response
+from semel.wire.rendering import Response, as_private
 from semel.wire.requests import CATCH_UP, LONG_POLL, AppendPlan, ReadRequest
+from semel.wire.routes import find_route, join_handlers
 from semel.wire.schema import Health, StreamEntry, StreamsPage
 
 _INCARNATION_BYTES: Final = 8
+_LIVE_CHECK_SECONDS: Final = 0.5  # live reads end within this time after their tokens
 
 
 class App:
@@ -77,12 +71,16 @@ class App:
         is_strict: bool = False,
         gap_hold_ms: int = 0,
         unread: UnreadBudget | None = None,
+        access: Access | None = None,
     ) -> None:
         self._engine = engine
         self._is_strict = is_strict
-        self._producers = ProducersResource(engine)
+        self._access = access = access or Access(engine)
+        self.is_stranger: Final = access.is_stranger
+        self._is_guarded = access.is_on
+        self._producers = ProducersResource(engine, access)
         self._gaps: GapHold | None = None
-        self._append: Callable[[Append, Reply], None] = engine.submit
+        self._append: Callable[[Append, Reply, Caller | None], None] = engine.submit
         if gap_hold_ms:
             call_later = asyncio.get_running_loop().call_later
             self._gaps = GapHold(engine.submit, call_later, seconds=gap_hold_ms / 1000)
@@ -90,35 +88,46 @@ class App:
         self._origin = origin  # for requests without a Host header
         self._scheme = origin.partition(":")[0]
         self._tally = OutcomeCounts()
-        self._streams = Resource(engine, self._tally)
+        self._streams = Resource(engine, access, self._tally)
         self._reads = ReadAdmission(engine, unread or UnreadBudget())
         self._live = Live(
-            engine, self._reads, long_poll_seconds=long_poll_seconds, sse_seconds=sse_seconds
+            engine,
+            self._reads,
+            long_poll_seconds=long_poll_seconds,
+            sse_seconds=sse_seconds,
+            is_called=access.is_live,
         )
         self._groups: FanoutGroups = {}
-        # The handlers of the address of a stream, keyed by HTTP method.
-        self._stream: dict[str, Route] = {
-            "GET": self._get,
-            "POST": self._post,
-            "PUT": self._put,
-            "PATCH": self._patch,
-            "DELETE": self._delete,
-            "HEAD": self._head,
-        }
-        self._pages: dict[str, Mapping[str, Route]] = {
-            HEALTH: reads(self._health),
-            METRICS: reads(self._metrics),
-            STREAMS: reads(self._list),
-            POLICIES: PoliciesResource(engine, self._tally).methods(),
-            COMMITS: {"POST": CommitsResource(engine, self._tally).commit},
-            **self._producers.pages(),
-        }
+        # This raises ValueError if a route has no handler.
+        self._handlers = join_handlers(
+            [
+                self._own_handlers(),
+                self._producers.handlers(),
+                PoliciesResource(engine, access, self._tally).handlers(),
+                CommitsResource(engine, access, self._tally).handlers(),
+                TransactionsResource(engine, access, self._tally).handlers(),
+                GroupsResource(engine, access, self._tally).handlers(),
+                SinksResource(engine, access, self._tally).handlers(),
+                TokensResource(engine, access, self._tally).handlers(),
+            ]
+        )
         prepare_limits()
-        # Keyed by the first two segments of the address.
-        self._resources: dict[str, Routes] = {
-            TRANSACTIONS: TransactionsResource(engine, self._tally).routes(),
-            GROUPS: GroupsResource(engine, self._tally).routes(),
-            SINKS: SinksResource(engine, self._tally).routes(),
+        self._timers: list[Callable[[], None]] = []
+        if self._is_guarded:
+            self._timers.append(every(_LIVE_CHECK_SECONDS, self._live.end_uncalled))
+            self._timers.append(every(USES_SECONDS, access.note_uses))
+
+    def _own_handlers(self) -> RouteHandlers:
+        return {
+            routes.STREAM_READ: self._get,
+            routes.STREAM_APPEND: self._post,
+            routes.STREAM_CREATE: self._put,
+            routes.STREAM_CHANGE: self._patch,
+            routes.STREAM_DELETE: self._delete,
+            routes.STREAM_HEAD: self._head,
+            routes.STREAM_LIST: self._list,
+            routes.HEALTH: self._health,
+            routes.METRICS: self._metrics,
         }
 
     def handle(self, request: Request, responder: Responder) -> None:
@@ -126,7 +135,14 @@ class App:
         plan = request.head.plan
         try:
             if plan is not None:  # so it is not refused: `_post` has set the plan
-                self._submit_append(plan, request, responder)
+                caller = None
+                if self._is_guarded:  # the engine checks the rights, as with every command
+                    caller = request.head.caller
+                    if caller is None or caller.version == ENDED:
+                        caller = self._find_caller(request, responder)
+                        if caller is None:
+                            return
+                self._submit_append(plan, request, responder, caller)
             elif request.head.refusal is not None:
                 send_response(responder, responses.problem_response(request.head.refusal))
             elif request.method == "OPTIONS":
@@ -136,42 +152,39 @@ class App:
         except MalformedRequest as refusal:
             send_response(responder, responses.problem_response(refusal.problem))
 
-    def _route(self, request: Request, responder: Responder) -> None:
-        methods, names = self._find(request.path)
-        route = methods.get(request.method)
-        if route is not None:
-            route(request, responder, *names)
-        else:
-            send_response(responder, responses.method_response(", ".join([*methods, "OPTIONS"])))
+    def _find_caller(self, request: Request, responder: Responder) -> Caller | None:
+        """Return the caller of an append with a plan. If it has none, refuse it, and return None.
 
-    def _find(self, path: str) -> tuple[Mapping[str, Route], tuple[str, ...]]:
-        """Return the handlers for `path`, keyed by method, and the name in `path`.
-
-        The name is a stream or an id, in a tuple. If `path` contains no name, the tuple is empty.
-        Raises MalformedRequest if the address is unknown, or if the name is not valid.
+        The head has no caller if a certificate identifies the caller.
         """
-        if path.startswith(STREAM_PREFIX):
-            return self._stream, (valid(paths.stream_path(path)),)
-        parts = path.split("/", 3)
-        prefix = "/".join(parts[:3])
-        page = self._pages.get(path)
-        if page is not None:
-            return page, ()
-        if prefix == COMMITS:
-            raise _no_such_address("nothing is served at this address")
-        if prefix not in self._resources:
-            raise _no_such_address(f"streams are below {STREAM_PREFIX}")
-        names = valid(paths.names_in(parts[3])) if len(parts) > 3 else ()
-        methods = self._resources[prefix].get(("*", *names[1:]) if names else ())
-        if methods is None:
-            raise _no_such_address("nothing is served at this address")
-        return methods, names[:1]
+        caller = self._access.caller_of(request, responder)
+        if caller is None:
+            self._access.refusals.note_unknown(responder.account.address, routes.STREAM_APPEND)
+            send_response(responder, responses.outcome_response(Unauthenticated()))
+        return caller
+
+    def _route(self, request: Request, responder: Responder) -> None:
+        """Call the handler of the route, if the caller may use this address.
+
+        Raises MalformedRequest if the request selects no route.
+        """
+        match = valid(find_route(request.method, request.path))
+        refusal = self._access.admit(match, request, responder)
+        if refusal is None:
+            self._handlers[match.route](request, responder, match.name)
+        else:
+            self._tally.note(refusal)
+            send_response(responder, responses.outcome_response(refusal))
 
     def drain(self) -> None:
         """End all live reads. Submit the held appends, although earlier appends are missing."""
         self._live.drain()
         if self._gaps is not None:
             self._gaps.drain()
+        for cancel in self._timers:
+            cancel()
+        self._access.refusals.flush()
+        self._access.note_uses()
 
     # ---- writes ----------------------------------------------------------------------------------
 
@@ -187,7 +200,7 @@ class App:
             request.body,
             now_ms=clock.now_ms(),
             incarnation=clock.random_bytes(_INCARNATION_BYTES).hex(),
-            source_type=self._streams.type_of,
+            source_type=partial(self._streams.type_of, caller=responder.caller),
         )
         origin = paths.origin_of(request.headers.get("host"), self._scheme)
         location = paths.stream_url(origin or self._origin, path)
@@ -195,7 +208,7 @@ class App:
 
     def _post(self, request: Request, responder: Responder, path: str) -> None:
         is_assignable = path.endswith(ASSIGN_SUFFIX)
-        if is_assignable and self._producers.asks_for_id(request, path):
+        if is_assignable and self._producers.asks_for_id(request, path, responder.caller):
             self._producers.assign(responder)
             return
         plan = valid(
@@ -209,28 +222,33 @@ class App:
         )
         if plan.is_named and not is_assignable:  # this plan fits every request with this head
             request.head.plan = plan
-        self._submit_append(plan, request, responder)
+        self._submit_append(plan, request, responder, responder.caller)
 
-    def _submit_append(self, plan: AppendPlan, request: Request, responder: Responder) -> None:
+    def _submit_append(
+        self, plan: AppendPlan, request: Request, responder: Responder, caller: Caller | None
+    ) -> None:
         if len(request.body) > STEP_BYTES and not plan.is_opaque:
-            responder.run(in_steps(self._append_in_steps(plan, request, responder), responder))
+            steps = self._append_in_steps(plan, request, responder, caller)
+            responder.run(in_steps(steps, responder))
             return
         now_ms = self._engine.clock.now_ms()
         command = requests.append_of(plan, request.body, now_ms=now_ms, seq=request.seq)
         if isinstance(command, Problem):
             raise MalformedRequest(command)
-        self._append_command(plan, command, responder)
+        self._append_command(plan, command, responder, caller)
 
     def _append_in_steps(
-        self, plan: AppendPlan, request: Request, responder: Responder
+        self, plan: AppendPlan, request: Request, responder: Responder, caller: Caller | None
     ) -> Iterator[None]:
         now_ms = self._engine.clock.now_ms()
         command = yield from requests.append_steps(
             plan, request.body, now_ms=now_ms, seq=request.seq
         )
-        self._append_command(plan, command, responder)
+        self._append_command(plan, command, responder, caller)
 
-    def _append_command(self, plan: AppendPlan, command: Append, responder: Responder) -> None:
+    def _append_command(
+        self, plan: AppendPlan, command: Append, responder: Responder, caller: Caller | None
+    ) -> None:
         tally = self._tally
 
         def reply(outcome: Outcome) -> None:  # a closure is faster than an object for each append
@@ -245,7 +263,7 @@ class App:
                 responder, responses.post_response(outcome, command, is_x=is_x, is_named=is_named)
             )
 
-        self._append(command, reply)
+        self._append(command, reply, caller)
 
     def _patch(self, request: Request, responder: Responder, path: str) -> None:
         command = requests.parse_patch(
@@ -286,6 +304,8 @@ class App:
 
     def _send_messages(self, read: ReadRequest, responder: Responder, outcome: Outcome) -> None:
         outcome = refuse_other(outcome, read, self._engine.generation)
+        if self._is_guarded and not self._access.is_live(responder.caller):
+            outcome = Unauthenticated()
         if not isinstance(outcome, ReadDone):
             send_response(responder, responses.outcome_response(outcome))
             return
@@ -298,16 +318,19 @@ class App:
             start=slices[0].offset if slices else outcome.next_offset,
             next_offset=outcome.next_offset,
         )
+        if self._is_guarded:
+            response = as_private(response)
         send_response(responder, response, self._reads.unread)
 
     # ---- pages -----------------------------------------------------------------------------------
 
-    def _health(self, _request: Request, responder: Responder) -> None:
+    def _health(self, _request: Request, responder: Responder, _name: str) -> None:
         status = "full" if self._engine.is_full else "ok"
-        health = Health(status, self._engine.durable, self._engine.generation)
+        access = "on" if self._is_guarded else "off"
+        health = Health(status, self._engine.durable, self._engine.generation, access)
         send_response(responder, responses.json_response(200, health))
 
-    def _metrics(self, _request: Request, responder: Responder) -> None:
+    def _metrics(self, _request: Request, responder: Responder, _name: str) -> None:
         responder.run(self._send_metrics(responder))
 
     def _send_metrics(self, responder: Responder) -> Iterator[None]:
@@ -321,14 +344,15 @@ class App:
         headers = [("Content-Type", "text/plain; version=0.0.4"), ("Cache-Control", "no-store")]
         send_view(responder, Response(200, headers, text.encode()))
 
-    def _list(self, request: Request, responder: Responder) -> None:
-        engine = self._engine
-        page = streams_page(engine.durable_view, request.query, generation=engine.generation)
+    def _list(self, request: Request, responder: Responder, _name: str) -> None:
+        engine, caller = self._engine, responder.caller
+        page = streams_page(
+            engine.durable_view,
+            request.query,
+            generation=engine.generation,
+            caller=caller,
+        )
         send_view(responder, responses.json_response(200, page))
-
-
-def _no_such_address(message: str) -> MalformedRequest:
-    return MalformedRequest(Problem(404, "no_such_address", message))
 
 
 # ---- the list of streams -------------------------------------------------------------------------
@@ -338,17 +362,53 @@ def _no_such_address(message: str) -> MalformedRequest:
 _PARAMETERS: Final = frozenset({"prefix", "after", "limit"})
 
 
-def streams_page(view: DurableView, query: str, *, generation: int) -> StreamsPage:
-    """Return a page of streams, sorted by path. Raises MalformedRequest if `query` is invalid."""
+def streams_page(
+    view: DurableView, query: str, *, generation: int, caller: Caller | None = None
+) -> StreamsPage:
+    """Return a page of streams, sorted by path. Raises MalformedRequest if `query` is invalid.
+
+    With a `caller`, the page has only the streams that the caller may see.
+    """
     parameters = parse_query(query, _PARAMETERS) if query else {}
     limit = read_limit(parameters.get("limit"))
     prefix, after = parameters.get("prefix", ""), parameters.get("after", "")
-    page = list(islice(view.paths.after(after, prefix), limit + 1))
+    if caller is None or caller.is_admin:
+        shown = view.paths.after(after, prefix)
+    else:
+        shown = _shown_paths(view, caller, after, prefix)
+    page = list(islice(shown, limit + 1))
     return StreamsPage(
         [_entry_of(path, view.by_path[path], view.policies) for path in page[:limit]],
         generation,
         page[limit - 1] if len(page) > limit else None,
     )
+
+
+def _shown_paths(view: DurableView, caller: Caller, after: str, prefix: str) -> Iterator[str]:
+    """Yield the paths after `after` that begin with `prefix` and that the caller may see, sorted.
+
+    Only the names and prefixes of the caller's scopes are searched. So hidden streams cost no time,
+    however many there are, and a page never ends with the name of one.
+    """
+    scopes = [scope for scope in caller.scopes if scope.kind == STREAM]
+    exact = {scope.name for scope in scopes if not scope.is_prefix}
+    ranges: list[Iterable[str]] = [
+        sorted(
+            name
+            for name in exact
+            if name in view.by_path and name > after and name.startswith(prefix)
+        )
+    ]
+    for start in {scope.name for scope in scopes if scope.is_prefix}:
+        if start.startswith(prefix):
+            ranges.append(view.paths.after(after, start))
+        elif prefix.startswith(start):
+            ranges.append(view.paths.after(after, prefix))
+    last = ""
+    for path in merge(*ranges):
+        if path != last and caller.may(STREAM, path, DESCRIBE):
+            last = path
+            yield path
 
 
 def _entry_of(path: str, view: StreamView, policies: Policies) -> StreamEntry:

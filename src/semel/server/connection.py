@@ -110,7 +110,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         if transport.get_extra_info("sslcontext") is not None:
             self._transport = self._tls = TlsTransport(self._transport)
-        # Resume writing only when the buffer is empty, because its memory is freed only as a whole.
+        # Resume only when the buffer is empty, because its memory is freed only as a whole.
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes, low=0)
         address = client_address(transport.get_extra_info("peername"))
         account = self._registry.unread.open(address)
@@ -131,7 +131,7 @@ class ServerConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Handle the end of the client's input. Return True to keep the transport open.
 
-        It is kept open for owed responses, unless the first of them is streaming or TLS is used.
+        It stays open for owed responses, unless the first of them is streaming or TLS is used.
         """
         waiting = self._waiting
         can_half_close = self._transport.can_write_eof()  # TLS cannot do that
@@ -207,11 +207,11 @@ class ServerConnection(asyncio.Protocol):
         return position
 
     def _take_head(self, data: bytes, position: int) -> int:
-        # Some clients send an extra line end after a body. It is skipped.
+        # An extra line end after a body is skipped.
         start = position + (2 if data.startswith(b"\r\n", position) else 0)
         if self._waiting and data.startswith(_READS, start):
-            # A read must return what earlier requests on this connection have written. Also, a
-            # connection has only one long response at a time, so that its memory is bounded.
+            # A read must return what earlier requests on this connection have written. A connection
+            # has only one long response at a time, so that its memory is bounded.
             self._pause()
             return position
         end = data.find(b"\r\n\r\n", start)
@@ -229,7 +229,8 @@ class ServerConnection(asyncio.Protocol):
             self._dispatch(request)
             return position + length
         is_expecting = request.head.is_expecting and position == len(data)
-        if is_expecting and request.head.refusal is not None:
+        is_refused = is_expecting and request.head.refusal is not None
+        if is_refused or self._registry.is_stranger(request, self.output):
             self._dispatch(request, is_last=True)  # do not ask for the body, which may still come
             return position
         self._clock = _UNSET
@@ -324,8 +325,7 @@ class ServerConnection(asyncio.Protocol):
 
     def resume_soon(self) -> None:
         """Read on if reading has paused, unless there is another reason for the pause."""
-        # Resume on the next turn of the loop. If the engine is calling this during a reply, it
-        # cannot accept a command now.
+        # On the next turn of the loop, because the engine cannot accept a command during a reply.
         if self._input is _PAUSED and self._phase <= _BODY:
             self._move_input(InputEvent.CAPACITY)
             self.loop.call_soon(self._resume)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from semel.broker.settings import Clock
+from semel.model.rights import Caller
 from semel.server.http import (
     Headers,
     Response,
@@ -158,6 +159,12 @@ class ConnectionOutput:
         if size > self._limits.write_buffer_bytes:
             self._count(size)
 
+    @property
+    def peercert(self) -> Mapping[str, Any] | None:
+        """The verified certificate of the client, as `ssl` returns it, or None."""
+        peercert: Mapping[str, Any] | None = self._transport.get_extra_info("peercert")
+        return peercert
+
     def block(self) -> None:
         """Record that the transport's buffer is full. Count the bytes in the buffer as unread."""
         self.is_blocked = True
@@ -236,6 +243,7 @@ class Exchange(Struct, eq=False, gc=False):
     _gone: Callbacks = ()
     _drained: Callbacks = ()
     is_in_steps: bool = False  # later requests of the connection wait for the last step
+    caller: Caller | None = None
 
     # ---- a complete response -------------------------------------------------------------------
 
@@ -414,6 +422,11 @@ class Exchange(Struct, eq=False, gc=False):
     def account(self) -> UnreadAccount:
         """The account of the connection, which counts the bytes that the client has not read."""
         return self._line.output.account
+
+    @property
+    def peercert(self) -> Mapping[str, Any] | None:
+        """The verified certificate of the client, as `ssl` returns it, or None."""
+        return self._line.output.peercert
 
     def client_gone(self) -> None:
         """Drop held bytes. If the response is incomplete, call the callbacks set with `on_gone`."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from semel.model.rights import Caller
 from semel.server.unread_budget import UnreadAccount
 from semel.wire.problems import Problem
 from semel.wire.rendering import Response
@@ -55,6 +56,9 @@ class Head(Struct, gc=False, eq=False):
     cors: str = ""
     refusal: Problem | None = None
     plan: AppendPlan | None = None
+    # Who sends the requests with this head, if the header Authorization names a valid caller. The
+    # engine checks with every command whether the caller is still valid.
+    caller: Caller | None = None
     # Of a cached head: whether its requests have the headers Content-Length and Producer-Seq.
     has_length: bool = False
     has_seq: bool = False
@@ -132,7 +136,12 @@ class ResponseStream(Protocol):
 
 
 class Responder(Protocol):
-    """Sends the response to one request. Responses are sent in the order of the requests."""
+    """Sends the response to one request. Responses are sent in the order of the requests.
+
+    `caller` is who sent the request. It is None while access is off, and for `/health`.
+    """
+
+    caller: Caller | None
 
     def send(self, response: Response) -> None:
         """Send the response. If a response was already sent, log an error and drop the new one."""
@@ -160,6 +169,10 @@ class Responder(Protocol):
     @property
     def account(self) -> UnreadAccount:
         """The account of the connection, which counts the bytes that the client has not read."""
+
+    @property
+    def peercert(self) -> Mapping[str, Any] | None:
+        """The verified certificate of the client, as `ssl` returns it, or None."""
 
 
 Handler = Callable[[Request, Responder], None]

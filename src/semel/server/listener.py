@@ -14,8 +14,8 @@ from semel.broker.settings import Clock, SystemClock
 from semel.model.limits import KIB
 from semel.server.browsers import BrowserPolicy, BrowserRules
 from semel.server.connection import ServerConnection
-from semel.server.exchange import PrefixCache
-from semel.server.http import Handler, HttpRefused
+from semel.server.exchange import ConnectionOutput, PrefixCache
+from semel.server.http import Handler, HttpRefused, Request
 from semel.server.limits_http import HttpLimits, connections_allowed
 from semel.server.request_head import HeadCache
 from semel.server.unread_budget import UnreadBudget
@@ -60,6 +60,9 @@ class StepQueue:
             self._run_soon()
 
 
+IsStranger = Callable[[Request, ConnectionOutput], bool]
+
+
 class ConnectionSet:
     """All connections of a listener, and the state that the connections share.
 
@@ -70,6 +73,7 @@ class ConnectionSet:
         self, limits: HttpLimits, clock: Clock, unread: UnreadBudget, policy: BrowserPolicy
     ) -> None:
         self.heads: Final = HeadCache(limits, policy)
+        self.is_stranger: IsStranger = lambda _request, _output: False
         self.prefixes: Final = PrefixCache(clock, policy.header_lines())
         self.unread: Final = unread
         self.steps: Final = StepQueue()
@@ -198,15 +202,18 @@ class Listener:
         unread: UnreadBudget | None = None,
         ssl: SSLContext | None = None,
         browsers: BrowserRules | None = None,
+        is_stranger: IsStranger | None = None,
     ) -> None:
         """Start to accept connections at the bound address. `handler` handles their requests.
 
+        `is_stranger` returns True for a request that the handler refuses whatever its body is.
         A request that is refused by the rules for `browsers` also goes to the handler, which must
         respond with `Head.refusal`.
         """
         limits = limits or HttpLimits()
         policy = BrowserPolicy(browsers, self._host, self._acceptor.addresses)
         registry = ConnectionSet(limits, self._clock, unread or UnreadBudget(limits), policy)
+        registry.is_stranger = is_stranger or registry.is_stranger
         self._registry = registry
         self._acceptor.open(
             lambda: ServerConnection(handler, limits, registry),

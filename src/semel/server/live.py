@@ -2,18 +2,22 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from semel.broker.broker import TAIL, ReadDone
 from semel.broker.engine import Engine, Waiting
 from semel.model.commands import READ_COMMITTED
 from semel.model.limits import READ_BYTES_DEFAULT
 from semel.model.outcomes import NotFound, Outcome
+from semel.model.outcomes_access import Unauthenticated
 from semel.model.outcomes_txn import IncarnationConflict
 from semel.model.policies import DedupSource
+from semel.model.rights import Caller
 from semel.server.admission import AdmittedRead, ReadAdmission, send_response
 from semel.server.http import Responder
 from semel.wire import requests, responses
 from semel.wire.rendering import Response as WireResponse
+from semel.wire.rendering import as_private
 from semel.wire.requests import ReadRequest
 from semel.wire.responses import Blocker, StreamFacts, content_id
 
@@ -22,7 +26,13 @@ class Live:
     """All live reads of one engine, and their time limits."""
 
     def __init__(
-        self, engine: Engine, reads: ReadAdmission, *, long_poll_seconds: float, sse_seconds: float
+        self,
+        engine: Engine,
+        reads: ReadAdmission,
+        *,
+        long_poll_seconds: float,
+        sse_seconds: float,
+        is_called: Callable[[Caller | None], bool] = lambda _caller: True,
     ) -> None:
         self.engine = engine
         self.reads = reads
@@ -31,6 +41,13 @@ class Live:
         self.loop = asyncio.get_running_loop()
         self.readers: set[LiveRead] = set()
         self.is_draining = False
+        self.is_called = is_called  # returns True while a caller is valid
+
+    def end_uncalled(self) -> None:
+        """End the live reads whose callers are no longer valid."""
+        for reader in list(self.readers):
+            if not self.is_called(reader.caller):
+                reader.refuse()
 
     def drain(self) -> None:
         """Complete the responses of all live reads before a shutdown, so that clients reconnect."""
@@ -134,9 +151,25 @@ class LiveRead(ABC):
         self._responder.on_gone(self._end)
         self.read()
 
+    @property
+    def caller(self) -> Caller | None:
+        """Who reads; None if access is off."""
+        return self._responder.caller
+
+    def refuse(self) -> None:
+        """End because the caller is no longer valid. If no response has begun, respond with 401."""
+        if not self._is_over:
+            if self._has_begun:
+                self.finish()
+            else:
+                self._end()
+                send_response(self._responder, responses.outcome_response(Unauthenticated()))
+
     def read(self) -> None:
         """Read from the current offset, unless this live read is over."""
-        if not self._is_over:
+        if not self._is_over and not self._live.is_called(self.caller):
+            self.refuse()
+        elif not self._is_over:
             self._live.reads.begin(
                 AdmittedRead(
                     self._path,
@@ -235,6 +268,8 @@ class LongPoll(LiveRead):
 
     def _send(self, response: WireResponse) -> None:
         self._end()
+        if self.caller is not None:
+            response = as_private(response)
         send_response(self._responder, response, self._live.reads.unread)
 
     def _end(self) -> None:

@@ -3,12 +3,13 @@
 A response that shows state is sent only after that state has become durable (rule EO-4).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import partial
 from heapq import nsmallest
 from typing import Final
 
-from msgspec.structs import asdict
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict, replace
 
 from semel.machine import State, Stream
 from semel.machine.decide import dry_run
@@ -21,58 +22,66 @@ from semel.model.commands import Register
 from semel.model.limits import TOMBSTONE_MS
 from semel.model.offsets import print_offset
 from semel.model.outcomes import Outcome
+from semel.model.rights import PRODUCER, STREAM, WRITE, Caller
 from semel.server.http import Request, Responder
-from semel.server.resources import Resource, Route, reads, valid
+from semel.server.resources import Resource, RouteHandlers, valid
 from semel.wire import producers as calls
-from semel.wire import responses
+from semel.wire import responses, routes
+from semel.wire.gate import ASSIGN_SUFFIX
 from semel.wire.headers import print_instant
-from semel.wire.paths import CLAIM, EXPLAIN, PRODUCERS, RETIRE
 from semel.wire.producers import explain_outcome
 from semel.wire.rendering import Response
 from semel.wire.schema.producers import (
     ExplainResponse,
+    ProducerDetails,
     ProducerEntry,
     ProducerReceipt,
     ProducersPage,
-    ProducerState,
     RegisteredProducer,
 )
 
-ASSIGN_SUFFIX: Final = "/producer"
 _ID_BYTES: Final = 16
 
 Page = ProducersPage[RegisteredProducer]
+# Returns the owner of a producer in a stream or, without a stream, of its registration. UNSET means
+# that a response does not show it.
+OwnerOf = Callable[[str, Stream | None], str | UnsetType | None]
+
+
+def _not_shown(_producer_id: str, _stream: Stream | None) -> UnsetType:
+    return UNSET
 
 
 class ProducersResource(Resource):
     """The handlers that register, claim, show, retire and forget producers, and explain appends."""
 
-    def pages(self) -> dict[str, Mapping[str, Route]]:
-        """Return the routes of each address: a mapping from HTTP method to handler."""
+    def handlers(self) -> RouteHandlers:
         return {
-            PRODUCERS: {"POST": self._register, **reads(self._show), "DELETE": self._forget},
-            CLAIM: {"POST": self._claim},
-            RETIRE: {"POST": self._retire},
-            EXPLAIN: reads(self._explain),
+            routes.PRODUCER_REGISTER: self._register,
+            routes.PRODUCER_SHOW: self._show,
+            routes.PRODUCER_FORGET: self._forget,
+            routes.PRODUCER_CLAIM: self._claim,
+            routes.PRODUCER_RETIRE: self._retire,
+            routes.PRODUCER_EXPLAIN: self._explain,
         }
 
     def fresh_id(self) -> str:
         """Return a random producer id."""
         return f"p-{self.engine.clock.random_bytes(_ID_BYTES).hex()}"
 
-    def _register(self, request: Request, responder: Responder) -> None:
+    def _register(self, request: Request, responder: Responder, _name: str) -> None:
         command = calls.parse_register(request.headers, request.body, now_ms=self.now_ms)
         self.submit(command, responder, calls.register_response)
 
-    def _claim(self, request: Request, responder: Responder) -> None:
+    def _claim(self, request: Request, responder: Responder, _name: str) -> None:
         command = valid(calls.parse_claim(request.headers, request.body, now_ms=self.now_ms))
         self.submit(command, responder, partial(calls.claim_response, path=command.path))
 
-    def _retire(self, request: Request, responder: Responder) -> None:
+    def _retire(self, request: Request, responder: Responder, _name: str) -> None:
         command = calls.parse_retire(request.headers, request.body, now_ms=self.now_ms)
         self.submit(command, responder, calls.retire_response)
 
-    def asks_for_id(self, request: Request, path: str) -> bool:
+    def asks_for_id(self, request: Request, path: str, caller: Caller | None) -> bool:
         """Return True if a POST to `path` asks for a producer id and is not an append.
 
         Such a request has no body and no header Stream-Closed. `path` is the path of a stream
@@ -81,7 +90,10 @@ class ProducersResource(Resource):
         owner = path.removesuffix(ASSIGN_SUFFIX)
         if request.body or owner == path or "stream-closed" in request.headers:
             return False
-        if self.engine.has_stream(path) or not self.engine.has_stream(owner):
+        if caller is not None and not caller.may(STREAM, owner, WRITE):
+            return False
+        is_seen = self.access.may_see(caller, STREAM, path)
+        if (is_seen and self.engine.has_stream(path)) or not self.engine.has_stream(owner):
             return False
         stream = self.engine.stream(owner)
         return stream is not None and not stream.tail.is_deleted
@@ -91,18 +103,28 @@ class ProducersResource(Resource):
         command = Register(self.now_ms, self.fresh_id(), calls.FIRST_EPOCH_X)
         self.submit(command, responder, calls.assigned_response)
 
-    def _forget(self, request: Request, responder: Responder) -> None:
+    def _forget(self, request: Request, responder: Responder, _name: str) -> None:
         command = calls.parse_forget(request.query, now_ms=self.now_ms)
         self.submit(command, responder, responses.outcome_response)
 
     # ---- show, explain ---------------------------------------------------------------------------
 
-    def _show(self, request: Request, responder: Responder) -> None:
+    def _show(self, request: Request, responder: Responder, _name: str) -> None:
         query = valid(calls.parse_producer_query(request.query))
-        question = partial(producers_page, query=query, stays=self.engine.settings.tombstone_ms)
+        if query.stream is None and not self.access.may_see(
+            responder.caller, PRODUCER, query.id or ""
+        ):
+            responder.send(_page_response(ProducersPage([])))
+            return
+        question = partial(
+            producers_page,
+            query=query,
+            stays=self.engine.settings.tombstone_ms,
+            owner_of=partial(self.access.shown_owner, responder.caller, PRODUCER),
+        )
         self.ask(question, responder, _page_response, query.stream or "")
 
-    def _explain(self, request: Request, responder: Responder) -> None:
+    def _explain(self, request: Request, responder: Responder, _name: str) -> None:
         query = valid(calls.parse_explain_query(request.query))
         question = partial(
             explain_append, query=query, now_ms=self.now_ms, stays=self.engine.settings.tombstone_ms
@@ -119,37 +141,47 @@ def _page_response(page: Page | ExplainResponse | Outcome) -> Response:
 # ---- documents of the state ----------------------------------------------------------------------
 
 
-def producers_page(state: State, query: calls.ProducerQuery, stays: int) -> Page | Outcome:
+def producers_page(
+    state: State, query: calls.ProducerQuery, stays: int, owner_of: OwnerOf = _not_shown
+) -> Page | Outcome:
     """Return a page with the producers that `query` selects.
 
     `stays` is how long the tombstone of an idle producer stays at least, in milliseconds.
+    `owner_of` returns the owner of an id in a stream, or of its registration if the stream is None.
 
     If `query` names no stream, the page contains only the registration of `query.id`. If `query`
     names a stream that does not exist, return a refusal.
     """
     if query.stream is None:
-        return ProducersPage(_registered(state, query.id or ""))
+        return ProducersPage(_registered(state, query.id or "", owner_of))
     stream = find_stream(state, query.stream)
     if not isinstance(stream, Stream):
         return stream
     rows = stream.producers or Producers()
     if query.id is not None:
         row = rows.get(query.id)
-        return ProducersPage(
-            [] if row is None else [_state_of(state, stream, query.id, row, stays)]
-        )
+        if row is None:
+            return ProducersPage([])
+        shown = _state_of(state, stream, query.id, row, stays)
+        return ProducersPage([replace(shown, owner=owner_of(query.id, stream))])
     page = nsmallest(query.limit + 1, (name for name in rows if name > query.after))
-    return ProducersPage(
-        [_entry_of(state, stream, name, rows[name], stays) for name in page[: query.limit]],
-        page[query.limit - 1] if len(page) > query.limit else None,
-    )
+    entries: list[RegisteredProducer] = [
+        replace(_entry_of(state, stream, name, rows[name], stays), owner=owner_of(name, stream))
+        for name in page[: query.limit]
+    ]
+    return ProducersPage(entries, page[query.limit - 1] if len(page) > query.limit else None)
 
 
-def _registered(state: State, producer_id: str) -> list[RegisteredProducer]:
+def _registered(state: State, producer_id: str, owner_of: OwnerOf) -> list[RegisteredProducer]:
     row = state.registry.get(producer_id)
     if row is None:
         return []
-    return [RegisteredProducer(None, producer_id, None, row.epoch, registered_epoch=row.epoch)]
+    owner = owner_of(producer_id, None)
+    return [
+        RegisteredProducer(
+            None, producer_id, None, row.epoch, registered_epoch=row.epoch, owner=owner
+        )
+    ]
 
 
 def _entry_of(
@@ -185,7 +217,7 @@ def _life_of(row: ProducerRow) -> str:
 
 def _state_of(
     state: State, stream: Stream, producer_id: str, row: ProducerRow, stays: int
-) -> ProducerState:
+) -> ProducerDetails:
     retained = [
         ProducerReceipt(
             receipt.first_seq,
@@ -196,7 +228,7 @@ def _state_of(
         )
         for receipt in _receipts_of(row)
     ]
-    return ProducerState(
+    return ProducerDetails(
         **asdict(_entry_of(state, stream, producer_id, row, stays)), receipts=retained
     )
 

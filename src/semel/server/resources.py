@@ -4,15 +4,18 @@ If a request is malformed, the handler raises MalformedRequest. `App.handle` cat
 and responds with a problem document.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
 
 from semel.broker.engine import Engine
 from semel.machine import State
 from semel.machine.state import Txn
 from semel.machine.txn.views import (
     Dates,
+    SinkView,
     TxnView,
     group_view,
     pending_txns,
@@ -27,17 +30,18 @@ from semel.model.commands import EngineCommand, ForgetSink, TxnOutcome
 from semel.model.limits import TXN_PAGE_ROWS_MAX, TXN_PAGE_SEARCHED_MAX
 from semel.model.outcomes import Outcome, PolicySet, UnknownPolicy
 from semel.model.outcomes_txn import UnknownTransaction
+from semel.model.rights import POLICY, SINK, STREAM, TRANSACTION, Caller
 from semel.model.steps import Steps
+from semel.server.access import Access
 from semel.server.admission import send_response, send_view
 from semel.server.http import Request, Responder
 from semel.server.metrics import OutcomeCounts
-from semel.wire import commits, groups, policies, responses
+from semel.wire import commits, groups, policies, responses, routes
 from semel.wire.problems import MalformedRequest, Problem
 from semel.wire.rendering import Response
 from semel.wire.schema import PoliciesPage, PolicyEntry
 from semel.wire.schema.transactions import PendingTransaction, TransactionsPage
 from semel.wire.transactions import (
-    ACTIONS,
     STUCK,
     TxnQuery,
     begin_response,
@@ -52,19 +56,18 @@ from semel.wire.transactions import (
 )
 
 T = TypeVar("T")
-# A handler. Its arguments are a request, a responder, and the first name in the address if there is
-# one.
-Route = Callable[..., None]
-# A mapping from the names in an address to the handlers of that address, keyed by method. "*"
-# matches any first name.
-Routes = Mapping[tuple[str, ...], Mapping[str, Route]]
+# The handler of a route. The text is the name in the address, and empty if the address has none.
+RouteHandler = Callable[[Request, Responder, str], None]
+# Keyed by the name of the route.
+RouteHandlers = dict[str, RouteHandler]
 
 
 class Resource:
     """Base class for the handlers of an address and all addresses below it."""
 
-    def __init__(self, engine: Engine, tally: OutcomeCounts | None = None) -> None:
+    def __init__(self, engine: Engine, access: Access, tally: OutcomeCounts | None = None) -> None:
         self.engine = engine
+        self.access = access
         self._tally = tally  # None if outcomes are not counted
 
     @property
@@ -72,10 +75,11 @@ class Resource:
         """The current time of the engine's clock. Every command contains this time."""
         return self.engine.clock.now_ms()
 
-    def type_of(self, path: str) -> str | None:
-        """Return the content type of a stream, or None if the stream does not exist."""
+    def type_of(self, path: str, caller: Caller | None) -> str | None:
+        """Return the content type of a stream; None if there is none that the caller may see."""
         stream = self.engine.stream(path)
-        return None if stream is None else stream.row.content_type
+        is_seen = stream is not None and self.access.may_see(caller, STREAM, path)
+        return stream.row.content_type if stream is not None and is_seen else None
 
     def submit(
         self,
@@ -95,7 +99,7 @@ class Resource:
                 self._tally.note(outcome)
             send_response(responder, response_of(outcome))
 
-        self.engine.submit(command, reply)
+        self.access.submit(command, reply, responder.caller)
 
     def ask(
         self,
@@ -143,22 +147,23 @@ def in_steps(steps: Iterator[None], responder: Responder) -> Iterator[None]:
         send_response(responder, responses.problem_response(refusal.problem))
 
 
-def reads(handler: Route) -> dict[str, Route]:
-    """Return routes that use `handler` for both GET and HEAD."""
-    return {"GET": handler, "HEAD": handler}
-
-
 class TransactionsResource(Resource):
     """The handlers that begin, list, show and change transactions."""
 
-    def routes(self) -> Routes:
+    def handlers(self) -> RouteHandlers:
         return {
-            (): {**reads(self._list), "POST": self._begin},
-            ("*",): reads(self._show),
-            **{("*", action): {"POST": partial(self._call, action)} for action in ACTIONS},
+            routes.TXN_LIST: self._list,
+            routes.TXN_BEGIN: self._begin,
+            routes.TXN_SHOW: self._show,
+            routes.TXN_ADD_STREAMS: partial(self._call, "streams"),
+            routes.TXN_ADD_OFFSETS: partial(self._call, "offsets"),
+            routes.TXN_PREPARE: partial(self._call, "prepare"),
+            routes.TXN_COMMIT: partial(self._call, "commit"),
+            routes.TXN_ABORT: partial(self._call, "abort"),
+            routes.TXN_FENCE: partial(self._call, "fence"),
         }
 
-    def _begin(self, request: Request, responder: Responder) -> None:
+    def _begin(self, request: Request, responder: Responder, _name: str) -> None:
         command = parse_begin(request.headers, request.body, now_ms=self.now_ms)
         self.submit(command, responder, begin_response)
 
@@ -168,10 +173,18 @@ class TransactionsResource(Resource):
             raise MalformedRequest(command)
         self.submit(command, responder, partial(call_response, command=command))
 
-    def _list(self, request: Request, responder: Responder) -> None:
+    def _list(self, request: Request, responder: Responder, _name: str) -> None:
         query = valid(parse_txn_query(request.query))
         dates = self.engine.txn_dates()
-        question = partial(transactions_page, query=query, now_ms=self.now_ms, dates=dates)
+        caller = responder.caller
+        question = partial(
+            transactions_page,
+            query=query,
+            now_ms=self.now_ms,
+            dates=dates,
+            is_shown=lambda name: self.access.may_see(caller, TRANSACTION, name),
+            owner_of=partial(self.access.shown_owner, caller, TRANSACTION),
+        )
         self.ask(question, responder, partial(responses.json_response, 200))
 
     def _show(self, request: Request, responder: Responder, name: str) -> None:
@@ -180,15 +193,21 @@ class TransactionsResource(Resource):
         views: list[TxnView | None] = []
         now_ms, dates = self.now_ms, self.engine.txn_dates()
         self.engine.ask(partial(transaction, txn_id=name, dates=dates), views.append)
+        owner = self.access.shown_owner(responder.caller, TRANSACTION, name)
 
         def reply(ended: TxnOutcome | Outcome | None) -> None:
-            send_view(responder, _transaction_response(views[0], ended, epoch, now_ms))
+            response = _transaction_response(views[0], ended, epoch, now_ms, owner)
+            send_view(responder, response)
 
         self.engine.outcome(name, epoch, reply)
 
 
 def _transaction_response(
-    view: TxnView | None, ended: TxnOutcome | Outcome | None, epoch: int | None, now_ms: int
+    view: TxnView | None,
+    ended: TxnOutcome | Outcome | None,
+    epoch: int | None,
+    now_ms: int,
+    owner: str | UnsetType | None,
 ) -> Response:
     """Return the response that shows one transaction.
 
@@ -196,16 +215,24 @@ def _transaction_response(
     Otherwise show `ended`. If `ended` is None, return the refusal UnknownTransaction.
     """
     if view is not None and epoch in (None, view.epoch):
-        return responses.json_response(200, pending_transaction(view, now_ms))
+        return responses.json_response(200, pending_transaction(view, now_ms, owner))
     if isinstance(ended, TxnOutcome):
-        return responses.json_response(200, ended_transaction(ended))
+        return responses.json_response(200, ended_transaction(ended, owner))
     return responses.outcome_response(ended if ended is not None else UnknownTransaction())
 
 
 def transactions_page(
-    state: State, query: TxnQuery, now_ms: int, dates: Dates
+    state: State,
+    query: TxnQuery,
+    now_ms: int,
+    dates: Dates,
+    is_shown: Callable[[str], bool] = lambda _name: True,
+    owner_of: Callable[[str], str | UnsetType | None] = lambda _name: UNSET,
 ) -> TransactionsPage[PendingTransaction]:
     """Return a page of the pending transactions that match `query`, oldest first.
+
+    `is_shown` returns True for the ids of transactions that the caller may see. `owner_of` returns
+    the owner of an id, or UNSET if the page does not show it.
 
     The page also ends after transactions with TXN_PAGE_ROWS_MAX streams and positions together, and
     after TXN_PAGE_SEARCHED_MAX transactions of which some do not match. So a page takes a few
@@ -216,10 +243,11 @@ def transactions_page(
     for searched, txn in enumerate(pending_txns(state, query.stream, query.after)):
         if searched == TXN_PAGE_SEARCHED_MAX:
             return TransactionsPage(entries, last)
-        if _is_in_state(txn, query.state, now_ms, dates):
+        if is_shown(txn.row.id) and _is_in_state(txn, query.state, now_ms, dates):
             if len(entries) == query.limit or rows >= TXN_PAGE_ROWS_MAX:
                 return TransactionsPage(entries, last)
-            entries.append(pending_transaction(txn_view(state, txn, dates), now_ms))
+            view, owner = txn_view(state, txn, dates), owner_of(txn.row.id)
+            entries.append(pending_transaction(view, now_ms, owner))
             rows += len(txn.streams) + len(txn.row.positions)
         last = txn.row.number
     return TransactionsPage(entries)
@@ -235,18 +263,31 @@ def _is_in_state(txn: Txn, wanted: str | None, now_ms: int, dates: Dates) -> boo
 class SinksResource(Resource):
     """The handlers that list, show, forget and rebind sinks."""
 
-    def routes(self) -> Routes:
+    def handlers(self) -> RouteHandlers:
         return {
-            (): reads(self._list),
-            ("*",): {"DELETE": self._forget, **reads(self._show)},
-            ("*", "rebind"): {"POST": self._rebind},
+            routes.SINK_LIST: self._list,
+            routes.SINK_SHOW: self._show,
+            routes.SINK_FORGET: self._forget,
+            routes.SINK_REBIND: self._rebind,
         }
 
-    def _list(self, _request: Request, responder: Responder) -> None:
-        self.ask(sinks, responder, commits.sinks_response)
+    def _list(self, _request: Request, responder: Responder, _name: str) -> None:
+        caller = responder.caller
+
+        def question(state: State) -> tuple[list[SinkView], commits.ShownOwners]:
+            shown = [each for each in sinks(state) if self.access.may_see(caller, SINK, each.app)]
+            return shown, self._owners(caller, *(each.app for each in shown))
+
+        self.ask(question, responder, lambda view: commits.sinks_response(*view))
 
     def _show(self, _request: Request, responder: Responder, app: str) -> None:
-        self.ask_in_steps(partial(sink, app=app), responder, commits.sink_steps)
+        def question(state: State) -> tuple[SinkView | None, commits.ShownOwners]:
+            return sink(state, app), self._owners(responder.caller, app)
+
+        self.ask_in_steps(question, responder, lambda view: commits.sink_steps(*view))
+
+    def _owners(self, caller: Caller | None, *apps: str) -> commits.ShownOwners:
+        return {app: self.access.shown_owner(caller, SINK, app) for app in apps}
 
     def _forget(self, _request: Request, responder: Responder, app: str) -> None:
         self.submit(ForgetSink(self.now_ms, app), responder, responses.outcome_response)
@@ -261,13 +302,19 @@ class SinksResource(Resource):
 class CommitsResource(Resource):
     """The handler of commits that need only one request: `POST /v1/commits`."""
 
-    def commit(self, request: Request, responder: Responder) -> None:
+    def handlers(self) -> RouteHandlers:
+        return {routes.COMMIT: self.commit}
+
+    def commit(self, request: Request, responder: Responder, _name: str) -> None:
         """Submit the commit that the request contains, and respond with its outcome."""
         responder.run(in_steps(self._commit(request, responder), responder))
 
     def _commit(self, request: Request, responder: Responder) -> Iterator[None]:
         command = yield from commits.parse_commit(
-            request.headers, request.body, now_ms=self.now_ms, type_of=self.type_of
+            request.headers,
+            request.body,
+            now_ms=self.now_ms,
+            type_of=partial(self.type_of, caller=responder.caller),
         )
         self.submit(command, responder, partial(commits.commit_response, command=command))
 
@@ -275,10 +322,12 @@ class CommitsResource(Resource):
 class GroupsResource(Resource):
     """The handlers that show and change a group's positions and its pinned pipeline step."""
 
-    def routes(self) -> Routes:
+    def handlers(self) -> RouteHandlers:
         return {
-            ("*", "offsets"): {**reads(self._show), "POST": self._move},
-            ("*", "snapshot"): {**reads(self._show_snapshot), "POST": self._pin},
+            routes.GROUP_SHOW: self._show,
+            routes.GROUP_MOVE: self._move,
+            routes.SNAPSHOT_SHOW: self._show_snapshot,
+            routes.SNAPSHOT_PIN: self._pin,
         }
 
     def _show(self, request: Request, responder: Responder, group: str) -> None:
@@ -312,25 +361,37 @@ class GroupsResource(Resource):
 class PoliciesResource(Resource):
     """The handlers that set, show, list and delete policies: `/v1/policies?prefix=`."""
 
-    def methods(self) -> Mapping[str, Route]:
-        return {**reads(self._show), "PUT": self._set, "DELETE": self._delete}
+    def handlers(self) -> RouteHandlers:
+        return {
+            routes.POLICY_SHOW: self._show,
+            routes.POLICY_SET: self._set,
+            routes.POLICY_DELETE: self._delete,
+        }
 
-    def _set(self, request: Request, responder: Responder) -> None:
+    def _set(self, request: Request, responder: Responder, _name: str) -> None:
         command = policies.parse_set_policy(
             request.query, request.headers, request.body, now_ms=self.now_ms
         )
         self.submit(command, responder, _policy_set)
 
-    def _delete(self, request: Request, responder: Responder) -> None:
+    def _delete(self, request: Request, responder: Responder, _name: str) -> None:
         command = policies.parse_delete_policy(request.query, now_ms=self.now_ms)
         self.submit(command, responder, responses.outcome_response)
 
-    def _show(self, request: Request, responder: Responder) -> None:
+    def _show(self, request: Request, responder: Responder, _name: str) -> None:
         (prefix,) = valid(policies.parse_policy_query(request.query))
+        caller = responder.caller
+
+        def is_shown(name: str) -> bool:
+            return self.access.may_see(caller, POLICY, name)
+
         if prefix is None:
-            self.ask(all_policies, responder, partial(responses.json_response, 200))
+            question = partial(all_policies, is_shown=is_shown)
+            self.ask(question, responder, partial(responses.json_response, 200))
         else:
-            self.ask(partial(one_policy, prefix=prefix), responder, _policy_response)
+            self.ask(
+                partial(one_policy, prefix=prefix, is_shown=is_shown), responder, _policy_response
+            )
 
 
 @responses.responds_to(PolicySet)
@@ -345,15 +406,21 @@ def _policy_response(entry: PolicyEntry | None) -> Response:
     return responses.json_response(200, entry)
 
 
-def all_policies(state: State) -> PoliciesPage:
-    """Return all policies, sorted by prefix."""
+def all_policies(state: State, is_shown: Callable[[str], bool]) -> PoliciesPage:
+    """Return all policies that the caller may see, sorted by prefix."""
     rows = sorted(state.policies.items())
     return PoliciesPage(
-        [policies.policy_entry(prefix, row.dedup, row.changed_ms) for prefix, row in rows]
+        [
+            policies.policy_entry(prefix, row.dedup, row.changed_ms)
+            for prefix, row in rows
+            if is_shown(prefix)
+        ]
     )
 
 
-def one_policy(state: State, prefix: str) -> PolicyEntry | None:
-    """Return the policy of a prefix, or None if the prefix has none."""
+def one_policy(state: State, prefix: str, is_shown: Callable[[str], bool]) -> PolicyEntry | None:
+    """Return the policy of a prefix; None if it has none or the caller may not see it."""
     row = state.policies.get(prefix)
-    return None if row is None else policies.policy_entry(prefix, row.dedup, row.changed_ms)
+    if row is None or not is_shown(prefix):
+        return None
+    return policies.policy_entry(prefix, row.dedup, row.changed_ms)

@@ -5,6 +5,7 @@ The values of a repeated header are joined with ", ", and its name is in the set
 Paths and queries are still percent-encoded. A parser returns a command or a Problem.
 
     paths           parses and makes URLs: stream paths and queries
+    routes          the table of all routes; finds the route of a request
     headers         parses header values
     requests        requests for streams
     responses       the responses to these requests

@@ -10,11 +10,11 @@ import binascii
 import re
 import struct
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from semel.machine.txn.views import SinkView
 from semel.model.checksum import digest_of
@@ -68,6 +68,9 @@ from semel.wire.transactions import results_of
 
 # A function that returns the media type of a stream, or None if there is no such stream.
 TypeOf = Callable[[str], str | None]
+# The owners of sinks, by app, as a response shows them; UNSET if it does not.
+ShownOwners = Mapping[str, str | UnsetType | None]
+_NO_OWNERS: Final[ShownOwners] = {}
 
 _NO_ARRAY: Final = "the field 'messages' must be an array"
 _NO_TEXT: Final = 'a message of this stream must be a string or {"base64": "..."}'
@@ -323,19 +326,21 @@ def rebound_response(outcome: SinkChanged, command: RebindSink) -> Response:
     return json_response(200, SinkBinding(command.app, command.query_id, command.last_version))
 
 
-def sinks_response(views: Sequence[SinkView]) -> Response:
-    """Return the response that lists all sinks."""
-    entries = [
-        SinkEntry(view.app, view.query_id, view.last_version, view.open_transactions)
-        for view in views
-    ]
-    return json_response(200, SinksPage(entries))
+def sinks_response(views: Sequence[SinkView], owners: ShownOwners = _NO_OWNERS) -> Response:
+    """Return the response that lists all sinks. `owners` has the owners that it shows."""
+    return json_response(200, SinksPage([_sink_entry(view, owners) for view in views]))
 
 
-def sink_steps(view: SinkView | None) -> Steps[Response]:
+def _sink_entry(view: SinkView, owners: ShownOwners) -> SinkEntry:
+    owner = owners.get(view.app, UNSET)
+    return SinkEntry(view.app, view.query_id, view.last_version, view.open_transactions, owner)
+
+
+def sink_steps(view: SinkView | None, owners: ShownOwners = _NO_OWNERS) -> Steps[Response]:
     """Return the response with one sink and its retained versions (committed batches), in steps.
 
-    If `view` is None, the sink does not exist, and the status is 404.
+    If `view` is None, the sink does not exist, and the status is 404. `owners` has the owner of the
+    sink, if the response shows it.
     """
     if view is None:
         return outcome_response(UnknownSink())
@@ -348,7 +353,7 @@ def sink_steps(view: SinkView | None) -> Steps[Response]:
         if unpaused_bytes > STEP_BYTES:
             unpaused_bytes = 0
             yield
-    entry = SinkEntry(view.app, view.query_id, view.last_version, view.open_transactions)
+    entry = _sink_entry(view, owners)
     # The parts are joined only once, because there can be 50 MiB of them.
     body = (msgspec.json.encode(entry)[:-1], b',"versions":[', *versions, b"]}")
     return msgspec.structs.replace(json_response(200, None), body=b"".join(body))

@@ -26,6 +26,9 @@ GROUPS: Final = "/v1/groups"
 SINKS: Final = "/v1/sinks"
 HEALTH: Final = "/health"
 METRICS: Final = "/metrics"
+TOKENS: Final = "/v1/tokens"
+OWNERS: Final = "/v1/owners"
+WHOAMI: Final = "/v1/whoami"
 
 SEGMENTS_MAX: Final = 16
 RESERVED: Final = "__ds"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from semel.wire.problems import Entry
+from semel.wire.refusal_table_access import ACCESS_REFUSALS
 from semel.wire.refusal_table_txn import TXN_REFUSALS
 
 # Messages for the invalid fields for which the default message is not specific enough.
@@ -404,6 +405,7 @@ REFUSALS: Final = (
         " send the same request again later",
     ),
     *TXN_REFUSALS,
+    *ACCESS_REFUSALS,
     # Requests with these codes are refused before they reach the engine, so they have no outcome.
     Entry("malformed_request", 400),
     Entry("invalid_path", 400),

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.model import outcomes as out
+from semel.model import outcomes_access as access_out
 from semel.model import outcomes_txn as txn_out
 from semel.model.commands import ProducerTag, TxnTag
 from semel.model.offsets import print_offset
@@ -125,6 +126,19 @@ def compress(response: Response) -> Response:
     return replace(response, body=body, is_to_gzip=False)
 
 
+def as_private(response: Response) -> Response:
+    """Return the response to a read of a caller, which only a cache of this caller can use."""
+    headers = []
+    for name, value in response.headers:
+        if name == "Cache-Control":
+            headers.append((name, value.replace("public", "private")))
+        elif name == "Vary":
+            headers.append((name, f"{value}, Authorization"))
+        else:
+            headers.append((name, value))
+    return replace(response, headers=headers)
+
+
 # ---- outcomes ------------------------------------------------------------------------------------
 
 
@@ -153,8 +167,12 @@ DONE: Final[Mapping[type[out.Outcome], int]] = {
     txn_out.PositionsSet: 200,
     txn_out.Pinned: 200,
     txn_out.SinkChanged: 204,
+    access_out.TokenStored: 201,
+    access_out.TokenEnded: 200,
+    access_out.UsesNoted: 204,
+    access_out.OwnerSet: 200,
 }
-_OUTCOMES: Final = {**vars(out), **vars(txn_out)}
+_OUTCOMES: Final = {**vars(out), **vars(txn_out), **vars(access_out)}
 REFUSED: Final[Mapping[type[out.Outcome], Entry]] = {
     _OUTCOMES[entry.outcome]: entry for entry in REFUSALS if entry.outcome
 }
@@ -167,6 +185,7 @@ _NOTHING_YET: Final = -1  # the last sequence of a producer that has appended no
 _OFFSETS: Final = frozenset({"next_offset", "head", "stable", "offset"})
 # Fields that are omitted if they are None.
 _OPTIONAL: Final = ("incarnation", "mover", "reason", "received_epoch")
+_NO_RIGHT: Final = (access_out.Forbidden, access_out.ReservedPath)
 _WORTH_A_RETRY: Final = (
     out.DiskReadFailed,
     out.DiskFull,
@@ -200,6 +219,8 @@ def problem_of(
         headers.append(("Stream-Closed", "true"))
     if isinstance(outcome, _WORTH_A_RETRY):
         headers.append(("Retry-After", "1"))
+    if isinstance(outcome, access_out.Unauthenticated):
+        headers.append(("WWW-Authenticate", 'Bearer realm="semel"'))
     headers.extend(_producer_headers(outcome, entry.status, facts, is_x=is_x))
     if isinstance(outcome, txn_out.InvalidTxnState):
         facts["expected_state"] = "open"
@@ -241,7 +262,7 @@ def _producer_headers(
     outcome: out.Outcome, status: int, facts: Mapping[str, object], *, is_x: bool
 ) -> Fields:
     headers: Fields = []
-    if is_x and status == 403:
+    if is_x and status == 403 and not isinstance(outcome, _NO_RIGHT):
         headers.append(("X-Error", "stale-epoch"))
     if "current_epoch" in facts:
         name = "X-Current-Epoch" if is_x else "Producer-Epoch"

@@ -164,16 +164,6 @@ def options_response() -> Response:
     return Response(204, [("Allow", METHODS), *PREFLIGHT_HEADERS])
 
 
-def method_response(allowed: str = METHODS) -> Response:
-    """Return the response to a request whose method the URL does not support.
-
-    `allowed` lists the methods that the URL supports.
-    """
-    return problem_response(
-        Problem(405, "method_not_allowed", f"use {allowed}", {}, [("Allow", allowed)])
-    )
-
-
 # ---- writes --------------------------------------------------------------------------------------
 
 

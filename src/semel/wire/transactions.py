@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from semel.machine.txn.views import PositionView, TxnView
 from semel.model.commands import (
@@ -257,8 +257,13 @@ def group_offsets(positions: Iterable[PositionResult | PositionView]) -> GroupOf
     return groups
 
 
-def ended_transaction(outcome: TxnOutcome) -> EndedTransaction:
-    """Return the JSON document that describes a transaction that has ended."""
+def ended_transaction(
+    outcome: TxnOutcome, owner: str | UnsetType | None = UNSET
+) -> EndedTransaction:
+    """Return the JSON document that describes a transaction that has ended.
+
+    `owner` is the principal that owns the transaction id; UNSET if it is not shown.
+    """
     state = outcome.decision
     is_timed_out = state == ABORTED and outcome.reason == BY_TIMEOUT
     return EndedTransaction(
@@ -269,16 +274,22 @@ def ended_transaction(outcome: TxnOutcome) -> EndedTransaction:
         outcome.reason if state == ABORTED else None,
         print_instant(outcome.time_ms),
         *results_of(outcome.result),
+        owner=owner,
     )
 
 
-def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
-    """Return the JSON document that describes an open or prepared transaction."""
-    owner = view.owner
+def pending_transaction(
+    view: TxnView, now_ms: int, owner: str | UnsetType | None = UNSET
+) -> PendingTransaction:
+    """Return the JSON document that describes an open or prepared transaction.
+
+    `owner` is the principal that owns the transaction id; UNSET if it is not shown.
+    """
+    beginner = view.owner
     by_owner: dict[str, Any] = (
-        {"sink": TaskOwner(owner.app, owner.version, owner.partition)}
-        if isinstance(owner, SinkOwner)
-        else {"producer_id": owner.id, "producer_epoch": owner.epoch}
+        {"sink": TaskOwner(beginner.app, beginner.version, beginner.partition)}
+        if isinstance(beginner, SinkOwner)
+        else {"producer_id": beginner.id, "producer_epoch": beginner.epoch}
     )
     return PendingTransaction(
         transaction_id=view.id,
@@ -305,6 +316,7 @@ def pending_transaction(view: TxnView, now_ms: int) -> PendingTransaction:
         },
         offsets=group_offsets(view.positions),
         deleted=list(view.deleted),
+        owner=owner,
         **by_owner,
     )
 

@@ -77,12 +77,13 @@ class Health(Struct, frozen=True):
     """The response to `GET /health`.
 
     All records before the LSN `durable` are durable. `generation` is raised when an older copy of
-    the data directory is restored.
+    the data directory is restored. `access` is `on` if requests need a token, and otherwise `off`.
     """
 
     status: str
     durable: int
     generation: int
+    access: str = "off"
 
 
 class ControlEvent(Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -154,14 +154,24 @@ class SinkBinding(Struct, frozen=True):
 
 
 class SinkEntry(SinkBinding, frozen=True):
-    """A sink in the list of all sinks."""
+    """A sink in the list of all sinks.
+
+    `owner` is the principal that owns it. It is UNSET if access is off or the caller may not see
+    it.
+    """
 
     open_transactions: int = 0
+    owner: str | UnsetType | None = UNSET
 
 
 class SinkInfo(SinkEntry, frozen=True):
-    """A sink with its retained versions. The list of all sinks does not contain the versions."""
+    """A sink with its retained versions, as the client returns it to its caller.
 
+    The list of all sinks does not contain the versions. `owner` is None if the sink has no owner,
+    if access is off, or if the caller may not see it.
+    """
+
+    owner: str | None = None
     versions: list[SinkVersion] = []
 
 

@@ -107,6 +107,8 @@ class RegisteredProducer(Struct, frozen=True):
     """The registration of a producer id. It belongs to no stream, so `stream` is None.
 
     The subclasses describe a producer's state in one stream. There, `stream` is the stream's path.
+    `owner` is the principal that owns it. It is UNSET if access is off or the caller may not see
+    it.
     """
 
     stream: str | None
@@ -118,6 +120,7 @@ class RegisteredProducer(Struct, frozen=True):
     cursor: str | None = None
     updated_at: str | None = None
     registered_epoch: int | None = None
+    owner: str | UnsetType | None = UNSET
 
 
 class ProducerEntry(RegisteredProducer, frozen=True):
@@ -136,14 +139,24 @@ class ProducerEntry(RegisteredProducer, frozen=True):
     until: str | None = None
 
 
+class ProducerDetails(ProducerEntry, frozen=True, kw_only=True):
+    """A producer in a stream, with the receipts of its recent appends."""
+
+    receipts: list[ProducerReceipt]
+
+
 class ProducerState(ProducerEntry, frozen=True):
-    """The state of a producer in a stream.
+    """The state of a producer in a stream, as the client returns it to its caller.
+
+    `owner` is the principal that owns it. It is None if it has no owner, if access is off, or if
+    the caller may not see it.
 
     If `expired` is True, the producer was idle for too long or was retired, and the server has
     deleted the receipts of its recent appends. Then `last_offset` is None. `registered_epoch` is
     None if the producer is not registered. `receipts` is None in a list of producers.
     """
 
+    owner: str | None = None
     receipts: list[ProducerReceipt] | None = None
 
 

@@ -277,7 +277,9 @@ class PendingTransaction(OfTransaction, frozen=True, kw_only=True):
 
     `sink` is the sink task that began the transaction. If a producer began it, `sink` is UNSET, and
     `producer_id` and `producer_epoch` identify the producer. `phase` is Kafka's name for the state.
-    `stuck` is True if the transaction has been idle for TXN_TIMEOUT_MS_MAX or longer.
+    `stuck` is True if the transaction has been idle for TXN_TIMEOUT_MS_MAX or longer. `owner` is
+    the principal that owns the transaction id. It is UNSET if access is off or the caller may not
+    see it.
     """
 
     number: int
@@ -298,10 +300,14 @@ class PendingTransaction(OfTransaction, frozen=True, kw_only=True):
     streams: dict[str, PendingStream]
     offsets: GroupOffsets
     deleted: list[str]
+    owner: str | UnsetType | None = UNSET
 
 
 class EndedTransaction(TransactionState, frozen=True):
-    """A transaction that has ended. `reason` is why it was aborted; None if it was committed."""
+    """A transaction that has ended. `reason` is why it was aborted; None if it was committed.
+
+    `owner` is as in `PendingTransaction`.
+    """
 
     phase: str
     reason: str | None
@@ -309,6 +315,7 @@ class EndedTransaction(TransactionState, frozen=True):
     streams: StreamResults | None
     offsets: GroupOffsets | None
     deleted: list[str] | None
+    owner: str | UnsetType | None = UNSET
 
 
 class TransactionStatus(TransactionState, frozen=True):

@@ -1,0 +1,230 @@
+"""The table of all routes, and `find_route`, which finds the route of a request.
+
+A route is selected by the method and the address of a request. The server calls the handler of the
+route, and decides from the same `RouteMatch` which rights the request needs. So there is no
+spelling of an address for which the two disagree.
+
+Only the name in an address, and what follows it, is percent-decoded. What precedes the name must be
+spelled as in the table: `/v1/%73treams` and `/v1//streams` are unknown addresses.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from semel.wire import paths
+from semel.wire.paths import STREAM_PREFIX, names_in, stream_path
+from semel.wire.problems import Problem
+
+T = TypeVar("T")
+
+# The names of the routes.
+STREAM_READ: Final = "stream_read"
+STREAM_APPEND: Final = "stream_append"
+STREAM_CREATE: Final = "stream_create"
+STREAM_CHANGE: Final = "stream_change"
+STREAM_DELETE: Final = "stream_delete"
+STREAM_HEAD: Final = "stream_head"
+STREAM_LIST: Final = "stream_list"
+HEALTH: Final = "health"
+METRICS: Final = "metrics"
+POLICY_SHOW: Final = "policy_show"
+POLICY_SET: Final = "policy_set"
+POLICY_DELETE: Final = "policy_delete"
+COMMIT: Final = "commit"
+PRODUCER_REGISTER: Final = "producer_register"
+PRODUCER_SHOW: Final = "producer_show"
+PRODUCER_FORGET: Final = "producer_forget"
+PRODUCER_CLAIM: Final = "producer_claim"
+PRODUCER_RETIRE: Final = "producer_retire"
+PRODUCER_EXPLAIN: Final = "producer_explain"
+TXN_LIST: Final = "txn_list"
+TXN_BEGIN: Final = "txn_begin"
+TXN_SHOW: Final = "txn_show"
+TXN_ADD_STREAMS: Final = "txn_add_streams"
+TXN_ADD_OFFSETS: Final = "txn_add_offsets"
+TXN_PREPARE: Final = "txn_prepare"
+TXN_COMMIT: Final = "txn_commit"
+TXN_ABORT: Final = "txn_abort"
+TXN_FENCE: Final = "txn_fence"
+GROUP_SHOW: Final = "group_show"
+GROUP_MOVE: Final = "group_move"
+SNAPSHOT_SHOW: Final = "snapshot_show"
+SNAPSHOT_PIN: Final = "snapshot_pin"
+SINK_LIST: Final = "sink_list"
+SINK_SHOW: Final = "sink_show"
+SINK_FORGET: Final = "sink_forget"
+SINK_REBIND: Final = "sink_rebind"
+TOKEN_LIST: Final = "token_list"
+TOKEN_CREATE: Final = "token_create"
+TOKEN_SHOW: Final = "token_show"
+TOKEN_REVOKE: Final = "token_revoke"
+OWNER_CHANGE: Final = "owner_change"
+WHOAMI: Final = "whoami"
+
+
+class Route(Struct, frozen=True):
+    """A row of the table: the methods and the address that select a route.
+
+    The address has at most one name, such as `{id}`, as its third segment. The path of a stream is
+    a name that can contain slashes. No other name can contain a slash that is not percent-encoded.
+    """
+
+    name: str
+    methods: tuple[str, ...]
+    address: str
+
+
+class RouteMatch(Struct, frozen=True, gc=False):
+    """The route of a request. `name` is the stream's path or the id in its address.
+
+    `name` is empty if the address of the route has no name. It can be empty otherwise as well.
+    """
+
+    route: str
+    name: str = ""
+
+
+_READS: Final = ("GET", "HEAD")
+_STREAM: Final = STREAM_PREFIX + "{path}"
+_TXN: Final = paths.TRANSACTIONS + "/{id}"
+_OFFSETS: Final = paths.GROUPS + "/{group}/offsets"
+_SNAPSHOT: Final = paths.GROUPS + "/{group}/snapshot"
+_SINK: Final = paths.SINKS + "/{app}"
+_TOKEN: Final = paths.TOKENS + "/{id}"
+
+# The header Allow lists the methods of an address in the order of this table.
+ROUTES: Final = (
+    Route(STREAM_READ, ("GET",), _STREAM),
+    # This includes `POST /v1/stream/{path}/producer`, which can be a request for a producer id. It
+    # depends on the streams that exist whether it is, so the handler of appends decides it.
+    Route(STREAM_APPEND, ("POST",), _STREAM),
+    Route(STREAM_CREATE, ("PUT",), _STREAM),
+    Route(STREAM_CHANGE, ("PATCH",), _STREAM),
+    Route(STREAM_DELETE, ("DELETE",), _STREAM),
+    Route(STREAM_HEAD, ("HEAD",), _STREAM),
+    Route(STREAM_LIST, _READS, paths.STREAMS),
+    Route(HEALTH, _READS, paths.HEALTH),
+    Route(METRICS, _READS, paths.METRICS),
+    Route(POLICY_SHOW, _READS, paths.POLICIES),
+    Route(POLICY_SET, ("PUT",), paths.POLICIES),
+    Route(POLICY_DELETE, ("DELETE",), paths.POLICIES),
+    Route(COMMIT, ("POST",), paths.COMMITS),
+    Route(PRODUCER_REGISTER, ("POST",), paths.PRODUCERS),
+    Route(PRODUCER_SHOW, _READS, paths.PRODUCERS),
+    Route(PRODUCER_FORGET, ("DELETE",), paths.PRODUCERS),
+    Route(PRODUCER_CLAIM, ("POST",), paths.CLAIM),
+    Route(PRODUCER_RETIRE, ("POST",), paths.RETIRE),
+    Route(PRODUCER_EXPLAIN, _READS, paths.EXPLAIN),
+    Route(TXN_LIST, _READS, paths.TRANSACTIONS),
+    Route(TXN_BEGIN, ("POST",), paths.TRANSACTIONS),
+    Route(TXN_SHOW, _READS, _TXN),
+    Route(TXN_ADD_STREAMS, ("POST",), _TXN + "/streams"),
+    Route(TXN_ADD_OFFSETS, ("POST",), _TXN + "/offsets"),
+    Route(TXN_PREPARE, ("POST",), _TXN + "/prepare"),
+    Route(TXN_COMMIT, ("POST",), _TXN + "/commit"),
+    Route(TXN_ABORT, ("POST",), _TXN + "/abort"),
+    Route(TXN_FENCE, ("POST",), _TXN + "/fence"),
+    Route(GROUP_SHOW, _READS, _OFFSETS),
+    Route(GROUP_MOVE, ("POST",), _OFFSETS),
+    Route(SNAPSHOT_SHOW, _READS, _SNAPSHOT),
+    Route(SNAPSHOT_PIN, ("POST",), _SNAPSHOT),
+    Route(SINK_LIST, _READS, paths.SINKS),
+    Route(SINK_FORGET, ("DELETE",), _SINK),
+    Route(SINK_SHOW, _READS, _SINK),
+    Route(SINK_REBIND, ("POST",), _SINK + "/rebind"),
+    Route(TOKEN_LIST, _READS, paths.TOKENS),
+    Route(TOKEN_CREATE, ("POST",), paths.TOKENS),
+    Route(TOKEN_SHOW, _READS, _TOKEN),
+    Route(TOKEN_REVOKE, ("DELETE",), _TOKEN),
+    Route(OWNER_CHANGE, ("POST",), paths.OWNERS),
+    Route(WHOAMI, _READS, paths.WHOAMI),
+)
+
+
+def join_handlers(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """Return one table of handlers, keyed by the name of the route, from several tables.
+
+    Raises ValueError unless every route in ROUTES has exactly one handler, and nothing else has
+    one.
+    """
+    joined: dict[str, T] = {}
+    for table in tables:
+        twice = joined.keys() & table.keys()
+        if twice:
+            raise ValueError(f"routes with two handlers: {sorted(twice)}")
+        joined |= table
+    names = {route.name for route in ROUTES}
+    if names != joined.keys():
+        missing, unknown = sorted(names - joined.keys()), sorted(joined.keys() - names)
+        raise ValueError(f"routes without a handler: {missing}; handlers of no route: {unknown}")
+    return joined
+
+
+# ---- finding -------------------------------------------------------------------------------------
+
+# The routes of one address, keyed by method, and the response to all other methods.
+_Methods = tuple[dict[str, str], Problem]
+
+
+def _methods_at(address: str) -> _Methods:
+    routes = {
+        method: route.name
+        for route in ROUTES
+        if route.address == address
+        for method in route.methods
+    }
+    allowed = ", ".join([*routes, "OPTIONS"])
+    problem = Problem(405, "method_not_allowed", f"use {allowed}", {}, [("Allow", allowed)])
+    return routes, problem
+
+
+def _base_of(address: str) -> str:
+    """Return the first two segments of an address. Addresses with a name have it after them."""
+    return "/".join(address.split("/", 3)[:3])
+
+
+_ADDRESSES: Final = frozenset(route.address for route in ROUTES)
+_OF_STREAM: Final = _methods_at(_STREAM)
+# Keyed by address.
+_WITHOUT_NAME: Final = {each: _methods_at(each) for each in _ADDRESSES if "{" not in each}
+# Keyed by the first two segments of the address, and by the segments after the name.
+_WITH_NAME: Final = {
+    (_base_of(each), *each.split("/")[4:]): _methods_at(each)
+    for each in _ADDRESSES - {_STREAM}
+    if "{" in each
+}
+_BASES: Final = frozenset(base for base, *_ in _WITH_NAME)
+_NOTHING_HERE: Final = Problem(404, "no_such_address", "nothing is served at this address")
+_NOT_A_STREAM: Final = Problem(404, "no_such_address", f"streams are below {STREAM_PREFIX}")
+
+
+def find_route(method: str, path: str) -> RouteMatch | Problem:
+    """Return the route that the method and the path of a request select.
+
+    `path` is still percent-encoded, and its bytes were decoded as Latin-1. Returns a problem if the
+    name in `path` is invalid (400), if nothing is served at `path` (404), or if the address does
+    not support the method (405).
+    """
+    if path.startswith(STREAM_PREFIX):
+        stream = stream_path(path)
+        if isinstance(stream, Problem):
+            return stream
+        routes, refusal = _OF_STREAM
+        route = routes.get(method)
+        return refusal if route is None else RouteMatch(route, stream)
+    methods, name = _WITHOUT_NAME.get(path), ""
+    if methods is None:
+        base = _base_of(path)
+        if base not in _BASES:
+            return _NOTHING_HERE if base == paths.COMMITS else _NOT_A_STREAM
+        names = names_in(path[len(base) + 1 :])
+        if isinstance(names, Problem):
+            return names
+        methods, name = _WITH_NAME.get((base, *names[1:])), names[0]
+        if methods is None or path == base:
+            return _NOTHING_HERE
+    routes, refusal = methods
+    route = routes.get(method)
+    return refusal if route is None else RouteMatch(route, name)
