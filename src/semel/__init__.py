@@ -12,6 +12,7 @@ from semel.version import __version__
 if TYPE_CHECKING:
     from semel import errors
     from semel.client.aio.client import AsyncClient
+    from semel.client.credentials import context
     from semel.client.local import local
     from semel.client.sync.client import Client
     from semel.client.transport import CLIENT_DEFAULT
@@ -25,6 +26,7 @@ __all__ = [
     "Message",
     "SemelError",
     "__version__",
+    "context",
     "errors",
     "local",
 ]
@@ -36,6 +38,7 @@ _HOMES = {
     "Client": "semel.client.sync.client",
     "Message": "semel.client.values",
     "SemelError": "semel.model.errors",
+    "context": "semel.client.credentials",
     "local": "semel.client.local",
 }
 

@@ -5,7 +5,8 @@
     │   ├── BadRequest           the request is invalid: correct the call
     │   │   ├── OffsetBeyondTail
     │   │   └── TooLarge
-    │   ├── Unauthorized · Forbidden
+    │   ├── Unauthenticated      no valid token; never sent again with the same token
+    │   ├── Forbidden            the token lacks `right` on the thing `kind`, `name`
     │   ├── StreamNotFound · StreamGone · StreamExists · StreamClosed · PolicyNotFound
     │   ├── StreamRestored       the data was restored from an older copy during the read
     │   ├── ConfigConflict · ContentTypeConflict · StreamSeqConflict
@@ -111,10 +112,12 @@ __all__ = [  # noqa: F405
     "TransactionFenced",
     "TransactionRefused",
     "TransactionTimedOut",
-    "Unauthorized",
+    "Unauthenticated",
     "Unavailable",
     "UndecodableMessage",
     "UnknownTransaction",
     "UnstableOffsets",
     "VersionForgotten",
 ]
+
+Unauthorized = Unauthenticated  # noqa: F405 - its name before access was built

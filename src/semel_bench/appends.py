@@ -5,12 +5,14 @@ sent one at a time. `batch` measures appends of 1 MiB.
 """
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import repeat
 from typing import Final
 
+from semel.wire.tokens import ID_BYTES, SECRET_BYTES, make_token
 from semel_bench.harness import (
     Figure,
     Harness,
@@ -59,6 +61,8 @@ _NAMES: Final = [f"bench-{number}" for number in range(500)]
 
 _PLAIN: Final = "semel"
 _PRODUCED: Final = "semel, producer headers"
+_GUARDED: Final = "semel, token"
+_PRODUCED_GUARDED: Final = "semel, producer headers, token"
 _NODE: Final = "Node reference server"
 _REDIS: Final = "Redis Streams, fsync always"
 _BARE: Final = "bare limit"
@@ -86,9 +90,17 @@ async def _append_sides(harness: Harness, folder: str, stack: ExitStack) -> dict
     semel = stack.enter_context(semel_server(folder))
     await create_streams(semel, _NAMES, BYTES)
     bare = stack.enter_context(bare_server(f"{folder}/bare"))
+    guarded, field = await _guarded_server(f"{folder}/guarded", stack)
+    with_token = [plain_appends(share, SMALL_BODY, field) for share in shares]
+    produced_with_token = [
+        produced_appends(share, f"producer-{index}", SMALL_BODY, field)
+        for index, share in enumerate(shares)
+    ]
     sides: dict[str, Side[Round]] = {
         _PLAIN: side(semel, plain),
+        _GUARDED: side(guarded, with_token),
         _PRODUCED: side(semel, produced),
+        _PRODUCED_GUARDED: side(guarded, produced_with_token),
         _BARE: side(bare, plain),
     }
     with harness.optional():
@@ -100,6 +112,15 @@ async def _append_sides(harness: Harness, folder: str, stack: ExitStack) -> dict
         sources = [xadd_appends(share, SMALL_BODY) for share in _shares(64)]
         sides[_REDIS] = side(redis, sources, redis_response_bytes)
     return sides
+
+
+async def _guarded_server(folder: str, stack: ExitStack) -> tuple[Process, str]:
+    """Start a server that requires a token. Return it, and the header line with the token."""
+    token = make_token(os.urandom(ID_BYTES), os.urandom(SECRET_BYTES)).text
+    server = stack.enter_context(semel_server(folder, token))
+    field = f"Authorization: Bearer {token}"
+    await create_streams(server, _NAMES, BYTES, field)
+    return server, field
 
 
 def _shares(connections: int) -> list[list[str]]:
@@ -127,8 +148,24 @@ def _append_costs(rounds: Rounds) -> list[Figure]:
     peers = [name for name in (_BARE, _NODE, _REDIS) if name in cpu]
     by_round = median_ratio(rounds[_PRODUCED], rounds[_PLAIN], lambda r: r.cpu_us)
     compared = (ratio_at_most(1.2), by_round, f"plain, median of {len(rounds[_PLAIN])}")
+    rounds_of = f"median of {len(rounds[_PLAIN])}"
+    by_token = median_ratio(rounds[_GUARDED], rounds[_PLAIN], lambda r: r.cpu_us)
+    token, both = cpu[_GUARDED], cpu[_PRODUCED_GUARDED]
+    by_both = median_ratio(rounds[_PRODUCED_GUARDED], rounds[_PRODUCED], lambda r: r.cpu_us)
     return [
         Figure("CPU per append", plain, "us", at_most(20)),
+        Figure("additional CPU with a token", token - plain, "us", at_most(0.5)),
+        Figure(
+            "CPU with a token", token, "us", ratio_at_most(1.02), by_token, f"plain, {rounds_of}"
+        ),
+        Figure(
+            "CPU with producer headers and a token",
+            both,
+            "us",
+            ratio_at_most(1.02),
+            by_both,
+            f"producer headers, {rounds_of}",
+        ),
         Figure("CPU with producer headers", produced, "us"),
         Figure("additional CPU with producer headers", produced - plain, "us", at_most(3)),
         Figure("CPU with producer headers versus plain appends", produced, "us", *compared),

@@ -208,10 +208,13 @@ async def send_all(process: Process, *requests: bytes) -> Round:
 
 
 async def create_streams(
-    process: Process, names: Iterable[str], content_type: str, *, connections: int = 16
+    process: Process, names: Iterable[str], content_type: str, *fields: str, connections: int = 16
 ) -> Round:
-    """Create streams over several connections. Each connection sends one request at a time."""
-    create = limited(put(name, content_type) for name in names)
+    """Create streams over several connections. Each connection sends one request at a time.
+
+    `fields` are additional header lines.
+    """
+    create = limited(put(name, content_type, *fields) for name in names)
     return await drive(process, [create] * connections)
 
 

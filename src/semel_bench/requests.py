@@ -123,10 +123,10 @@ def _body_head(path: str, content_type: str, size: int, *fields: str) -> bytes:
     return _head("POST", path, f"Content-Type: {content_type}", f"Content-Length: {size}", *fields)
 
 
-def put(name: str, content_type: str) -> bytes:
-    """Return the request that creates a stream."""
-    fields = (f"Content-Type: {content_type}", "Content-Length: 0")
-    return bare_request("PUT", stream_url(name), *fields)
+def put(name: str, content_type: str, *fields: str) -> bytes:
+    """Return the request that creates a stream. `fields` are additional header lines."""
+    all_fields = (f"Content-Type: {content_type}", "Content-Length: 0", *fields)
+    return bare_request("PUT", stream_url(name), *all_fields)
 
 
 def post(name: str, content_type: str, body: bytes, *fields: str) -> bytes:
@@ -134,14 +134,17 @@ def post(name: str, content_type: str, body: bytes, *fields: str) -> bytes:
     return _body_head(stream_url(name), content_type, len(body), *fields) + b"\r\n" + body
 
 
-def plain_appends(names: list[str], body: bytes, content_type: str = BYTES) -> Source:
-    """Return an endless source of appends that go to each stream in turn."""
-    return cycle([post(name, content_type, body) for name in names]).__next__
+def plain_appends(names: list[str], body: bytes, *fields: str, content_type: str = BYTES) -> Source:
+    """Return an endless source of appends that go to each stream in turn.
+
+    `fields` are additional header lines.
+    """
+    return cycle([post(name, content_type, body, *fields) for name in names]).__next__
 
 
-def produced_appends(names: list[str], producer: str, body: bytes) -> Source:
+def produced_appends(names: list[str], producer: str, body: bytes, *more: str) -> Source:
     """Return an endless source of appends to each stream in turn, with producer headers."""
-    fields = (f"Producer-Id: {producer}", "Producer-Epoch: 0")
+    fields = (*more, f"Producer-Id: {producer}", "Producer-Epoch: 0")
     heads = [_body_head(stream_url(name), BYTES, len(body), *fields) for name in names]
     starts = [head + b"Producer-Seq: " for head in heads]
     rest = _HEAD_END + body

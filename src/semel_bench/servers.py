@@ -221,10 +221,17 @@ def _stop(child: subprocess.Popen[str]) -> None:
 # ---- the servers ---------------------------------------------------------------------------------
 
 
-def semel_server(folder: str) -> AbstractContextManager[Process]:
-    """Return a context manager that runs `semel serve` with its data in `<folder>/semel`."""
+def semel_server(folder: str, token: str | None = None) -> AbstractContextManager[Process]:
+    """Return a context manager that runs `semel serve` with its data in `<folder>/semel`.
+
+    With a `token`, the server requires it with every request.
+    """
     serve = [sys.executable, "-m", "semel", "serve", "--data", f"{folder}/semel", "--port", "0"]
-    return _running("semel", [*serve, "--reserve-bytes", "0", "--long-poll-timeout", "30"])
+    return _running(
+        "semel",
+        [*serve, "--reserve-bytes", "0", "--long-poll-timeout", "30"],
+        environment={} if token is None else {"SEMEL_BOOTSTRAP_TOKEN": token},
+    )
 
 
 def bare_server(directory: str | None) -> AbstractContextManager[Process]:

@@ -79,7 +79,7 @@ async def measure_commit(harness: Harness) -> list[Figure]:
         body = msgspec.json.encode(_VALUE)
         writers = range(_CONNECTIONS)
         committing = [_commits(writer).__next__ for writer in writers]
-        appending = [plain_appends(_names(writer), body, JSON) for writer in writers]
+        appending = [plain_appends(_names(writer), body, content_type=JSON) for writer in writers]
         sides = {
             "commits": timed_side(options, semel, committing),
             "appends": timed_side(options, semel, appending),

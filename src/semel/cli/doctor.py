@@ -40,7 +40,7 @@ from semel.cli.read_only import (
 from semel.cli.space import SegmentUse, print_segments, segment_uses, space_text
 from semel.journal.checkpoint import FILE_NAME, read_position
 from semel.journal.disk import disk_failed
-from semel.journal.identity import FORMAT_VERSION, read_identity
+from semel.journal.identity import read_identity
 from semel.journal.lmdb_store import has_content
 from semel.journal.recovery import INTERRUPTED, check_new
 from semel.journal.segments import segment_lsn
@@ -242,9 +242,9 @@ class Overview(Struct):
         except CorruptData as error:
             self._corrupt("format", str(error))
         else:
-            self.format_version = FORMAT_VERSION
+            self.format_version = identity.version
             self.generation = identity.generation
-            detail = f"version {FORMAT_VERSION}, generation {identity.generation}"
+            detail = f"version {identity.version}, generation {identity.generation}"
             self.checks.append(Check("format", "ok", detail))
 
     def _add_no_identity(self, disk: ReadOnlyDisk, path: str) -> None:

@@ -29,6 +29,7 @@ from semel.cli.output import (
     text_table,
     write_stdout,
 )
+from semel.cli.server_choice import ChooseServer, server_options
 from semel.client.addresses import URL_DEFAULT
 from semel.client.errors import ClientError, StreamNotFound
 from semel.client.sync.client import Client
@@ -134,11 +135,9 @@ def _module(file: Path) -> ModuleType:
 @click.command("run", cls=ChangingCommand)
 @click.argument("file", type=_FILE)
 @click.option("--graph", "name", help="Id of the graph; required if FILE has several graphs.")
-@click.option(
-    "--url",
-    envvar="SEMEL_URL",
-    show_envvar=True,
-    help=f"Address of the server. The default is the graph's url, if any, or {URL_DEFAULT}.",
+@server_options(
+    "Address of the server. The default is that of --context, the graph's url, that of the current"
+    f" context, or {URL_DEFAULT}."
 )
 @click.option(
     "--engine",
@@ -156,7 +155,7 @@ def run_command(
     *,
     file: Path,
     name: str | None,
-    url: str | None,
+    choose: ChooseServer,
     engine: str | None,
     master: str | None,
     checkpoints: str | None,
@@ -169,10 +168,13 @@ def run_command(
     processed. The exit code is 3 if a processor has stopped because of an error, otherwise 0.
     """
     graph = load_graph(file, name)
+    server = choose(graph.url)
     try:
         runner = Runner(
             graph,
-            url=url,
+            url=server.url,
+            token=server.token or "",
+            tls=server.ca,
             engine=engine,
             master=master,
             checkpoints=checkpoints,
@@ -188,7 +190,7 @@ def run_command(
                 view.show()
     except GraphError as error:
         raise refuse_graph(error) from error
-    except ValueError as error:
+    except ValueError as error:  # also a token file that cannot be read
         raise CommandRefused(str(error)) from error
     except ClientError as error:
         raise error_report(error) from error

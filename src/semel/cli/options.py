@@ -6,7 +6,7 @@ For commands that use a server, this module also has the common options and the 
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import wraps
 from math import isfinite
 from typing import Any, Final
@@ -14,8 +14,9 @@ from typing import Any, Final
 import click
 
 from semel.cli.output import EXIT_NOT_UNDERSTOOD, EXIT_REFUSED, EXIT_UNAVAILABLE, CommandRefused
+from semel.cli.server_choice import ChooseServer, ServerChoice, server_options
 from semel.client import errors
-from semel.client.addresses import URL_DEFAULT
+from semel.client.credentials import CredentialsError
 from semel.client.errors import ClientError
 from semel.client.sync.client import Client
 from semel.client.transport import TRUST_ADVICE
@@ -111,6 +112,29 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before 8
         return to_datetime(instant_ms)
 
 
+_SPAN: Final = re.compile(r"([0-9]{1,7})([smhdw])")
+_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+class SpanOrMoment(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
+    """A length of time such as `30d` or `12h`, or a date and a time as in `Moment`."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime | timedelta:
+        """Return a timedelta for a length of time, and a datetime for a date and a time."""
+        span = _SPAN.fullmatch(str(value))
+        if span is not None:
+            return timedelta(seconds=int(span[1]) * _UNIT_SECONDS[span[2]])
+        try:
+            return Moment().convert(value, param, ctx)
+        except click.BadParameter:
+            expected = "expected e.g. 30d, 12h, 90m or 2030-01-31T12:00:00Z"
+            self.fail(f"{value!r} is not a time; {expected}", param, ctx)
+
+
 class TokenText(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
     """Text that can be sent in an HTTP header."""
 
@@ -184,32 +208,32 @@ class Path(click.ParamType):  # type: ignore[type-arg]  # not generic before 8.5
 
 
 path_argument: Final = click.argument("path", type=Path())
+timeout_option: Final = click.option(
+    "--timeout",
+    envvar="SEMEL_TIMEOUT",
+    type=Seconds(86_400),
+    default=30.0,
+    show_default=True,
+    show_envvar=True,
+    help="How many seconds to wait for a response.",
+)
+json_option: Final = click.option(
+    "--json", "is_json", is_flag=True, help="Print JSON, for programs."
+)
 
 
 def remote(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --url, --timeout and --json to a command, and pass a `Client` as its first argument."""
+    """Add the options about the server, --timeout and --json to a command.
 
-    @click.option(
-        "--url",
-        envvar="SEMEL_URL",
-        default=URL_DEFAULT,
-        show_default=True,
-        show_envvar=True,
-        help="Address of the server.",
-    )
-    @click.option(
-        "--timeout",
-        envvar="SEMEL_TIMEOUT",
-        type=Seconds(86_400),
-        default=30.0,
-        show_default=True,
-        show_envvar=True,
-        help="How many seconds to wait for a response.",
-    )
-    @click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+    The command gets a `Client` as its first argument.
+    """
+
+    @server_options()
+    @timeout_option
+    @json_option
     @wraps(function)
-    def run(*, url: str, timeout: float, **options: Any) -> Any:
-        with client_errors(url, timeout) as client:
+    def run(*, choose: ChooseServer, timeout: float, **options: Any) -> Any:
+        with client_errors(choose(), timeout) as client:
             return function(client, **options)
 
     return run
@@ -234,22 +258,34 @@ def require_together(**options: object) -> bool:
 
 
 @contextmanager
-def client_errors(url: str, timeout: float) -> Iterator[Client]:
-    """Yield a client for the server at `url`.
+def client_errors(server: ServerChoice, timeout: float) -> Iterator[Client]:
+    """Yield a client for a server.
 
-    Raises CommandRefused if `url` is invalid, or if the `with` block raises a ClientError.
+    Raises CommandRefused if the address or the token is invalid, or if the `with` block raises a
+    ClientError.
     """
     try:
         # There are few retries, because a user is waiting. An unreachable server is reported after
         # about a second.
-        client = Client(url, timeout=timeout, retries=4)
+        client = Client(
+            server.url, token=server.token or "", tls=server.ca, timeout=timeout, retries=4
+        )
     except ValueError as error:
-        raise CommandRefused(f"--url: {error}") from error
-    with client:
-        try:
+        raise option_error(error) from error
+    try:
+        with client:
             yield client
-        except ClientError as error:
-            raise error_report(error) from error
+    except ClientError as error:
+        raise error_report(error) from error
+    except CredentialsError as error:  # a token file is read for each request
+        raise CommandRefused(str(error)) from None
+
+
+def option_error(error: ValueError) -> CommandRefused:
+    """Return the error for an address, or for certificates of a context, that cannot be used."""
+    if "(tls=)" in str(error):
+        return CommandRefused(str(error).replace("(tls=)", "(ca of the context)"))
+    return CommandRefused(f"--url: {error}")
 
 
 def error_report(error: ClientError) -> CommandRefused:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import click
 import msgspec
@@ -155,18 +155,20 @@ def print_list(
     *,
     is_json: bool,
     right: Container[str] = (),
+    whole: Container[str] = (),
     lines: Iterable[Sequence[object]] | None = None,
 ) -> None:
     """Print a list as JSON, as a table, or as lines.
 
     If `is_json`, print each document as a line of JSON. Otherwise, if the output is a terminal,
     print a table. If it is not a terminal, print each of `lines`, with tabs between its cells, or
-    the first cell of each row if `lines` is None. `right` has the titles of right-aligned columns.
+    the first cell of each row if `lines` is None. `right` has the titles of right-aligned columns,
+    and `whole` those of columns whose cells are never split.
     """
     if is_json:
         write_stdout(b"".join(map(json_line, documents)))
     elif sys.stdout.isatty():
-        Console(highlight=False).print(text_table(titles, rows, right=right))
+        Console(highlight=False).print(text_table(titles, rows, right=right, whole=whole))
     else:
         printed = (cells[:1] for cells in rows) if lines is None else lines
         text = "".join("\t".join(printable(str(c)) for c in cells) + "\n" for cells in printed)
@@ -174,12 +176,21 @@ def print_list(
 
 
 def text_table(
-    titles: Iterable[str], rows: Iterable[Iterable[object]], *, right: Container[str] = ()
+    titles: Iterable[str],
+    rows: Iterable[Iterable[object]],
+    *,
+    right: Container[str] = (),
+    whole: Container[str] = (),
 ) -> Table:
-    """Return a table without borders. The columns with a title in `right` are right-aligned."""
+    """Return a table without borders.
+
+    The columns with a title in `right` are right-aligned. The cells of those with a title in
+    `whole` are never split.
+    """
     table = Table(box=None, pad_edge=False)
     for title in titles:
-        table.add_column(title, overflow="fold", justify="right" if title in right else "left")
+        justify: Literal["left", "right"] = "right" if title in right else "left"
+        table.add_column(title, overflow="fold", justify=justify, no_wrap=title in whole)
     for cells in rows:
         table.add_row(*[Text(printable(str(cell))) for cell in cells])
     return table

@@ -5,7 +5,7 @@ from typing import Any
 import click
 import msgspec
 
-from semel.cli.options import Name, Number, TokenText, path_argument, remote
+from semel.cli.options import Name, Number, Path, TokenText, path_argument, remote
 from semel.cli.output import (
     EXIT_REFUSED,
     ChangingCommand,
@@ -17,12 +17,14 @@ from semel.cli.output import (
     write_lines,
     write_stdout,
 )
+from semel.cli.owners import give, owner_options
 from semel.client.errors import ProducerRefused
 from semel.client.server_calls import UNKNOWN_PRODUCER
 from semel.client.sync.client import Client
 from semel.client.values import ProducerState
 from semel.model.commands import DENSE, SPARSE
 from semel.model.limits import NUMBER_MAX
+from semel.model.rights import PRODUCER
 from semel.wire.headers import read_range
 from semel.wire.problems import MalformedRequest
 
@@ -75,8 +77,9 @@ def _state(producer: ProducerState) -> str:
 
 def _facts(producer: ProducerState) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.to_builtins(producer)
-    if producer.receipts is None:
-        del facts["receipts"]
+    for name in ("owner", "receipts"):
+        if facts[name] is None:
+            del facts[name]
     return facts
 
 
@@ -191,6 +194,23 @@ def forget_producer_command(client: Client, *, path: str, producer_id: str, is_j
         raise _missing(path, producer_id, f"{error.code}: ") from error
     facts = {"stream": path, "producer_id": producer_id, "forgotten": True}
     report(f"removed producer {producer_id} from {path}", facts, is_json=is_json)
+
+
+@producers_command.command("chown", cls=ChangingCommand)
+@click.argument("producer_id", type=Name(), metavar="ID")
+@click.option(
+    "--stream",
+    type=Path(),
+    help="Stream in which the producer is. Without it, the registration of ID gets the owner.",
+)
+@owner_options
+def change_producer_owner_command(client: Client, *, producer_id: str, **options: Any) -> None:
+    """Give a producer another owner.
+
+    Only its owner and administrators can use a producer. A producer has an owner in each stream,
+    and its registration has one.
+    """
+    give(client, PRODUCER, producer_id, **options)
 
 
 @producers_command.command("register", cls=ChangingCommand)

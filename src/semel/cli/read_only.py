@@ -4,21 +4,18 @@ import contextlib
 import fcntl
 import os
 from contextlib import AbstractContextManager
-from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
 from semel.cli.output import EXIT_DISK, EXIT_NO_INPUT, CommandRefused, printable
 from semel.journal.checkpoint import FILE_NAME
-from semel.journal.disk import CANNOT_LOCK, LOCK_NAME, RealFile
+from semel.journal.disk import CANNOT_LOCK, LOCK_NAME, OTHERS_MODE, RealFile
 from semel.journal.identity import IDENTITY_NAME
 from semel.journal.lmdb_store import LmdbStore
 from semel.journal.store import StoreReader
 from semel.journal.verify import Finding, Report
 from semel.model.errors import CorruptData
-
-_OTHERS: Final = 0o077  # the rights of the group and of all others
 
 
 def check_directory(path: str) -> None:
@@ -68,11 +65,11 @@ def wide_rights(path: str) -> list[str]:
     The directory itself has the name `.`. Files of other programs are listed, too. A symbolic link
     has no rights of its own.
     """
-    found = ["."] if os.stat(path).st_mode & _OTHERS else []
+    found = ["."] if os.stat(path).st_mode & OTHERS_MODE else []
     with os.scandir(path) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # a running server can remove files
-                if not entry.is_symlink() and entry.stat().st_mode & _OTHERS:
+                if not entry.is_symlink() and entry.stat().st_mode & OTHERS_MODE:
                     found.append(entry.name)
     return sorted(found)
 

@@ -9,7 +9,7 @@ from semel.cli.output import EXIT_CORRUPT, ChangingCommand, ProgressLine, printa
 from semel.cli.read_only import ReadOnlyDisk, check_directory, open_store, print_findings
 from semel.journal.checkpoint import FILE_NAME
 from semel.journal.disk import RealDisk, disk_failed
-from semel.journal.identity import Identity, raise_generation
+from semel.journal.identity import ACCESS_FORMAT_VERSION, Identity, raise_generation
 from semel.journal.verify import Report, verify
 from semel.model.errors import CorruptData
 
@@ -48,6 +48,11 @@ def restore_command(data: str, *, is_json: bool) -> int:
         print_findings(Console(highlight=False), report)
         if identity is not None:
             click.echo(f"{printable(data)} has generation {identity.generation} now")
+            if identity.version == ACCESS_FORMAT_VERSION:
+                click.echo(
+                    "tokens that were revoked after this copy was made are valid again;"
+                    " revoke them again: semel tokens ls, semel tokens revoke"
+                )
     return EXIT_CORRUPT if identity is None else 0
 
 

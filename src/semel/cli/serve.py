@@ -1,19 +1,16 @@
-"""`semel serve`: the options, the configuration file and the server process."""
+"""`semel serve`: the options and the server process."""
 
 import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import socket
-import ssl
-import tomllib
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable
 from functools import partial
 from math import ceil
-from ssl import SSLContext
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import uvloop
@@ -22,8 +19,10 @@ from msgspec import Struct
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
 from semel.cli.options import Number, Seconds
-from semel.cli.output import EXIT_DISK, CommandRefused, ProgressLine
-from semel.journal.disk import NO_FILES
+from semel.cli.output import EXIT_DISK, CommandRefused, ProgressLine, printable
+from semel.cli.serve_access import describe_access, open_access
+from semel.cli.serve_config import LoadedFiles, TlsOptions, config_option, load_files
+from semel.journal.disk import NO_FILES, OTHERS_MODE
 from semel.model.limits import (
     BODY_BYTES_MAX,
     CHECKPOINT_INTERVAL_MS,
@@ -34,18 +33,14 @@ from semel.model.limits import (
     TOMBSTONE_HOURS,
 )
 from semel.model.policies import ROOT, SetPolicy
+from semel.server.access import Access, AccessSettings
 from semel.server.app import App
 from semel.server.browsers import BrowserRules
-from semel.server.host_names import parse_host, parse_origin
+from semel.server.host_names import ANY, parse_host, parse_origin
+from semel.server.identities import OutsideIdentities
 from semel.server.limits_http import HttpLimits, raise_file_limit
 from semel.server.listener import Listener
 from semel.server.unread_budget import UnreadBudget
-
-# ---- config file ---------------------------------------------------------------------------------
-# Settings can be in a TOML file. The command line and the environment override the file.
-
-
-CONFIG: Final = "config"
 
 # The event loop, the listener and the data directory need more than this many files.
 _FILES_NEEDED: Final = 12
@@ -53,81 +48,6 @@ _FILES_NEEDED: Final = 12
 _log: Final = logging.getLogger("semel.server")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
-    if path is not None and not ctx.resilient_parsing:
-        ctx.default_map = read_settings(path, ctx.command)
-
-
-# This option is eager, which means that it is evaluated before the other options. The file sets
-# their defaults.
-config_option: Final = click.option(
-    f"--{CONFIG}",
-    metavar="FILE",
-    envvar="SEMEL_CONFIG",
-    show_envvar=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_load,
-    help="TOML file that sets options by name, such as long_poll_timeout = 20.",
-)
-
-
-def read_settings(path: str, command: click.Command) -> dict[str, Any]:
-    """Return the settings in a file. Each setting has the name of one of the command's options.
-
-    Raises CommandRefused if the file cannot be read, or has an unknown name or a wrong type.
-    """
-    options = {
-        param.name: param
-        for param in command.params
-        if isinstance(param, click.Option) and param.name and param.name != CONFIG
-    }
-    settings = _parse(path)
-    for key, value in settings.items():
-        if key not in options:
-            raise CommandRefused(f"{path}: {key!r} is not a setting; {_nearest(key, options)}")
-        expected = _expected_if_wrong(options[key], value)
-        if expected is not None:
-            raise CommandRefused(f"{path}: {key!r} is {value!r}; expected {expected}")
-    return settings
-
-
-def _parse(path: str) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise CommandRefused(
-            f"{path} cannot be read: {error.strerror}; correct --config"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CommandRefused(f"{path} is not a valid TOML file: {error}") from error
-
-
-def _nearest(key: str, options: Mapping[str, object]) -> str:
-    near = get_close_matches(key.replace("-", "_").lower(), options, 1)
-    return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(options))}"
-
-
-def _expected_if_wrong(option: click.Option, value: object) -> str | None:
-    """Return a description of the expected value, or None if the value has the right type."""
-    if option.is_flag:
-        return None if isinstance(value, bool) else "true or false"
-    if option.multiple:
-        is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        return None if is_list else "a list of strings"
-    if isinstance(option.type, Seconds):
-        is_right, expected = isinstance(value, int | float), "a number of seconds"
-    elif isinstance(option.type, click.types.IntParamType):
-        is_right, expected = isinstance(value, int), "an integer"
-    else:
-        is_right, expected = isinstance(value, str), "a string"
-    return None if is_right and not isinstance(value, bool) else expected
-
-
-# ---- serve ---------------------------------------------------------------------------------------
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
@@ -152,6 +72,23 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     allowed_host: tuple[str, ...]
     tls_cert: str | None
     tls_key: str | None
+    client_ca: str | None
+    client_certificates: str
+    access: str
+    insecure: bool
+    strict_rights: bool
+    unowned: str
+    config: str | None
+
+    def load(self) -> LoadedFiles:
+        """Load the certificates and the rules of outside identities. Raises CommandRefused."""
+        tls = TlsOptions(
+            cert=self.tls_cert,
+            key=self.tls_key,
+            client_ca=self.client_ca,
+            needs_client_certificate=self.client_certificates == "required",
+        )
+        return load_files(self.config, tls)
 
 
 def _setting(
@@ -277,13 +214,51 @@ def _each(parse: Callable[[str], str]) -> Callable[..., tuple[str, ...]]:
 )
 @_setting("tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
 @_setting("tls-key", metavar="FILE", help="Private key (PEM), if --tls-cert does not contain it.")
+@_setting(
+    "client-ca",
+    metavar="FILE",
+    help="Verify the certificates of clients with these certificates of authorities (PEM).",
+)
+@_setting(
+    "client-certificates",
+    type=click.Choice(["optional", "required"]),
+    default="optional",
+    help="Whether a client without a certificate can connect, if --client-ca is set.",
+)
+@_setting(
+    "access",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    help="Whether requests need a token. auto: if the data directory has a token, or the"
+    " configuration has rules for JWTs or certificates.",
+)
+@_setting(
+    "insecure",
+    is_flag=True,
+    help="Allow that access is off although the directory has tokens, or other machines can"
+    " connect.",
+)
+@_setting(
+    "strict-rights",
+    is_flag=True,
+    help="Require IdempotentWrite and TransactionalWrite on the cluster for producers and"
+    " transactions; otherwise everybody who may write to a stream has them.",
+)
+@_setting(
+    "unowned",
+    type=click.Choice(["allow", "deny"]),
+    default="allow",
+    help="Whether producers, transactions and sinks that have no owner can be used without admin.",
+)
 def serve_command(**values: Any) -> None:
     """Serve a data directory over HTTP until SIGTERM or Ctrl-C.
 
-    SIGHUP does not end the server. With --tls-cert, the server then loads the certificate again.
+    SIGHUP does not end the server. The server then loads its certificates, and the rules and keys
+    of the table [access], again.
 
-    Prints one line, `listening on http://HOST:PORT`, when the server is ready. Options override
-    environment variables, and environment variables override the file that --config names.
+    When the server is ready, it prints `listening on http://HOST:PORT`. A line on standard error
+    says whether access is on, so that requests need a token. Options override environment
+    variables, and environment variables override the file that --config names.
     """
     serving = ServeOptions(**values)
     if not serving.host:
@@ -300,7 +275,7 @@ def serve_command(**values: Any) -> None:
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     _check_open_files()
-    uvloop.run(_serve(serving, settings, server_context(serving.tls_cert, serving.tls_key)))
+    uvloop.run(_serve(serving, settings, serving.load()))
 
 
 def _check_open_files() -> None:
@@ -321,24 +296,23 @@ def _check_open_files() -> None:
             os.close(fd)
 
 
-async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | None) -> None:
+async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) -> None:
     listener = Listener()
-    _on_hangup(partial(_reload, listener, serving))
+    identities = OutsideIdentities(files.certificates, files.jwt)
+    _on_hangup(partial(_reload, listener, identities, serving))
     try:  # bind first, because creating a data directory takes time and much disk space
         port = await listener.bind(serving.host, serving.port)
     except OSError as error:
         raise _cannot_listen(serving, error) from error
     try:
         engine = await _open(serving.data, settings)
-        if serving.dedup is not None:
-            command = SetPolicy(engine.clock.now_ms(), ROOT, dedup=serving.dedup == "on")
-            await engine.execute(command)  # writes nothing if the policy is the same
+        access = await _prepare(engine, serving, files)
     except BaseException:
         await listener.drain(0.0)
         raise
     stop = _stop_requested()
     host = f"[{serving.host}]" if ":" in serving.host else serving.host
-    origin = f"{'http' if tls is None else 'https'}://{host}:{port}"
+    origin = f"{'http' if files.tls is None else 'https'}://{host}:{port}"
     limits = HttpLimits(
         body_bytes_max=serving.body_bytes_max,
         unread_bytes_per_address_max=serving.unread_bytes_per_address,
@@ -352,16 +326,30 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
         is_strict=serving.strict_payloads,
         gap_hold_ms=serving.gap_hold_ms,
         unread=unread,
+        access=Access(engine, access, identities),
     )
-    browsers = BrowserRules(cors_origins=serving.cors_origin, allowed_hosts=serving.allowed_host)
+    # A page that reaches the server by a name of its own has no token, so names do not matter then.
+    hosts = (ANY,) if access.is_on else serving.allowed_host
+    browsers = BrowserRules(cors_origins=serving.cors_origin, allowed_hosts=hosts)
     raise_file_limit(limits)
     try:
-        listener.start(app.handle, limits, unread=unread, ssl=tls, browsers=browsers)
+        listener.start(
+            app.handle,
+            limits,
+            unread=unread,
+            ssl=files.tls,
+            browsers=browsers,
+            is_stranger=app.is_stranger,
+        )
     except OSError as error:
         await engine.close()
         raise _cannot_listen(serving, error) from error
+    identities.start()
+    # Standard output has one line, which programs read. The rest is for the log, standard error.
+    click.echo(describe_access(access), err=True)
     click.echo(f"listening on {origin}")
     await stop.wait()
+    identities.close()
     draining = asyncio.create_task(listener.drain(10.0))
     await asyncio.sleep(0)  # lets every connection mark its next response as its last
     app.drain()
@@ -369,13 +357,44 @@ async def _serve(serving: ServeOptions, settings: Settings, tls: SSLContext | No
     await engine.close()
 
 
+async def _prepare(engine: Engine, serving: ServeOptions, files: LoadedFiles) -> AccessSettings:
+    """Store what the options set, and return the settings of access.
+
+    If that is refused, close the engine and raise CommandRefused.
+    """
+    try:
+        if serving.dedup is not None:
+            command = SetPolicy(engine.clock.now_ms(), ROOT, dedup=serving.dedup == "on")
+            await engine.execute(command)  # writes nothing if the policy is the same
+        return await open_access(
+            engine,
+            serving.access,
+            host=serving.host,
+            has_identities=files.has_identities,
+            is_insecure=serving.insecure,
+            is_strict=serving.strict_rights,
+            denies_unowned=serving.unowned == "deny",
+        )
+    except CommandRefused:
+        await engine.close()
+        raise
+
+
 async def _open(data: str, settings: Settings) -> Engine:
     with ProgressLine() as steps:
-        return await Engine.open(
+        engine = await Engine.open(
             data,
             settings,
             progress=lambda done, total: steps.show("the journal", done, total),
         )
+    if os.stat(data).st_mode & OTHERS_MODE:
+        _log.warning(
+            "other users have rights to the data directory %s; if they must not read the messages,"
+            " run: chmod 700 %s",
+            printable(data),
+            printable(shlex.quote(data)),
+        )
+    return engine
 
 
 def _stop_requested() -> asyncio.Event:
@@ -393,19 +412,26 @@ def _on_hangup(action: Callable[[], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, action)
 
 
-def _reload(listener: Listener, serving: ServeOptions) -> None:
-    """Load the certificate again, for new connections. If this fails, keep the present one."""
-    if serving.tls_cert is None:
+def _reload(listener: Listener, identities: OutsideIdentities, serving: ServeOptions) -> None:
+    """Load certificates, rules and keys again. If anything fails, keep everything as it is."""
+    if serving.tls_cert is None and serving.config is None:
         _log.warning("SIGHUP is ignored; send SIGTERM to stop the server")
         return
     try:
-        context = server_context(serving.tls_cert, serving.tls_key)
+        files = serving.load()
     except CommandRefused as refusal:
-        _log.error("SIGHUP: %s; the server keeps its present certificate", refusal.message)
+        _log.error(
+            "SIGHUP: %s; the server keeps its present certificate and rules", refusal.message
+        )
         return
-    assert context is not None
-    listener.replace_tls(context)
-    _log.warning("SIGHUP: the certificate is loaded again from %s", serving.tls_cert)
+    if files.tls is not None:
+        listener.replace_tls(files.tls)
+        _log.warning("SIGHUP: the certificate is loaded again from %s", serving.tls_cert)
+    if serving.config is not None:
+        identities.replace(files.certificates, files.jwt)
+        _log.warning("SIGHUP: the table [access] is loaded again from %s", serving.config)
+        if files.has_identities and not identities.is_used:
+            _log.error("SIGHUP: access is off until the server is started again")
 
 
 def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
@@ -417,32 +443,3 @@ def _cannot_listen(serving: ServeOptions, error: OSError) -> CommandRefused:
     else:
         reason, advice = os.strerror(error.errno), "choose a different --port or --host"
     return CommandRefused(f"cannot listen on {serving.host}:{serving.port} ({reason}); {advice}")
-
-
-def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Return the TLS context for a certificate and its key, or None if `cert` is None.
-
-    Raises CommandRefused if the PEM files cannot be loaded.
-    """
-    if cert is None:
-        if key is not None:
-            raise CommandRefused("--tls-key requires --tls-cert with the certificate for this key")
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(cert, key, password=_no_password)
-    except ssl.SSLError as error:
-        files = cert if key is None else f"{cert} and {key}"
-        reason = error.reason or "not PEM"
-        raise CommandRefused(
-            f"cannot load a certificate and its key from {files} ({reason}); pass PEM files"
-            " with --tls-cert and --tls-key"
-        ) from error
-    except OSError as error:
-        files = cert if key is None else f"{cert} or {key}"
-        raise CommandRefused(f"{files} cannot be read: {error.strerror}") from error
-    return context
-
-
-def _no_password() -> NoReturn:
-    raise CommandRefused("the private key is encrypted; pass a key without a password")

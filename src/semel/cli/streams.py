@@ -360,7 +360,7 @@ def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_jso
     """
     style = style_of(is_raw=is_raw, is_json=is_json)
     try:
-        for page in live_pages(client, path, offset, _report_first_retry):
+        for page in live_pages(client, path, offset, report_first_retry):
             if page:
                 write_stdout(b"".join(render_messages(page, style)))
     except StreamGone as error:
@@ -372,7 +372,7 @@ def tail_command(client: Client, path: str, *, offset: str, is_raw: bool, is_jso
         raise CommandRefused(message, EXIT_REFUSED) from error
 
 
-def _report_first_retry(error: ClientError, tries: int) -> None:
+def report_first_retry(error: ClientError, tries: int) -> None:
     if not tries:
         message = printable(error.message)
         click.echo(f"semel: {message}; the command retries until the server responds", err=True)

@@ -19,10 +19,12 @@ from semel.cli.output import (
     write_lines,
     write_stdout,
 )
+from semel.cli.owners import give, owner_options
 from semel.client import server_calls as calls
 from semel.client.group_calls import set_positions
 from semel.client.sync.client import Client
 from semel.client.values import Move, token_of
+from semel.model.rights import SINK, TRANSACTION
 
 epoch_option = click.option(
     "--epoch",
@@ -147,6 +149,17 @@ def _end(client: Client, action: str, *, name: str, epoch: int | None, is_json: 
         epoch = int(txn["transaction_epoch"])
     ended = client.run(calls.end_transaction(client.site, name, epoch, action))
     report(f"transaction {name} (epoch {epoch}) is {ended['state']}", ended, is_json=is_json)
+
+
+@txn_command.command("chown", cls=ChangingCommand)
+@click.argument("name", type=Name(), metavar="ID")
+@owner_options
+def change_txn_owner_command(client: Client, *, name: str, **options: Any) -> None:
+    """Give the id of a pending transaction another owner.
+
+    Only its owner and administrators can use a transaction id.
+    """
+    give(client, TRANSACTION, name, **options)
 
 
 # ---- groups --------------------------------------------------------------------------------------
@@ -286,6 +299,17 @@ def rebind_command(
     sink = client.run(calls.rebind_sink(client.site, app, query_id, last_version))
     sentence = f"sink {app} belongs to query {query_id}; the next version is {last_version + 1}"
     report(sentence, sink, is_json=is_json)
+
+
+@sinks_command.command("chown", cls=ChangingCommand)
+@click.argument("app", type=Name())
+@owner_options
+def change_sink_owner_command(client: Client, *, app: str, **options: Any) -> None:
+    """Give a sink another owner.
+
+    Only its owner and administrators can use a sink.
+    """
+    give(client, SINK, app, **options)
 
 
 @sinks_command.command("forget", cls=ChangingCommand)

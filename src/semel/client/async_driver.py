@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from semel.client.computed import ComputedFields
 from semel.client.flows import Flow, Lost, NotSent, Opened, Pause, Receive, Reply, Send, T
 from semel.client.reading import FetchedMessages, PageReader
 from semel.client.requests import render
@@ -186,13 +187,24 @@ class AsyncDriver:
     async def _send(
         self, step: Send, deadline: float, stop: AsyncStop, silence_seconds: float
     ) -> Reply:
-        if self._transport.computed is not None:
-            try:
-                async with asyncio.timeout(seconds_until(deadline)):
-                    request = await self._transport.computed.add_to_async(step.request)
-            except TimeoutError:
-                return NotSent("the request's headers were not computed before the timeout")
-            step = replace(step, request=request)
+        computed = self._transport.computed
+        if computed is None:
+            return await self._attempt(step, deadline, stop, silence_seconds)
+        first = await _computed(computed, step, deadline)
+        if isinstance(first, NotSent):
+            return first
+        reply = await self._attempt(first, deadline, stop, silence_seconds)
+        if computed.is_token_refused(reply):
+            again = await _computed(computed, step, deadline)
+            if isinstance(again, NotSent):
+                return reply
+            if again.request.authorization != first.request.authorization:
+                reply = await self._attempt(again, deadline, stop, silence_seconds)
+        return reply
+
+    async def _attempt(
+        self, step: Send, deadline: float, stop: AsyncStop, silence_seconds: float
+    ) -> Reply:
         connection = self._pool.take(step.kind)
         if connection is None:
             try:
@@ -257,6 +269,15 @@ class AsyncDriver:
                 address.host, address.port, ssl=transport.tls, limit=2 * RECEIVE_BYTES
             )
         return AsyncConnection(reader, writer)
+
+
+async def _computed(computed: ComputedFields, step: Send, deadline: float) -> Send | NotSent:
+    """Return the step with its computed headers, or NotSent if the deadline passes before that."""
+    try:
+        async with asyncio.timeout(seconds_until(deadline)):
+            return replace(step, request=await computed.add_to_async(step.request))
+    except TimeoutError:
+        return NotSent("the request's headers were not computed before the timeout")
 
 
 def seconds_until(deadline: float) -> float | None:

@@ -2,6 +2,10 @@
 
 A function is called for each request, each retry and each reconnection, so that a token can be
 renewed while a long read continues. What a function raises is raised to the caller.
+
+If the server refuses a token that a function has computed, the function is called once more. If it
+returns another token, the request is sent again with that one: the server has not applied a request
+without a valid token.
 """
 
 import inspect
@@ -13,11 +17,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client.errors import CallbackFailed
-from semel.client.requests import Fields, Request, check_header, own_headers
+from semel.client.flows import Reply
+from semel.client.requests import AUTHORIZATION, Fields, Request, check_header, own_headers
+from semel.client.response_parser import Response
 
 FieldValue = str | Callable[[], str]
 AsyncFieldValue = str | Callable[[], str | Awaitable[str]]
 _BEARER: Final = "Bearer "
+_UNAUTHENTICATED: Final = 401
 
 
 class _Part(Struct, frozen=True):
@@ -71,8 +78,15 @@ class ComputedFields:
             if not isinstance(value, str)
         ]
 
+        self.has_token = any(part.name.lower() == AUTHORIZATION for part in self._parts)
+
     def __bool__(self) -> bool:
         return bool(self._parts or self._constants)
+
+    def is_token_refused(self, reply: Reply) -> bool:
+        """Return True if the server has refused the token, and a function can compute another."""
+        is_refused = isinstance(reply, Response) and reply.status == _UNAUTHENTICATED
+        return is_refused and self.has_token
 
     def add_to(self, request: Request) -> Request:
         """Call the functions, and return the request with their values.

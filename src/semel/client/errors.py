@@ -109,18 +109,27 @@ class TooLarge(BadRequest):
     code = "body_too_large"
 
 
-class Unauthorized(Refused):
-    """The server requires credentials."""
+class Unauthenticated(Refused):
+    """The request has no valid token: it is missing, unknown, expired or revoked.
 
-    code = "unauthorized"
-    advice = "pass token= or an Authorization header to the client"
+    If a function computes the token, it was called again before this error was raised.
+    """
+
+    code = "unauthenticated"
+    advice = "pass a valid token: token= of the client, or the environment variable SEMEL_TOKEN"
 
 
 class Forbidden(Refused):
-    """The credentials do not permit the request."""
+    """The token is valid, but it does not have the right that the request needs.
+
+    `right` is the missing right, for the thing with this `kind` and `name`.
+    """
 
     code = "forbidden"
-    advice = "use credentials that permit this request"
+    advice = "use a token that has this right"
+    right = Fact(str, "right")  # read, write, create, delete, describe or admin, or a cluster right
+    kind = Fact(str, "kind")  # stream, group, producer, transaction, sink, cluster and so on
+    name = Fact(str, "name")
 
 
 class StreamNotFound(Refused):

@@ -124,7 +124,8 @@ Reply = Response | Opened | NotSent | Lost
 class Exchanged(Struct, frozen=True):
     """The final response to a request.
 
-    `was_lost` is True if an earlier attempt got no response. That attempt may have been applied.
+    `was_lost` is True if an earlier attempt got no response. That attempt may have been applied. It
+    is always False for a read.
     `stream` is the stream of the request, for error messages.
     """
 
@@ -148,9 +149,16 @@ class Exchanged(Struct, frozen=True):
         raise self.error()
 
     def error(self) -> ClientError:
-        """Return the error for a response with a status of 400 or more."""
+        """Return the error for a response with a status of 400 or more.
+
+        The server checks the token before it recognises a repeat. So if it refuses a repeat for its
+        token, an earlier attempt without a response may have been applied.
+        """
         response = self.response
-        return error_of(response.status, response.headers, response.body, self.stream)
+        error = error_of(response.status, response.headers, response.body, self.stream)
+        if self.was_lost and isinstance(error, errors.Unauthenticated | errors.Forbidden):
+            error.applied = errors.UNKNOWN
+        return error
 
 
 # ---- retries -------------------------------------------------------------------------------------
@@ -188,7 +196,8 @@ def ask(
             assert isinstance(reply, Response)
             return Exchanged(reply, was_lost, stream=stream)
         is_safe = error.applied == errors.NO or kind is not RetrySafety.ONCE
-        was_lost = was_lost or error.applied != errors.NO
+        is_read = kind is RetrySafety.READ
+        was_lost = was_lost or (error.applied != errors.NO and not is_read)
         if is_safe and isinstance(reply, Lost) and reply.is_stale and not had_stale:
             had_stale = True  # the server only closed an idle connection, so no pause is needed
         else:
@@ -283,7 +292,7 @@ _BY_CODE: Final[Mapping[str, type[Refused]]] = {
 }
 
 _BY_STATUS: Final[Mapping[int, type[Refused]]] = {
-    401: errors.Unauthorized,
+    401: errors.Unauthenticated,
     403: errors.Forbidden,
     404: errors.StreamNotFound,
     410: errors.StreamGone,

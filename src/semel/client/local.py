@@ -14,6 +14,8 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, Any, Final
 
+from semel.client.computed import FieldValue
+from semel.client.credentials import chosen_token
 from semel.client.errors import Unavailable
 from semel.client.sync.client import Client
 from semel.client.transport import CLIENT_DEFAULT, TIMEOUT_SECONDS, Timeout
@@ -118,7 +120,7 @@ class LocalProcess:
         assert process.stdout is not None
         line = _read_line(process.stdout, monotonic() + _START_SECONDS_MAX)
         if line.startswith(_LISTENING):
-            return line.removeprefix(_LISTENING).rstrip("\n")
+            return line.removeprefix(_LISTENING).partition("\n")[0]  # more lines can follow
         self.kill()
         output = (line + self.stderr).strip() or f"no output within {_START_SECONDS_MAX:g} s"
         raise NotStarted(f"semel serve did not start (exit code {process.returncode}): {output}")
@@ -162,25 +164,30 @@ def local(
     port: int = 0,
     *,
     timeout: float | None = TIMEOUT_SECONDS,
+    token: FieldValue | None = None,
     **settings: Any,
 ) -> "LocalServer":
     """Start a server in a child process, wait until it listens, and return a client for it.
 
     `data` is the data directory. By default the server uses a temporary directory that is removed
     at the end. `settings` are options of `semel serve`, as in `local(long_poll_timeout=1)`; a list
-    repeats the option. Environment variables named SEMEL_* are ignored.
+    repeats the option. `token` is sent by the client, if `data` is a directory that has tokens.
+    Environment variables named SEMEL_* are ignored, also SEMEL_TOKEN.
 
     The server stops at the end of the `with` block, when `stop()` is called, or when this process
     ends or is killed. Raises NotStarted if the server does not start.
     """
-    return LocalServer(LocalProcess(data, port, settings), timeout)
+    return LocalServer(LocalProcess(data, port, settings), timeout, token)
 
 
 class LocalServer(Client):
     """A client for a local server. Closing the client stops the server."""
 
-    def __init__(self, process: LocalProcess, timeout: float | None) -> None:
-        super().__init__(process.url, timeout=timeout)
+    def __init__(
+        self, process: LocalProcess, timeout: float | None, token: FieldValue | None = None
+    ) -> None:
+        self._token: Final = chosen_token(token or "", None)
+        super().__init__(process.url, timeout=timeout, token=self._token or "")
         self._process: Final = process
 
     @property
@@ -205,9 +212,9 @@ class LocalServer(Client):
     def client(self, **options: Any) -> Client:
         """Return a new client for the same server. `options` are the options of `Client`.
 
-        The caller must close the new client.
+        By default it sends the same token. The caller must close the new client.
         """
-        return Client(self.url, **options)
+        return Client(self.url, **{"token": self._token or "", **options})
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Close the client and shut the server down. A temporary data directory is removed."""

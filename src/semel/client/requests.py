@@ -32,6 +32,8 @@ _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _NEVER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
 # Headers that the client sets itself.
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
+AUTHORIZATION: Final = "authorization"
+_SECRET: Final = frozenset({AUTHORIZATION, "proxy-authorization", "cookie"})
 
 
 class Request(Struct, frozen=True):
@@ -46,6 +48,16 @@ class Request(Struct, frozen=True):
     headers: Fields = ()
     body: bytes | None = None
     is_streamed: bool = False
+
+    def __repr__(self) -> str:
+        """Return the request line. The headers can contain a token."""
+        return f"Request({self.method} {self.target})"
+
+    @property
+    def authorization(self) -> str | None:
+        """The value of the Authorization header, or None if these headers do not have it."""
+        found = [value for name, value in self.headers if name.lower() == AUTHORIZATION]
+        return found[0] if found else None
 
 
 def fixed_lines(address: Address, headers: Iterable[tuple[str, str]] = ()) -> bytes:
@@ -77,7 +89,7 @@ def own_headers(
         if name.lower() in _OURS:
             raise ValueError(f"do not pass the header {name}; the client sets this header itself")
         check_header(name, value)
-    is_twice = any(name.lower() == "authorization" for name, _ in fields)
+    is_twice = any(name.lower() == AUTHORIZATION for name, _ in fields)
     if is_twice and (token is not None or has_token):
         raise ValueError("pass either token= or an Authorization header, not both")
     if token is not None:
@@ -98,10 +110,15 @@ def _line(name: str, value: str) -> str:
         )
     if _NEVER.search(value) is not None or value != value.strip(" \t"):
         raise ValueError(
-            f"{value!r} cannot be sent as the value of the header {name}; use Latin-1 text without"
-            " control characters and without spaces at the ends"
+            f"{_shown(name, value)} cannot be sent as the value of the header {name}; use Latin-1"
+            " text without control characters and without spaces at the ends"
         )
     return f"{name}: {value}\r\n"
+
+
+def _shown(name: str, value: str) -> str:
+    """Return the value of a header for a message. A value with credentials is not shown."""
+    return "this text" if name.lower() in _SECRET else repr(value)
 
 
 # ---- the headers of appends and creations --------------------------------------------------------

@@ -61,6 +61,8 @@ _LACKING: Final = frozenset(
         "unknown_sink",
         "snapshot_not_found",
         "policy_not_found",
+        "token_not_found",
+        "thing_not_found",
     }
 )
 
@@ -74,7 +76,7 @@ def get(site: ServerConfig, target: str, kind: type[T], *, stream: str | None = 
     names `stream`.
     """
     request = Request("GET", target)
-    exchange = yield from _exchange(site, request, RetrySafety.READ, stream=stream)
+    exchange = yield from ask_server(site, request, RetrySafety.READ, stream=stream)
     return decoded(exchange.expect(200), kind)
 
 
@@ -113,16 +115,20 @@ def send(
     Raises NotSupported if the server does not know the target.
     """
     request = Request("POST", target, _JSON, msgspec.json.encode(document, enc_hook=to_plain))
-    return _exchange(site, request, RetrySafety.REPEATABLE, silence_seconds, stream)
+    return ask_server(site, request, RetrySafety.REPEATABLE, silence_seconds, stream)
 
 
-def _exchange(
+def ask_server(
     site: ServerConfig,
     request: Request,
     safety: RetrySafety,
     silence_seconds: float = inf,
     stream: str | None = None,
 ) -> Flow[Exchanged]:
+    """Send a request that only semel understands, and return the response.
+
+    Raises NotSupported if the server does not know the target.
+    """
     exchange = yield from ask(
         request, safety, retries=site.retries, silence_seconds=silence_seconds, stream=stream
     )
@@ -149,7 +155,7 @@ def decoded(response: Response, kind: type[T]) -> T:
         raise DamagedResponse(f"the client cannot decode the response: {error}") from error
 
 
-def _require_progress(next_page: Any, after: Any) -> None:
+def require_progress(next_page: Any, after: Any) -> None:
     """Raise ProtocolError if the next page does not begin later than the current page.
 
     Without this check, reading the list could continue forever.
@@ -179,7 +185,7 @@ def list_transactions(
         )
         page = yield from get(site, target, TransactionsPage[Document])
         transactions += page.transactions
-        _require_progress(page.next, after)
+        require_progress(page.next, after)
         after = page.next
     return transactions
 
@@ -223,7 +229,7 @@ def forget_sink(site: ServerConfig, app: str) -> Flow[None]:
 
 
 def _delete(site: ServerConfig, target: str) -> Flow[None]:
-    exchange = yield from _exchange(site, Request("DELETE", target), RetrySafety.REPEATABLE)
+    exchange = yield from ask_server(site, Request("DELETE", target), RetrySafety.REPEATABLE)
     # A 404 after an attempt without a response is a success: that attempt has removed it.
     if not (exchange.was_lost and exchange.response.status == 404):
         exchange.expect(204)
@@ -267,7 +273,7 @@ def set_policy(site: ServerConfig, prefix: str, *, dedup: bool) -> Flow[Policy]:
     """Set the policy of a prefix. A repeat changes nothing."""
     body = msgspec.json.encode(PolicyRequest(("off", "on")[dedup]))
     request = Request("PUT", _policy_target(site, prefix), _JSON, body)
-    exchange = yield from _exchange(site, request, RetrySafety.REPEATABLE)
+    exchange = yield from ask_server(site, request, RetrySafety.REPEATABLE)
     return _policy(decoded(exchange.expect(200, 201), PolicyEntry))
 
 
@@ -296,7 +302,7 @@ def list_streams(
     """
     parameters = query(prefix=prefix or None, after=after, limit=limit)
     page = yield from get(site, site.address.target(STREAMS) + parameters, StreamsPage)
-    _require_progress(page.next, after)
+    require_progress(page.next, after)
     return page
 
 
@@ -322,7 +328,7 @@ def producers(calls: StreamCalls, producer_id: str | None) -> Flow[list[Producer
         states += page.producers
         if page.next is None:
             return states
-        _require_progress(page.next, after)
+        require_progress(page.next, after)
         after = page.next
 
 
@@ -403,5 +409,5 @@ def forget_producer(calls: StreamCalls, producer_id: str) -> Flow[None]:
     path = calls.require_path("forget_producer()")
     target = calls.site.address.target(PRODUCERS) + query(stream=path, id=producer_id)
     request = Request("DELETE", target)
-    exchange = yield from _exchange(calls.site, request, RetrySafety.REPEATABLE, stream=path)
+    exchange = yield from ask_server(calls.site, request, RetrySafety.REPEATABLE, stream=path)
     exchange.expect(200, 204)

@@ -224,8 +224,19 @@ class SyncDriver:
     # ---- steps -----------------------------------------------------------------------------------
 
     def _send(self, step: Send, deadline: float, stop: Stop, silence_seconds: float) -> Reply:
-        if self._transport.computed is not None:
-            step = replace(step, request=self._transport.computed.add_to(step.request))
+        computed = self._transport.computed
+        if computed is None:
+            return self._attempt(step, deadline, stop, silence_seconds)
+        first = computed.add_to(step.request)
+        reply = self._attempt(replace(step, request=first), deadline, stop, silence_seconds)
+        if computed.is_token_refused(reply):
+            again = computed.add_to(step.request)
+            if again.authorization != first.authorization:
+                again_step = replace(step, request=again)
+                reply = self._attempt(again_step, deadline, stop, silence_seconds)
+        return reply
+
+    def _attempt(self, step: Send, deadline: float, stop: Stop, silence_seconds: float) -> Reply:
         connection = self._pool.take(step.kind)
         if connection is None:
             try:

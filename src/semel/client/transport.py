@@ -82,6 +82,15 @@ class Transport(Struct, frozen=True):
     tls: ssl.SSLContext | None = None
     computed: ComputedFields | None = None
 
+    def __repr__(self) -> str:
+        """Return the address. The header lines can contain a token."""
+        return f"Transport({self.address.url!r})"
+
+    @property
+    def renews_token(self) -> bool:
+        """True if a function computes the token of each request."""
+        return self.computed is not None and self.computed.has_token
+
 
 def transport_to(
     url: str,

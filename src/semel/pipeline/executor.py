@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from semel.client.commit_calls import KnownStreams, Parts
+from semel.client.computed import FieldValue
 from semel.client.flows import Flow
 from semel.client.server_calls import register_producer
 from semel.client.sync.client import Client
@@ -85,13 +86,15 @@ class Work(Struct, frozen=True):
 
     The step is stored on the server, so a retry gets exactly the same step. `messages()` reads the
     messages of the step and returns them keyed by binding. `producer_id` and `producer_epoch`
-    identify the instance that commits. `version` is the number of the commit.
+    identify the instance that commits. `version` is the number of the commit. `token` is sent to
+    the server at `url`: a text, or a function that returns it.
     """
 
     graph: Graph
     processor: Processor
     step: Step
     url: str
+    token: FieldValue | None
     producer_id: str
     producer_epoch: int
     version: int
@@ -118,9 +121,11 @@ class ProcessorRun(Struct, frozen=True, kw_only=True):
     True. `is_ending()` is True when no processor of the graph will write to the inputs again.
 
     Tests use `at_boundary(processor, boundary)`. It is called after each stage of the loop.
+    `token` is the token that `client` sends, for engines that send requests themselves.
     """
 
     client: Client
+    token: FieldValue | None
     graph: Graph
     processor: Processor
     gauge: Gauge

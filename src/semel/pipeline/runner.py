@@ -1,5 +1,6 @@
 """Running a graph: one thread for each processor, until all processors have ended or stopped."""
 
+import ssl
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -9,6 +10,8 @@ from typing import Any, Final, NamedTuple, Self
 import msgspec
 
 from semel.client.addresses import URL_DEFAULT
+from semel.client.computed import FieldValue
+from semel.client.credentials import TokenFile, chosen_token
 from semel.client.errors import ClientError, StreamGone, StreamNotFound
 from semel.client.producer.sync_producer import Producer
 from semel.client.requests import CreateHeaders
@@ -17,6 +20,7 @@ from semel.client.values import Receipt, StreamInfo
 from semel.model.messages import JSON_MEDIA_TYPE, is_json
 from semel.model.offsets import parse_offset
 from semel.pipeline.executor import (
+    SPARK,
     AtBoundary,
     Executor,
     Gauge,
@@ -139,15 +143,20 @@ class Runner:
     After a stop, each processor still completes its current step if the server responds. The next
     run repeats the steps that were not committed.
 
+    `token` and `tls` are those of `Client`. With Spark, `token` is a text or a `TokenFile`, which
+    every executor reads, and the certificates to trust are those of SSL_CERT_FILE.
+
     Only Spark uses `master` and the directory `checkpoints`. Raises GraphError if the graph cannot
     run.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a run are keywords
         self,
         graph: Graph,
         *,
         url: str | None = None,
+        token: FieldValue | None = None,
+        tls: ssl.SSLContext | str | None = None,
         engine: str | None = None,
         master: str | None = None,
         checkpoints: str | None = None,
@@ -162,15 +171,20 @@ class Runner:
         self._executor = executor or make_engine(
             self.engine, graph, master=master, checkpoints=checkpoints
         )
-        complaints = self._executor.complaints(graph)
+        own_token = chosen_token(token, None)
+        complaints = [
+            *(_secret_complaints(own_token, tls) if self.engine == SPARK else ()),
+            *self._executor.complaints(graph),
+        ]
         if complaints:
             raise GraphError(graph.id, complaints)
-        self._client = Client(url or graph.url or URL_DEFAULT)
+        self._client = Client(url or graph.url or URL_DEFAULT, token=own_token or "", tls=tls)
         self._is_draining = available_now
         above = topology.upstream(graph)
         self._runs = [
             ProcessorRun(
                 client=self._client,
+                token=own_token,
                 graph=graph,
                 processor=processor,
                 gauge=self.gauges[processor.id],
@@ -300,10 +314,22 @@ class Runner:
         return self._is_draining and all(self.gauges[id].state in _OVER for id in above)
 
 
+def _secret_complaints(token: FieldValue | None, tls: ssl.SSLContext | str | None) -> Iterator[str]:
+    """Yield what Spark's executors cannot get from the driver."""
+    if callable(token) and not isinstance(token, TokenFile):
+        yield "with Spark, token= cannot be a function; pass a text or a TokenFile"
+    if tls is not None:
+        yield (
+            "Spark does not use the certificates of tls= or of a context; set SSL_CERT_FILE on the"
+            " driver and on the executors"
+        )
+
+
 def run(
     graph: Graph,
     *,
     url: str | None = None,
+    token: FieldValue | None = None,
     engine: str | None = None,
     master: str | None = None,
     checkpoints: str | None = None,
@@ -317,6 +343,7 @@ def run(
     with Runner(
         graph,
         url=url,
+        token=token,
         engine=engine,
         master=master,
         checkpoints=checkpoints,

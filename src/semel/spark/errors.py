@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
+from semel.client.credentials import CredentialsError
 from semel.client.errors import ClientError
 from semel.spark.options import SparkOptionError
 
@@ -120,6 +121,7 @@ T = TypeVar("T")
 USER_ERRORS: Final = (
     CheckpointError,
     ClientError,
+    CredentialsError,
     DataLossError,
     RowError,
     ServerUnreachable,

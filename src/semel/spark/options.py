@@ -13,6 +13,13 @@ from typing import Final, NoReturn, TypeVar
 from msgspec import Struct
 
 from semel.client.addresses import checked_path, parse_address
+from semel.client.credentials import (
+    CredentialsError,
+    Secret,
+    TokenFile,
+    checked_token,
+    environment_token,
+)
 from semel.client.sync.client import Client
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import JSON_MEDIA_TYPE
@@ -26,15 +33,6 @@ from semel.model.offsets import parse_offset
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)?")
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BOOLS: Final = {"true": True, "false": False}
-
-
-class Secret(str):
-    """A string whose `repr` does not show its text, so that the text does not get into logs."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'...'"
 
 
 class SparkOptionError(ValueError):
@@ -86,9 +84,19 @@ def read_bool(name: str, text: str) -> bool:
 
 
 def read_secret(name: str, text: str) -> Secret | None:
-    """Return `text` as a Secret, or None if `text` is empty."""
-    del name
-    return Secret(text) if text else None
+    """Return a token, or None if `text` is empty. No error contains `text`."""
+    try:
+        return checked_token(text.encode(errors="replace"), f"the option {name}") if text else None
+    except CredentialsError as error:
+        raise SparkOptionError(str(error)) from None
+
+
+def read_token_file(name: str, text: str) -> TokenFile:
+    if not os.path.isabs(text):
+        raise SparkOptionError(
+            f"{name} must be an absolute path, because every executor reads the file, not {text!r}"
+        )
+    return TokenFile(text)
 
 
 def read_seconds(name: str, text: str) -> float:
@@ -172,9 +180,10 @@ def _ordinal(stream: str, value: object) -> int:
 __all__ = ["SinkOptions", "SourceOptions", "SparkOptionError", "parse_sink", "parse_source"]
 
 T = TypeVar("T")
+Token = Secret | TokenFile
 RETRY_SECONDS_DEFAULT: Final = 120.0
 
-_COMMON: Final = ("url", "path", "token", "stream", "retryTimeout")
+_COMMON: Final = ("url", "path", "token", "stream", "retryTimeout", "tokenFile")
 _SOURCE: Final = (
     *_COMMON,
     "subscribe",
@@ -200,10 +209,14 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 class ServerOptions(Struct, frozen=True):
-    """The options about the server: its address, its token, and how long requests are retried."""
+    """The options about the server: its address, its token, and how long requests are retried.
+
+    The options are pickled for the executors, so they contain the token. A token that is a
+    TokenFile is read where it is used.
+    """
 
     url: str
-    token: Secret | None
+    token: Token | None
     retry_seconds: float
 
 
@@ -244,7 +257,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         )
     return SourceOptions(
         url=values.url(),
-        token=values.take("token", read_secret),
+        token=values.token(),
         streams=streams,
         pattern=pattern,
         starts=_starts(values, "startingOffsets", streams) or EARLIEST,
@@ -268,7 +281,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         )
     return SinkOptions(
         url=values.url(),
-        token=values.take("token", read_secret),
+        token=values.token(),
         stream=values.take("stream", read_path),
         app_id=app_id,
         version=version,
@@ -317,6 +330,23 @@ class _OptionReader:
     def flag(self, name: str, *, default: bool) -> bool:
         value = self.take(name, read_bool)
         return default if value is None else value
+
+    def token(self) -> Token | None:
+        """Return the token, or the file that contains it, or None if there is none.
+
+        Without the options `token` and `tokenFile`, it is the token of the environment variable
+        SEMEL_TOKEN in this process, which is on the driver. An empty `token` means none.
+        """
+        if self.text("token") is not None and self.text("tokenFile") is not None:
+            raise SparkOptionError("token and tokenFile cannot be used together: remove one")
+        if self.text("tokenFile") is not None:
+            return self.take("tokenFile", read_token_file)
+        if self.has("token"):
+            return self.take("token", read_secret)
+        try:
+            return environment_token()
+        except CredentialsError as error:
+            raise SparkOptionError(str(error)) from None
 
     def url(self) -> str:
         """Return the address of the server. It is the value of the option `url` or `path`."""
@@ -392,7 +422,7 @@ def _ends(values: _OptionReader, streams: tuple[str, ...]) -> StartOffsets | Non
 # ---- clients -------------------------------------------------------------------------------------
 
 
-_clients: Final[dict[tuple[int, str, str | None, float], Client]] = {}
+_clients: Final[dict[tuple[int, str, Token | None, float], Client]] = {}
 
 
 def client_for(options: ServerOptions) -> Client:
@@ -406,6 +436,7 @@ def client_for(options: ServerOptions) -> Client:
     if client is None:
         # If two threads do this at the same time, one of the two clients is dropped. That is
         # harmless, because a new client has no connections yet.
-        client = Client(options.url, token=options.token, timeout=options.retry_seconds)
+        token = options.token or ""  # an executor has no token of its own
+        client = Client(options.url, token=token, timeout=options.retry_seconds)
         client = _clients.setdefault(key, client)
     return client

@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Final, Self
 
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings
+from semel.cli.serve_access import prepare_audit, store_bootstrap
 from semel.model.errors import EngineStopped
 from semel.model.limits import MIB
+from semel.server.access import Access, AccessSettings
 from semel.server.app import App
 from semel.server.browsers import BrowserRules
 from semel.server.limits_http import HttpLimits
@@ -124,6 +126,9 @@ class InProcessServer(LoopResource):
     `data` is the data directory. If it is None, the server uses a temporary directory and removes
     it at the end of the block.
 
+    With a `token`, access is on. If the directory has no token, this one is stored, and may do
+    everything.
+
     If the engine fails, the test process keeps running, and EngineStopped is raised at the end of
     the block. (In `semel serve`, such a failure ends the process.)
     """
@@ -140,6 +145,7 @@ class InProcessServer(LoopResource):
         long_poll_seconds: float = 30.0,
         sse_seconds: float = 60.0,
         cors_origins: Sequence[str] = (),
+        token: str | None = None,
     ) -> None:
         self.data = "" if data is None else fspath(data)
         self.port = port
@@ -148,6 +154,8 @@ class InProcessServer(LoopResource):
         self._http_limits = http_limits
         self._live_seconds = (long_poll_seconds, sse_seconds)
         self._browsers = BrowserRules(cors_origins=tuple(cors_origins))
+        self._token = token
+        self._access = AccessSettings(is_on=token is not None)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._engine: Engine | None = None
         self._app: App | None = None
@@ -183,6 +191,9 @@ class InProcessServer(LoopResource):
 
     async def _listen(self, engine: Engine) -> None:
         unread = UnreadBudget(self._http_limits)
+        if self._access.is_on:
+            await store_bootstrap(engine, self._token or "")
+            await prepare_audit(engine)
         self._listener = Listener(engine.clock)
         self.port = await self._listener.bind(_HOST, self.port)
         long_poll, sse = self._live_seconds
@@ -192,9 +203,14 @@ class InProcessServer(LoopResource):
             sse_seconds=sse,
             origin=self.url,
             unread=unread,
+            access=Access(engine, self._access),
         )
         self._listener.start(
-            self._app.handle, self._http_limits, unread=unread, browsers=self._browsers
+            self._app.handle,
+            self._http_limits,
+            unread=unread,
+            browsers=self._browsers,
+            is_stranger=self._app.is_stranger,
         )
 
     def _fail(self, error: BaseException) -> None:

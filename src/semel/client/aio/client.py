@@ -10,11 +10,13 @@ from typing import Any, Self
 
 from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.addresses import STREAM_PATH, Address, locate_stream, path_of
+from semel.client.aio.access import AsyncAccess
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncTransaction
 from semel.client.appenders import AsyncAppender
 from semel.client.async_driver import AsyncDriver, AsyncLock, AsyncStop
 from semel.client.computed import AsyncFieldValue
+from semel.client.credentials import chosen_token
 from semel.client.errors import ClientError
 from semel.client.flows import Flow, T
 from semel.client.positions import KnownPositions
@@ -69,6 +71,10 @@ class AsyncClient:
     reconnection of a tail. With `AsyncClient` it can be a coroutine function. If it raises an
     exception, the call raises it. They are sent only to the server at `url`.
 
+    Without `token`, the client uses the token in the environment variable SEMEL_TOKEN, if it is set
+    and `headers` has no Authorization header. With `token=""` it sends none. If the server refuses
+    the token of a function, the function is called again and the request is sent once more.
+
     `stream_path` is the path below which the server has its streams. Semel has them below
     `/v1/stream`.
 
@@ -100,6 +106,7 @@ class AsyncClient:
         retry_appends: bool = True,
     ) -> None:
         self.timeout = seconds_of(timeout, TIMEOUT_SECONDS)
+        token = chosen_token(token, headers)
         self.transport = transport_to(
             url,
             token=token,
@@ -112,7 +119,8 @@ class AsyncClient:
         )
         # These make the clients of other servers, without and with this client's credentials.
         stranger = partial(
-            type(self),
+            AsyncClient,
+            token="",
             timeout=timeout,
             connect_timeout=connect_timeout,
             retries=retries,
@@ -120,7 +128,7 @@ class AsyncClient:
             gzip=gzip,
             retry_appends=retry_appends,
         )
-        own = partial(stranger, token=token, headers=headers, params=params)
+        own = partial(stranger, token=token or "", headers=headers, params=params)
         self._client_types = {False: stranger, True: own}
         self._others: dict[Address, AsyncClient] = {}
         self.site = ServerConfig(self.transport.address, retries, gzip)
@@ -161,6 +169,11 @@ class AsyncClient:
     def url(self) -> str:
         """The address of the server."""
         return self.transport.address.url
+
+    @property
+    def access(self) -> AsyncAccess:
+        """The calls about tokens and owners."""
+        return AsyncAccess(self)
 
     async def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until appends and the messages of producers are stored, then close the client.

@@ -12,6 +12,7 @@ from semel.client.errors import (
     PayloadMismatch,
     Refused,
     SequenceGap,
+    Unauthenticated,
     Unavailable,
 )
 from semel.client.extras import Extra
@@ -42,6 +43,7 @@ class ProducerBatch:
         "cursor",
         "extras",
         "first_unsettled",
+        "has_renewed_token",
         "is_closing",
         "is_in_flight",
         "is_indeterminate",
@@ -74,6 +76,7 @@ class ProducerBatch:
         self.is_in_flight = False
         self.is_indeterminate = False
         self.is_closing = False
+        self.has_renewed_token = False  # it was sent again because its token was refused
         self.ack: BatchAck | None = None
 
     @property
@@ -84,6 +87,10 @@ class ProducerBatch:
     def units(self) -> int:
         """The number of messages, and one more if the batch closes the stream."""
         return len(self.messages) + self.is_closing
+
+    def may_renew_token(self, error: ClientError) -> bool:
+        """Return True if the batch can be sent with a new token, because its token was refused."""
+        return isinstance(error, Unauthenticated) and not self.has_renewed_token
 
     def split_off(self, count: int) -> "ProducerBatch":
         """Remove the first `count` messages of a sparse batch, and return them as a new batch."""
@@ -293,6 +300,7 @@ class BatchBuilder:
 Jitter = Callable[[float], float]
 
 WORTH_A_RETRY: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
+_UNAUTHENTICATED: Final = 401
 _SECONDS_MIN: Final = 0.05
 _SECONDS_MAX: Final = 5.0
 _UNSAFE: Final = (
@@ -346,16 +354,25 @@ class DedupCheck:
     A semel stream with `Stream-Dedup: off` ignores the sequences of producers, so a batch whose
     response was lost would be stored twice. A HEAD request shows the setting. Other servers have no
     such setting: without `is_semel` the check is never due. `known` is what was known about the
-    stream before the batches were sent.
+    stream before the batches were sent. With `renews_token`, the request is sent once more if its
+    token is refused.
     """
 
     def __init__(
-        self, backoff: Backoff, known: DedupKnowledge, *, is_semel: bool, stream: str | None
+        self,
+        backoff: Backoff,
+        known: DedupKnowledge,
+        *,
+        is_semel: bool,
+        stream: str | None,
+        renews_token: bool,
     ) -> None:
         self.stored_until = known.end  # where the earlier batches of this producer end
         self._known = known
         self._backoff, self._stream = backoff, stream
         self._is_semel = is_semel
+        self._renews_token = renews_token
+        self._has_renewed_token = False
         self.is_due = False
         self.is_in_flight = False
 
@@ -379,9 +396,14 @@ class DedupCheck:
         """Return an error if no batch must be sent again.
 
         After a temporary failure, the check is made again. After any other refusal, such as 404,
-        it is not: the server gives the same response to the batch.
+        it is not: the server gives the same response to the batch. But the batch could have a newer
+        token, so if a renewed token is refused too, the producer ends.
         """
         self.is_in_flight = False
+        if status == _UNAUTHENTICATED and self._renews_token:
+            is_last, self._has_renewed_token = self._has_renewed_token, True
+            return error_of(status, headers, body, self._stream) if is_last else None
+        self._has_renewed_token = False
         if status in WORTH_A_RETRY:
             error = error_of(status, headers, body, self._stream)
             self._backoff.begin(now, error, error.retry_after)

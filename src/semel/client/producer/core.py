@@ -17,7 +17,8 @@ These rules ensure that every message is stored exactly once:
    mode, every batch waits for the response to the previous batch, because the server would accept a
    batch even if the previous batch was refused.
 4. After a refusal that allows a retry, nothing is sent until every batch in flight has a response.
-   Then all refused batches are sent again.
+   Then all refused batches are sent again. If a function computes the token, the refusal of the
+   token allows one retry of each batch.
 5. A fatal refusal ends the producer, because the server would refuse every later sequence.
 6. The producer moves to a higher epoch only at the start, and only if no batch can have been
    stored with the old epoch. With the new epoch, such a batch would be stored a second time. A
@@ -82,6 +83,7 @@ class ProducerCore:
     `encode` encodes messages as a request body. `jitter` shortens the pauses between retries.
     `is_semel` is True if the server is semel: its offsets count messages, and a HEAD request shows
     whether the stream recognises duplicates. `known` is what is known about this now.
+    `renews_token` is True if a function computes the token of each request.
     """
 
     def __init__(
@@ -93,13 +95,17 @@ class ProducerCore:
         is_semel: bool = False,
         stream: str | None = None,
         known: DedupKnowledge = _NOTHING,
+        renews_token: bool = False,
     ) -> None:
         self._settings = settings
+        self._renews_token = renews_token
         self._encode = encode
         self._is_semel = is_semel
         self._stream = stream
         self._backoff = Backoff(jitter)
-        self._check = DedupCheck(self._backoff, known, is_semel=is_semel, stream=stream)
+        self._check = DedupCheck(
+            self._backoff, known, is_semel=is_semel, stream=stream, renews_token=renews_token
+        )
         self._is_sparse = settings.mode == SPARSE
         self._identity = ProducerIdentity(settings)
         self._builder = BatchBuilder(settings)
@@ -419,6 +425,8 @@ class ProducerCore:
             self._backoff.begin(now, error, error.retry_after)
             if error.applied == UNKNOWN:
                 self._check.require()
+        elif self._renews_token and batch.may_renew_token(error):
+            batch.has_renewed_token = self._is_stalled = True
         elif is_own_gap(error, batch):
             self._is_stalled = True
         elif self._is_renewable(error, batch):

@@ -100,6 +100,7 @@ class ProducerFacade:
             is_semel=opening.is_semel,
             stream=self._calls.path,
             known=opening.known,
+            renews_token=self._transport.renews_token,
         )
         self._is_past_known |= self._settings.is_claimed_first or not opening.is_semel
         self._set_past(opening.past)

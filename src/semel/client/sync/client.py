@@ -13,6 +13,7 @@ from semel.client import commit_calls, server_calls, txn_calls
 from semel.client.addresses import STREAM_PATH, Address, locate_stream, path_of
 from semel.client.appenders import SyncAppender
 from semel.client.computed import FieldValue
+from semel.client.credentials import chosen_token
 from semel.client.errors import ClientError
 from semel.client.flows import Flow, T
 from semel.client.positions import KnownPositions
@@ -28,6 +29,7 @@ from semel.client.producer.opening import OpenProducers
 from semel.client.producer.settings import EXPIRES_SECONDS
 from semel.client.producer.sync_producer import Producer
 from semel.client.stream_calls import ServerConfig
+from semel.client.sync.access import Access
 from semel.client.sync.stream import Group, Stream
 from semel.client.sync.transaction import Sink, Transaction
 from semel.client.sync_driver import Stop, SyncDriver, SyncLock
@@ -70,6 +72,10 @@ class Client:
     reconnection of a tail. With `AsyncClient` it can be a coroutine function. If it raises an
     exception, the call raises it. They are sent only to the server at `url`.
 
+    Without `token`, the client uses the token in the environment variable SEMEL_TOKEN, if it is set
+    and `headers` has no Authorization header. With `token=""` it sends none. If the server refuses
+    the token of a function, the function is called again and the request is sent once more.
+
     `stream_path` is the path below which the server has its streams. Semel has them below
     `/v1/stream`.
 
@@ -101,6 +107,7 @@ class Client:
         retry_appends: bool = True,
     ) -> None:
         self.timeout = seconds_of(timeout, TIMEOUT_SECONDS)
+        token = chosen_token(token, headers)
         self.transport = transport_to(
             url,
             token=token,
@@ -113,7 +120,8 @@ class Client:
         )
         # These make the clients of other servers, without and with this client's credentials.
         stranger = partial(
-            type(self),
+            Client,
+            token="",
             timeout=timeout,
             connect_timeout=connect_timeout,
             retries=retries,
@@ -121,7 +129,7 @@ class Client:
             gzip=gzip,
             retry_appends=retry_appends,
         )
-        own = partial(stranger, token=token, headers=headers, params=params)
+        own = partial(stranger, token=token or "", headers=headers, params=params)
         self._client_types = {False: stranger, True: own}
         self._others: dict[Address, Client] = {}
         self.site = ServerConfig(self.transport.address, retries, gzip)
@@ -162,6 +170,11 @@ class Client:
     def url(self) -> str:
         """The address of the server."""
         return self.transport.address.url
+
+    @property
+    def access(self) -> Access:
+        """The calls about tokens and owners."""
+        return Access(self)
 
     def close(self, timeout: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until appends and the messages of producers are stored, then close the client.

@@ -203,6 +203,7 @@ class StepLoop:
             processor=self._processor,
             step=step,
             url=self._client.url,
+            token=self._running.token,
             producer_id=self._committer.producer_id,
             producer_epoch=self._committer.epoch,
             version=self._committer.version,

@@ -34,6 +34,7 @@ from semel.pipeline.local.engine import deliver
 from semel.pipeline.spark.frames import QueryLoop, input_frames, offset_count, run_frames
 from semel.pipeline.spark.reading import (
     InputPart,
+    access_of,
     input_messages,
     read_parts,
     split_join_parts,
@@ -149,7 +150,8 @@ class SparkEngine:
         if work.processor.role is Role.SINK:
             return self._deliver(work, kind)
         parts = self._parts(work)
-        target = StagingTarget(work.url, work.producer_id, work.version)
+        server = access_of(work.url, work.token)
+        target = StagingTarget(server, work.producer_id, work.version)
         if kind is FunctionKind.DATAFRAME:
             return run_frames(work, input_frames(self._session(), work, parts), target)
         task = EvaluateTask(work.evaluation, tuple(parts), target)
@@ -187,7 +189,7 @@ class SparkEngine:
         inputs = (
             [
                 message
-                for page in read_parts(work.url, ranges[path])
+                for page in read_parts(access_of(work.url, work.token), ranges[path])
                 for message in input_messages(binding, page, path)
             ]
             for binding, path in work.processor.inputs.items()

@@ -19,7 +19,7 @@ from semel.pipeline.evaluate import Evaluation, evaluation_of
 from semel.pipeline.executor import ProcessorRun, RunState, StepOutput, Work
 from semel.pipeline.graph import topology
 from semel.pipeline.graph.processors import Processor
-from semel.pipeline.spark.reading import FRAME, FRAME_NAMES, InputPart
+from semel.pipeline.spark.reading import FRAME, FRAME_NAMES, InputPart, access_of
 from semel.pipeline.spark.tasks import (
     TAGGED_DDL,
     ReadTask,
@@ -45,7 +45,7 @@ def input_frames(
     for binding in work.processor.inputs:
         own = tuple(part for part in parts if binding in part.ranges)
         frames[binding] = numbered(spark, len(own)).mapInArrow(
-            ReadTask(evaluation, own, work.url), FRAME
+            ReadTask(evaluation, own, access_of(work.url, work.token)), FRAME
         )
     return frames
 
@@ -137,7 +137,7 @@ class QueryLoop:
     def __init__(self, spark: SparkSession, running: ProcessorRun, checkpoints: str) -> None:
         self._spark = spark
         self._running = running
-        self._url = running.client.url
+        self._server = access_of(running.client.url, running.token)
         self._checkpoint = f"{checkpoints.rstrip('/')}/{running.name}"
         self._last_batch = -1
         self._trimmer = trace.TraceTrimmer()
@@ -196,7 +196,7 @@ class QueryLoop:
             self._tagged()
             .writeStream.format("semel")
             .queryName(self._running.name)
-            .option("url", self._url)
+            .options(**self._server.options)
             .option("txnAppId", self._running.name)
             .option("createStream", "false")
             .option("checkpointLocation", self._checkpoint)
@@ -225,7 +225,8 @@ class QueryLoop:
         return union(tagged).observe(_COUNTS, *counts)
 
     def _frame(self, path: str) -> DataFrame:
-        reader = self._spark.readStream.format("semel").options(url=self._url, stream=path)
+        options = {**self._server.options, "stream": path}
+        reader = self._spark.readStream.format("semel").options(**options)
         frame = reader.load().withColumn("value", functions.col("value").cast("string"))
         return frame.select(*FRAME_NAMES)
 

@@ -15,6 +15,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from semel.client.computed import FieldValue
+from semel.client.credentials import Secret, TokenFile
 from semel.client.values import Message
 from semel.pipeline.evaluate import InputMessage
 from semel.pipeline.values import Range
@@ -36,7 +38,32 @@ FRAME = StructType(
 FRAME_NAMES = tuple(FRAME.names)
 
 
-def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.RecordBatch]:
+class ServerAccess(Struct, frozen=True):
+    """The server that tasks send requests to, and the token that they send."""
+
+    url: str
+    token: Secret | TokenFile | None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the Spark source and sink.
+
+        An empty token means that SEMEL_TOKEN is not read: the driver has already done that.
+        """
+        if isinstance(self.token, TokenFile):
+            return {"url": self.url, "tokenFile": self.token.path}
+        return {"url": self.url, "token": self.token or Secret()}
+
+
+def access_of(url: str, token: FieldValue | None) -> ServerAccess:
+    """Return the access of tasks. Runner has refused a token that is another function."""
+    assert token is None or isinstance(token, str | TokenFile)
+    return ServerAccess(url, Secret(token) if isinstance(token, str) else token)
+
+
+def read_parts(
+    server: ServerAccess, part: Range, *, is_open: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Yield pages of the committed messages of a range, with the columns of the Spark source.
 
     Raises DataLossError if messages of the range are missing. However, if `is_open` is True or the
@@ -44,7 +71,7 @@ def read_parts(url: str, part: Range, *, is_open: bool = False) -> Iterator[pa.R
     """
     if part.start >= part.to:
         return iter(())
-    options, columns = _source(url, part.stream)
+    options, columns = _source(server, part.stream)
     span = Span(part.incarnation, part.start, part.to, is_open=is_open or part.start == 0)
     return read_offset_range(options, columns, OffsetRange(part.stream, span))
 
@@ -68,8 +95,8 @@ def as_frame(page: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @cache
-def _source(url: str, stream: str) -> tuple[SourceOptions, Columns]:
-    options = parse_source({"url": url, "stream": stream})
+def _source(server: ServerAccess, stream: str) -> tuple[SourceOptions, Columns]:
+    options = parse_source({**server.options, "stream": stream})
     return options, columns_for(options, source_schema(options))
 
 

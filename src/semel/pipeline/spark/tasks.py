@@ -31,7 +31,13 @@ from semel.pipeline.evaluate import (
 )
 from semel.pipeline.executor import StepOutput
 from semel.pipeline.failures import error_message, explained
-from semel.pipeline.spark.reading import InputPart, as_frame, input_messages, read_parts
+from semel.pipeline.spark.reading import (
+    InputPart,
+    ServerAccess,
+    as_frame,
+    input_messages,
+    read_parts,
+)
 from semel.pipeline.values import EngineFailed
 from semel.spark.errors import DataLossError
 from semel.spark.options import parse_sink
@@ -170,7 +176,7 @@ class TaskOutcome(Struct, frozen=True):
 class StagingTarget(Struct, frozen=True):
     """The server, the sink and the version for which rows are staged."""
 
-    url: str
+    server: ServerAccess
     app: str
     version: int
 
@@ -212,7 +218,7 @@ class EvaluateTask(Struct, frozen=True):
 
     def _pages(self, part: InputPart, binding: str) -> Iterator[list[InputMessage]]:
         range = part.ranges[binding]
-        for page in read_parts(self.target.url, range, is_open=part.is_open):
+        for page in read_parts(self.target.server, range, is_open=part.is_open):
             yield input_messages(binding, page, range.stream)
 
 
@@ -221,7 +227,7 @@ class ReadTask(Struct, frozen=True):
 
     evaluation: Evaluation
     parts: tuple[InputPart, ...]
-    url: str
+    server: ServerAccess
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one part that pass the filters, as rows of the input DataFrame.
@@ -231,7 +237,7 @@ class ReadTask(Struct, frozen=True):
         for number in _numbers(batches):
             part = self.parts[number]
             for binding, range in part.ranges.items():
-                for page in read_parts(self.url, range, is_open=part.is_open):
+                for page in read_parts(self.server, range, is_open=part.is_open):
                     yield as_frame(self._passing(binding, page, range.stream))
 
     def _passing(self, binding: str, page: pa.RecordBatch, stream: str) -> pa.RecordBatch:
@@ -280,7 +286,7 @@ def staged(
                 written[entry["values"]] += entry["counts"]
             yield batch
 
-    options = parse_sink({"url": target.url, "createStream": "false"})
+    options = parse_sink({**target.server.options, "createStream": "false"})
     task = TaskId(target.app, target.version, number)
     try:
         token = stage(options, TAGGED_COLUMNS, task, counted())

@@ -1,6 +1,7 @@
 """Starts a Spark session, and sets up its Java, its Python, its addresses and its logs."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,12 @@ LOCAL_DEFAULTS: Final = {
     "spark.sql.shuffle.partitions": "4",  # Spark's default of 200 makes small batches slow
 }
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
+_OPTION_REDACTION: Final = "spark.sql.redaction.options.regex"
+# The settings that select which options Spark redacts, with their defaults.
+_REDACTIONS: Final = {
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key",
+    _OPTION_REDACTION: "(?i)url",
+}
 _LOGS: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 
 
@@ -55,15 +62,35 @@ def register(spark: SparkSession) -> None:
     Usually this call is not necessary, because Spark finds the format itself. But if any installed
     package named `pyspark_...` cannot be imported, Spark does not find the format.
 
-    The session becomes the active session of this thread. Raises WrongPython if a local session
-    uses a Python that cannot run its tasks.
+    The session becomes the active session of this thread. If the settings of the session do not
+    hide the option `token` in plans, a setting is changed so that they do. Raises WrongPython if a
+    local session uses a Python that cannot run its tasks.
     """
     context = getattr(spark, "_sc", None)  # a Spark Connect session has no context
     if context is not None:
         if str(context.master).startswith("local"):
             check_worker_python(context.pythonExec)
         make_active(spark)
+    _hide_tokens(spark)
     spark.dataSource.register(SemelDataSource)
+
+
+def _hide_tokens(spark: SparkSession) -> None:
+    """Make Spark redact the option `token` in plans, in its logs, in its UI and in the event log.
+
+    Spark redacts the options whose names match one of two settings. The default of the first
+    matches `token`, but an administrator can have replaced it.
+    """
+    patterns = [str(spark.conf.get(name, default)) for name, default in _REDACTIONS.items()]
+    if not any(map(_matches_token, patterns)):
+        spark.conf.set(_OPTION_REDACTION, f"{patterns[1]}|(?i:token)")
+
+
+def _matches_token(pattern: str) -> bool:
+    try:
+        return re.search(pattern, "token") is not None
+    except re.error:  # a pattern that only Java understands
+        return False
 
 
 def make_active(spark: SparkSession) -> None:
