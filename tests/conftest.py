@@ -17,6 +17,12 @@ settings.load_profile("semel")
 # would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The contexts and the token of the user who runs the tests must not change their results. The
+# programs that tests start inherit this.
+os.environ["SEMEL_CREDENTIALS"] = "/nonexistent/semel/credentials.toml"
+for _name in ("SEMEL_TOKEN", "SEMEL_CONTEXT"):
+    os.environ.pop(_name, None)
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("root") is not None and os.geteuid() != 0:

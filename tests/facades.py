@@ -15,11 +15,12 @@ import unasync
 
 CLIENT = Path(__file__).resolve().parents[1] / "src/semel/client"
 ASYNC, SYNC = CLIENT / "aio", CLIENT / "sync"
-MODULES = ("client", "stream", "transaction")
+MODULES = ("access", "client", "stream", "transaction")
 COMMAND = "make facades"
 HEADER = "# generated from semel/client/aio/{name}.py by `make facades`; do not edit\n"
 
 CLASSES = (
+    "AsyncAccess",
     "AsyncClient",
     "AsyncFieldValue",
     "AsyncGroup",

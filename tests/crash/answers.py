@@ -14,6 +14,7 @@ from semel.broker.broker import ReadDone
 from semel.broker.engine import Engine
 from semel.broker.settings import Settings, SystemClock
 from semel.machine.txn.views import group_view, sink, sinks, snapshot, transaction, transactions
+from semel.model.access_commands import ChangeOwner, CreateToken, NoteTokenUses, RevokeToken
 from semel.model.commands import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -46,6 +47,7 @@ from semel.model.commands import (
 )
 from semel.model.outcomes import Outcome, Refusal, Unreadable
 from semel.model.policies import SetPolicy
+from semel.model.rights import ALL_RIGHTS, PRODUCER, READ, SINK, STREAM, TRANSACTION, WRITE, Scope
 from semel.server.producers import producers_page
 from semel.wire.producers import ProducerQuery
 
@@ -103,6 +105,7 @@ class Filler:
         await self._checkpoint()
         await self._write_commits()
         await self._begin_transactions()
+        await self._write_tokens()
         await self._checkpoint()
 
     async def _checkpoint(self) -> None:
@@ -187,6 +190,35 @@ class Filler:
         tag = TxnTag("open", 1)
         await self._execute(self._append("b", b"pending", producer=producer, transaction=tag))
 
+    async def _write_tokens(self) -> None:
+        for number in range(12):
+            token_id, issuer = f"token-{number:06}", f"token-{number // 2:06}"
+            scopes = (Scope(STREAM, f"many/{number}/", is_prefix=True, rights=(READ, WRITE)),)
+            await self._execute(
+                CreateToken(
+                    _NOW_MS,
+                    token_id,
+                    hashlib.sha256(token_id.encode()).digest(),
+                    f"principal-{number}",
+                    scopes if number else ALL_RIGHTS,
+                    expires_ms=_NOW_MS + number if number % 3 else None,
+                    description=("a token " * number).strip(),
+                    issuer=issuer if number else "",
+                )
+            )
+        await self._execute(RevokeToken(_NOW_MS, "token-000005", children=True))
+        await self._execute(NoteTokenUses(_NOW_MS, (("token-000001", _NOW_MS),)))
+        for number in range(4):
+            name = f"producer-{number}"
+            await self._execute(ChangeOwner(_NOW_MS, PRODUCER, name, owner="principal-1"))
+        for kind, name, path in (
+            (PRODUCER, "p", "many/of/them/0003"),
+            (PRODUCER, "claimed", "b"),
+            (TRANSACTION, "prepared", None),
+            (SINK, "app", None),
+        ):
+            await self._execute(ChangeOwner(_NOW_MS, kind, name, path, "principal-2"))
+
     async def _repeatable(self, command: EngineCommand) -> None:
         await self._execute(command)
         self.repeats.append(command)
@@ -232,6 +264,8 @@ def _answers(engine: Engine, repeats: list[EngineCommand]) -> Iterator[tuple[str
     yield "transactions", list(transactions(state))
     yield "sinks", [(view, sink(state, view.app)) for view in sinks(state)]
     yield "policies", sorted(state.policies.items())
+    yield "tokens", sorted(state.tokens.items(), key=lambda item: item[0])
+    yield "owners", sorted(state.owners.items())
     yield "counters", state.meta_row()
     for index, command in enumerate(repeats):
         found = []

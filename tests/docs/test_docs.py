@@ -39,6 +39,7 @@ from semel.model.commands import (
     TxnResult,
 )
 from semel.model.outcomes import Outcome
+from semel.model.rights import Scope
 from semel.server.limits_http import HttpLimits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -285,6 +286,7 @@ PLAIN = [
     CLI,
     LIMITS,
     ERRORS,
+    ROOT / "docs/reference/access.md",
     ROOT / "docs/reference/http.md",
     ROOT / "docs/reference/pipelines.md",
     ROOT / "docs/reference/python.md",
@@ -389,7 +391,7 @@ def test_every_seeded_bug_backs_a_promise_and_every_promise_is_listed() -> None:
     mutants = importlib.import_module("tests.sim.mutants").MUTANTS
     assert [m.__name__ for m in mutants if f"`{m.__name__}`" not in text] == []
     numbers = re.findall(r"^## ([PC]\d+)\. ", text, flags=re.MULTILINE)
-    assert numbers == [f"P{n}" for n in range(1, 16)] + [f"C{n}" for n in range(1, 9)]
+    assert numbers == [f"P{n}" for n in range(1, 21)] + [f"C{n}" for n in range(1, 9)]
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
@@ -549,7 +551,7 @@ def test_the_format_has_every_row_and_its_fields_in_order() -> None:
     kinds: list[type] = [*rows.Row.__subclasses__(), rows.ProducerRow]
     kinds += [ProducerStamp, checkpoint.CheckpointPosition]
     kinds += [events.Ended, events.CommitStamp, events.SinkStamp, SnapshotRange]
-    kinds += [TxnOutcome, TxnResult, rows.NamedPosition]
+    kinds += [TxnOutcome, TxnResult, rows.NamedPosition, Scope]
     kinds += [StreamResult, PositionResult]
     real = {kind.__name__: field_names(kind) for kind in kinds}
     assert printed == real

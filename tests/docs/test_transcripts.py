@@ -62,7 +62,7 @@ def complaints(lines: list[Line], directory: Path) -> Iterator[str]:
 
 def answer_to(command: str, server: Server, directory: Path) -> str:
     if command.startswith("semel serve"):
-        return server.greeting
+        return server.access_line + server.greeting
     run = subprocess.run(
         ["bash", "-c", command.replace(f"localhost:{SHOWN_PORT}", f"127.0.0.1:{server.port}")],
         cwd=directory,
@@ -71,6 +71,7 @@ def answer_to(command: str, server: Server, directory: Path) -> str:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT / "src"),
             "SEMEL_URL": server.url,
+            "SEMEL_CREDENTIALS": str(directory / "credentials.toml"),
             "NO_PROXY": "*",
         },
         stdout=subprocess.PIPE,
@@ -82,7 +83,10 @@ def answer_to(command: str, server: Server, directory: Path) -> str:
     return PROGRESS.sub("", run.stdout)
 
 
-TRANSCRIPTS = {page: transcript(page.read_text(encoding="utf-8")) for page in PAGES}
+OTHERS = ROOT / "docs/how-to/run-it-for-others.md"  # run by test_others_page.py
+TRANSCRIPTS = {
+    page: transcript(page.read_text(encoding="utf-8")) for page in PAGES if page != OTHERS
+}
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -17,6 +17,7 @@ NOT_PROVOKED: Final[Mapping[str, str]] = {
     "disk_failed": "ends the process",
     "engine_stopped": "raised to callers of the engine, never sent",
     "error": "the name of a family of errors, none has it itself",
+    "forbidden": "needs a token, which is random; tests/access provokes it",
     "internal_error": "only a bug provokes it",
     "invariant_broken": "only a bug provokes it, and it is never sent",
     "not_found": "no address leads there: what is not below /v1/stream/ is no_such_address",

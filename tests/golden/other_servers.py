@@ -124,6 +124,25 @@ def serve_pages(ask: Sender, _server: Server) -> None:
     ask.close()
 
 
+# ---- access --------------------------------------------------------------------------------------
+
+WITH_ACCESS: Final = ("--access", "on")
+
+
+def ask_without_token(ask: Sender, _server: Server) -> None:
+    """Send requests without a valid token."""
+    ask.recording.begin("no valid token")
+    ask("GET", "/health")
+    ask("OPTIONS", "/v1/stream/orders")
+    ask("GET", "/v1/streams")
+    ask("GET", "/v1/stream/orders?offset=-1")
+    ask("GET", "/v1/stream/orders?offset=-1&live=sse")
+    create(ask, "orders")
+    append(ask, "orders", b"x", authorization=f"Bearer semel_{12 * 'a'}_{43 * 'b'}")
+    ask("GET", "/v1/whoami", headers={"Authorization": "Basic eDp5"})
+    ask.close()
+
+
 # ---- too many connections ------------------------------------------------------------------------
 
 FILES_MAX: Final = 72

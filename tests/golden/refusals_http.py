@@ -242,3 +242,15 @@ def version_not_supported(ask: Sender) -> None:
     ask.send_raw(b"GET / HTTP/2.0\r\nHost: a\r\n\r\n")
     ask.send_raw(b"GET /v1/stream/nowhere HTTP/1.0\r\n\r\n")
     ask("GET", "/v1/stream/nowhere", headers={"Connection": "close"})
+
+
+@script
+def access_that_is_off(ask: Sender) -> None:
+    document = {"Content-Type": "application/json"}
+    ask("GET", "/v1/whoami")
+    ask("GET", "/v1/tokens")
+    ask("GET", "/v1/tokens/AbCdEfGhIjKl")
+    ask("POST", "/v1/tokens", b'{"scopes": ["cluster:admin"], "principal": "p"}', document)
+    ask("DELETE", "/v1/tokens/AbCdEfGhIjKl")
+    ask("POST", "/v1/owners", b'{"kind": "sink", "name": "nothing", "owner": "p"}', document)
+    ask("PUT", "/v1/stream/__semel/mine", headers={"Content-Type": "text/plain"})

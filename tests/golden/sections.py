@@ -55,6 +55,7 @@ PLANS: Final = (
     ),
     Plan({"small_segments": other_servers.provoke_small_segments}, other_servers.SMALL_SEGMENTS),
     Plan({"browsers": other_servers.serve_pages}, other_servers.WITH_CORS),
+    Plan({"access": other_servers.ask_without_token}, other_servers.WITH_ACCESS),
     Plan(
         {"connection_limit": other_servers.provoke_connection_limit},
         files_max=other_servers.FILES_MAX,

@@ -69,6 +69,12 @@ CALLS: Final = (
     ("GET", "/v1/sinks/[^/]+"),
     ("DELETE", "/v1/sinks/[^/]+"),
     ("POST", "/v1/sinks/[^/]+/rebind"),
+    ("GET", "/v1/tokens"),
+    ("POST", "/v1/tokens"),
+    ("GET", "/v1/tokens/[^/]+"),
+    ("DELETE", "/v1/tokens/[^/]+"),
+    ("POST", "/v1/owners"),
+    ("GET", "/v1/whoami"),
     ("GET", "/health"),
 )
 

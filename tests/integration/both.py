@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from semel import AsyncClient, Client
+from semel.client.aio.access import AsyncAccess
 from semel.client.aio.stream import AsyncGroup, AsyncStream
 from semel.client.aio.transaction import AsyncSink, AsyncSinkTask, AsyncTransaction
 from semel.client.async_driver import AsyncRead, AsyncTail
@@ -90,7 +91,7 @@ def _waiting(runner: asyncio.Runner, found: Any) -> Any:
         return _TailProxy(runner, found)
     if isinstance(found, AsyncTransaction | AsyncSinkTask | AsyncProducer):
         return _BlockProxy(runner, found)
-    if isinstance(found, AsyncStream | AsyncGroup | AsyncSink):
+    if isinstance(found, AsyncStream | AsyncGroup | AsyncSink | AsyncAccess):
         return _Proxy(runner, found)
     if inspect.iscoroutine(found):
         return _waiting(runner, runner.run(found))

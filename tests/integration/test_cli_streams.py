@@ -95,7 +95,8 @@ def test_one_line_is_printed_and_a_signal_ends_it_in_good_order(
 ) -> None:
     served = Served(tmp_path / "data")
     assert served.semel("create", "a").exit_code == 0
-    assert served.end(number) == (0, "", "")
+    access = "access is off: everybody who can connect may read and change everything\n"
+    assert served.end(number) == (0, "", access)
     served.start()
     assert served.json("head", "a")[0]["closed"] is False
     assert served.end(number)[0] == 0

@@ -5,6 +5,7 @@ import pty
 import select
 import subprocess
 from collections.abc import Iterator
+from typing import Protocol
 
 import pytest
 
@@ -19,7 +20,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def on_a_terminal(served: Served, *arguments: str, answer: bytes = b"") -> tuple[int, str]:
+class Located(Protocol):
+    """A server with an address."""
+
+    url: str
+
+
+def on_a_terminal(served: Located, *arguments: str, answer: bytes = b"") -> tuple[int, str]:
     """Run a command on a terminal and type the answer; return exit code and output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

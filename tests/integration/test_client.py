@@ -572,7 +572,7 @@ def test_the_token_and_the_callers_headers_are_sent(kind: str) -> None:
         Listener(answering(refusal)) as other,
         client_of(kind, f"{other.url}/base/", token="secret", headers={"X-Team": "a"}) as client,
     ):
-        with pytest.raises(errors.Unauthorized):
+        with pytest.raises(errors.Unauthenticated):
             client.stream("ö").head()
         (request,) = other.requests
         lines = request.split(b"\r\n")

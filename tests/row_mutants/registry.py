@@ -24,6 +24,7 @@ MUTANTS: Final[dict[str, tuple[Mutant, ...]]] = {
     "R14": (server.transactions_have_ten_minutes,),
     "R24": (server.answers_come_before_the_sync, server.checksums_are_not_compared),
     "R26": (server.a_torn_tail_stays_in_the_file,),
+    "R37": (server.the_cluster_has_no_rights, server.everybody_may_publish),
     "C04": (clients.messages_are_taken_in_reverse,),
     "C10": (clients.a_step_without_output_moves_nothing,),
     "C15": (clients.fatal_errors_are_errors_of_a_message,),

@@ -12,7 +12,7 @@ from semel.journal import frame, recovery
 from semel.journal.disk import Disk
 from semel.journal.segments import Segments
 from semel.journal.writer import JournalWriter
-from semel.machine import commits
+from semel.machine import commits, needs
 from semel.machine.append import decide_append
 from semel.machine.events import (
     Decision,
@@ -25,6 +25,9 @@ from semel.machine.txn import begin
 from semel.model.commands import DENSE, Append, Commit, SetPositions, SinkTag
 from semel.model.outcomes import Appended, Duplicate, Outcome
 from semel.model.outcomes_txn import CheckpointDiverged
+from semel.model.rights import STREAM
+from semel.wire import gate
+from semel.wire.routes import STREAM_APPEND
 
 _MONTH_MS: Final = 30 * 24 * 60 * 60 * 1000
 _LONG_TIMEOUT_MS: Final = 10 * 60 * 1000
@@ -205,6 +208,27 @@ def idle_sinks_are_forgotten(patch: pytest.MonkeyPatch) -> None:
         return real(state, event, sections, time_ms)
 
     patch.setitem(_apply._APPLIERS, StreamAppended, forgetting)
+
+
+# ---- rights --------------------------------------------------------------------------------------
+
+
+def the_cluster_has_no_rights(patch: pytest.MonkeyPatch) -> None:
+    """Do not ask for `IdempotentWrite` on the cluster."""
+    patch.setattr(needs, "_idempotent", lambda *_: iter(()))
+
+
+def everybody_may_publish(patch: pytest.MonkeyPatch) -> None:
+    """Do not ask for `write` on the stream of an append, neither before nor when it is decided."""
+    rules: Any = needs.RULES
+    real = rules[Append]
+
+    def without_write(state: State, command: Append, caller: Any) -> Any:
+        return [check for check in real(state, command, caller) if check.kind != STREAM]
+
+    patch.setitem(rules, Append, without_write)
+    gates: Any = gate.GATE
+    patch.setitem(gates, STREAM_APPEND, gate.Rule(gate.VALID))
 
 
 # ---- the journal ---------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def _compare(run: Recording, image: Image, recovered: Recovered, what: str) -> N
     for entry in run.history[: image.decided]:
         if entry.end <= end:
             entry.replay(state)
-            model.execute(entry.command)
+            model.replay(entry.command)
     found = state_view(recovered.state)
     demand_equal(found, state_view(state), f"{what}: recovered state and live state")
     demand_equal(parts_view(recovered.state), parts_view(state), f"{what}: parts")

@@ -34,7 +34,9 @@ from semel.machine.streams import OFFSET_MAX
 from semel.model import messages
 from semel.model.limits import HOUR_MS
 from tests.sim import reference_producers, world
+from tests.sim.mutants_access import ACCESS_MUTANTS
 from tests.sim.mutants_lives import LIVES_MUTANTS
+from tests.sim.mutants_owners import OWNER_MUTANTS
 from tests.sim.mutants_policies import POLICY_MUTANTS
 from tests.sim.mutants_txn import TXN_MUTANTS
 
@@ -237,7 +239,7 @@ def forget_the_pruned_floor() -> Any:
     def kept(_state: State, stream: Stream, _known: Any) -> tuple[int, int]:
         return stream.tail.tail, OFFSET_MAX
 
-    return patch.object(broker_module, "retained_range", kept)
+    return patch.object(checkpoint, "retained_range", kept)
 
 
 def keys_never_age() -> Any:
@@ -396,6 +398,8 @@ MUTANTS: tuple[Mutant, ...] = (
     keep_producers_over_a_switch,
     create_guarded_after_all,
     claim_without_fencing,
+    *ACCESS_MUTANTS,
+    *OWNER_MUTANTS,
     *LIVES_MUTANTS,
     *POLICY_MUTANTS,
     *TXN_MUTANTS,

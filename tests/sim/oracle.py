@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from msgspec.structs import astuple
+
 from semel.broker.broker import Broker, ReadDone
 from semel.broker.durable_view import ReadTooLong
 from semel.machine import State, producers
@@ -36,6 +38,8 @@ def state_view(state: State) -> dict[str, object]:
             path: _stream_view(state, stream) for path, stream in sorted(state.by_path.items())
         },
         "transactions": txn_state_view(state),
+        "tokens": {name: astuple(row) for name, row in sorted(state.tokens.items())},
+        "owners": dict(state.owners),
     }
 
 

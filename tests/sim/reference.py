@@ -13,6 +13,7 @@ from semel.model import commands as txn_ask
 from semel.model import limits
 from semel.model import outcomes as out
 from semel.model import outcomes_txn as txn_out
+from semel.model.access_commands import AccessCommand
 from semel.model.checksum import digest_of
 from semel.model.commands import (
     DENSE,
@@ -28,11 +29,13 @@ from semel.model.outcomes import Outcome
 from semel.model.policies import PolicyCommand
 from semel.model.producer_commands import LifeCommand
 from tests.sim import reference_producers as rules
+from tests.sim.reference_access import Access, TakeOwners
 from tests.sim.reference_commit import Commits, bad_batch
 from tests.sim.reference_lives import Lives
 from tests.sim.reference_policies import Policies, set_switch
 from tests.sim.reference_producers import Producer, Receipt
 from tests.sim.reference_publish import publish
+from tests.sim.reference_rights import Who
 from tests.sim.reference_streams import KeyUse, Label, Message, Origin, Stream, media_type
 from tests.sim.reference_txn import Bounds, Transactions, Txn
 
@@ -83,6 +86,7 @@ class Model:
         self.txns = Transactions(self, self.bounds)
         self.commits = Commits(self.txns)
         self.policies = Policies(self)
+        self.access = Access(self, self.bounds.tokens, self.bounds.tokens_per_principal)
 
     def copy(self) -> "Model":
         """Return an independent copy; values that are never changed in place are shared."""
@@ -99,20 +103,39 @@ class Model:
         twin.txns = self.txns.copy(twin)
         twin.commits = self.commits.copy(twin.txns)
         twin.policies = self.policies.copy(twin)
+        twin.access = self.access.copy(twin)
         return twin
 
-    def execute(self, command: EngineCommand) -> Outcome:
-        """Execute a command, unless it is refused or a repeat; return its outcome."""
-        expiring = self.lives.expiring()
+    def execute(self, command: EngineCommand, who: Who | None = None) -> Outcome:
+        """Execute a command, unless it is refused or a repeat; return its outcome.
+
+        Without a caller, everything is allowed.
+        """
+        refusal = None if who is None else self.access.judge(command, who)
+        if refusal is not None:
+            return refusal
+        expiring, before = self.lives.expiring(), self.access.before()
         outcome = self._execute(command)
         self.lives.note_ends(expiring)
+        self.access.drop_orphans(before)
+        if who is not None:
+            self.access.note_use(command, who, outcome)
         return outcome
+
+    def replay(self, command: EngineCommand | TakeOwners) -> None:
+        """Execute what was accepted before: a command, or the owners that followed it."""
+        if isinstance(command, TakeOwners):
+            self.access.take(command)
+        else:
+            self.execute(command)
 
     def _execute(self, command: EngineCommand) -> Outcome:
         if isinstance(command, TxnCommand):
             return self._execute_txn(command)
         if isinstance(command, PolicyCommand):
             return self.policies.execute(command)
+        if isinstance(command, AccessCommand):
+            return self.access.execute(command)
         if isinstance(command, Create):
             return self._create(command)
         if isinstance(command, ask.Register):
@@ -612,6 +635,7 @@ class Model:
             "tombstones": self.lives.tombstone_count,
             "streams": {path: self._stream_view(s) for path, s in sorted(self.streams.items())},
             "transactions": self._txn_views(),
+            **self.access.view(),
         }
 
     def _txn_views(self) -> dict[str, object]:

@@ -102,6 +102,8 @@ class Bounds(NamedTuple):
     outcomes: int = limits.OUTCOMES_PER_PRODUCER_MAX
     outcome_hours: int = limits.OUTCOME_HOURS
     registry: int = limits.REGISTRY_MAX
+    tokens: int = limits.TOKENS_MAX
+    tokens_per_principal: int = limits.TOKENS_PER_PRINCIPAL_MAX
 
 
 class Lives(Protocol):

@@ -17,6 +17,8 @@ SMALL = Bounds(
     results=3,
     versions=2,
     outcomes=8,
+    tokens=9,
+    tokens_per_principal=5,
 )
 
 _NAMES = {
@@ -27,6 +29,8 @@ _NAMES = {
     "RESULTS_KEPT": SMALL.results,
     "SINK_VERSIONS_KEPT": SMALL.versions,
     "OUTCOMES_PER_PRODUCER_MAX": SMALL.outcomes,
+    "TOKENS_MAX": SMALL.tokens,
+    "TOKENS_PER_PRINCIPAL_MAX": SMALL.tokens_per_principal,
 }
 
 _USERS = (
@@ -37,6 +41,8 @@ _USERS = (
     "semel.machine.txn.begin",
     "semel.machine.txn.apply_end",
     "semel.machine.append",
+    "semel.machine.tokens",
+    "semel.machine.access",
 )
 
 

@@ -16,7 +16,8 @@ def count(counts: Counter[str], outcome: Outcome) -> None:
         case LimitReached(
             limit="groups_per_stream"
             | "transaction_positions"
-            | "expiring_producers_per_stream" as what
+            | "expiring_producers_per_stream"
+            | "tokens_per_principal" as what
         ):
             counts[f"{name}, {what}"] += 1
         case Retired(results=results) if any(each.refusal is None for each in results):

@@ -35,6 +35,7 @@ from semel.model.producer_commands import (
 )
 from tests.sim.reference import Model
 from tests.sim.reference_streams import BAD_EXTRAS, Stream
+from tests.sim.workload_access import Names
 from tests.sim.workload_txn import TxnWorkload
 
 JSON = "application/json"
@@ -116,6 +117,10 @@ class Workload:
         if self._rng.random() < 0.5:
             return ask.Delete("", now_ms)
         return ask.Register(now_ms, "p" * 257)
+
+    def names(self) -> Names:
+        """Return the names that the commands use."""
+        return Names(tuple(self._paths), tuple(self._ids), *self._txns.names())
 
     def path(self) -> str:
         """Choose a stream's path."""

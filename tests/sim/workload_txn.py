@@ -85,6 +85,10 @@ class TxnWorkload:
         if rng.random() < 0.2:
             self._weights[self._stage] = 150  # whole segments with chunks only
 
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Return the ids of producers and transactions, and the apps of sinks."""
+        return tuple(self._producers), tuple(self._ids), tuple(self._apps)
+
     def draw(self, model: Model, now_ms: int) -> EngineCommand:
         """Return the next command; some commands are sent again much later."""
         self._count += 1
@@ -226,7 +230,7 @@ class TxnWorkload:
 
     def _fence(self, model: Model, now_ms: int) -> EngineCommand:
         name, epoch, _ = self._target(model)
-        return ask.FenceTxn(now_ms, name, epoch, by_operator=True)
+        return ask.FenceTxn(now_ms, name, epoch, by_operator=self._rng.random() < 0.9)
 
     def _expire(self, model: Model, now_ms: int) -> EngineCommand:
         name, epoch, _ = self._target(model)

@@ -30,19 +30,30 @@ from semel.model.commands import (
     EngineCommand,
 )
 from semel.model.errors import DiskFailed, SemelError
-from semel.model.outcomes import Duplicate, InvalidRequest, Outcome, Overloaded, Unreadable
+from semel.model.outcomes import (
+    Duplicate,
+    InvalidRequest,
+    Outcome,
+    Overloaded,
+    Unreadable,
+)
+from semel.model.rights import Caller
 from semel.testing import CRASH_MODES, Death, PowerLost, VirtualDisk, VirtualStore
 from tests.sim.demands import Violation, demand, demand_equal, is_same
 from tests.sim.faults import Injector, Swarm
+from tests.sim.observer_access import AccessObserver
 from tests.sim.oracle import demand_readable, demand_same_messages, read_all, state_view
+from tests.sim.oracle_access import TokenPromises, demand_ended_owners
 from tests.sim.oracle_txn import demand_chunks_kept, demand_outcomes, parts_view
 from tests.sim.reference import Model
+from tests.sim.reference_access import TakeOwners
 from tests.sim.reference_producers import was_stored
 from tests.sim.reference_txn import Bounds
 from tests.sim.tally import count
 from tests.sim.tap import Entry, TappedBroker
 from tests.sim.timeouts import Timeouts
 from tests.sim.workload import Workload, is_broken
+from tests.sim.workload_access import AccessWorkload, who_of
 
 START_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
@@ -52,7 +63,7 @@ BOOTS_MAX = 50
 SWEEP_ALL = 1_000_000
 
 
-class World:
+class World(AccessObserver):
     """A run of the simulator, determined by its seed."""
 
     def __init__(
@@ -94,8 +105,14 @@ class World:
             txn_share=self.txn_share,
             policy_rng=None if txn_share == 0 else Random(f"policies {seed}"),
         )
+        # Each second group of four seeds, since the limits of every fourth seed are small.
+        has_access = txn_share != 0 and seed // 4 % 2 == 1
+        self.access = AccessWorkload(
+            Random(f"access {seed}"), self.workload.names(), is_off=not has_access
+        )
         self.now_ms = START_MS
         self.monotonic_ms = 0
+        self.promises = TokenPromises(self.bounds.tokens)
         self.timeouts = Timeouts(self.hour_ms)
         self.counts: Counter[str] = Counter()
         self.trace = hashlib.sha256()
@@ -187,8 +204,10 @@ class World:
         self.dead: list[int] | None = None
         self.waiters = []
         self.timeouts.restart(self.model, self.monotonic_ms)
+        self.access.restart()
         demand_readable(self.broker, self.model)
         demand_outcomes(self.broker, self.model)
+        demand_ended_owners(self.broker, self.model)
         self._check_ends()
 
     def _check_ends(self) -> None:
@@ -220,9 +239,12 @@ class World:
         survived = [entry for entry in self.log if entry.end <= end]
         self.model = self.durable_model
         for entry in survived:
-            self.model.execute(entry.command)
+            self.model.replay(entry.command)
             entry.replay(self.shadow)
-        self.counts["lost in a crash, never answered"] += len(self.log) - len(survived)
+        lost = self.log[len(survived) :]
+        self.counts["lost in a crash, never answered"] += len(lost)
+        if lost and isinstance(lost[0].command, TakeOwners):
+            self.counts["owners separated from their command"] += 1
         self.durable_model = self.model.copy()
         self.log = []
         self.promised_end = self.durable_end = end
@@ -231,6 +253,7 @@ class World:
         demand_equal(found, self.model.view(), "recovered state and model")
         parts = parts_view(recovered.state)
         demand_equal(parts, parts_view(self.shadow), "recovered parts and live parts")
+        self.promises.demand_kept(recovered.state)
         self._compare_full_replay(found, recovered.segments)
 
     def _compare_full_replay(self, found: dict[str, object], segments: Segments) -> None:
@@ -248,7 +271,14 @@ class World:
 
     # ---- the process: running --------------------------------------------------------------------
 
-    def decided(self, command: EngineCommand, decision: Decision, *, is_written: bool) -> None:
+    def decided(
+        self,
+        command: EngineCommand,
+        decision: Decision,
+        *,
+        is_written: bool,
+        caller: Caller | None = None,
+    ) -> None:
         """Compare a decision with that of the model, and record its frame."""
         if decision.event is not None and not is_written:
             self.counts["refused for room"] += 1
@@ -257,10 +287,14 @@ class World:
             self.timeouts.demand_not_early(command, self.model, self.monotonic_ms)
         if not self.broker.is_full:
             self.timeouts.demand_found_in_time(command, self.model, self.monotonic_ms)
-        expected = InvalidRequest("") if is_broken(command) else self.model.execute(command)
+        if caller is not None:
+            self.promises.demand_not_revoked(caller)
+        who = None if caller is None else who_of(caller)
+        expected = InvalidRequest("") if is_broken(command) else self.model.execute(command, who)
+        by = "" if who is None else f" by {who}"
         demand(
             is_same(decision.outcome, expected),
-            f"{command}\n  engine: {decision.outcome}\n  model:  {expected}",
+            f"{command}{by}\n  engine: {decision.outcome}\n  model:  {expected}",
         )
         if isinstance(decision.outcome, Duplicate) and isinstance(command, Append):
             self._check_confirmed(command)
@@ -269,9 +303,8 @@ class World:
             if isinstance(decision.event, StreamConfigured) and decision.event.append is not None:
                 self.counts["appends that carry a switch"] += 1
             self.timeouts.written(command, expected, self.model, self.monotonic_ms)
-            time_ms, lsn = self.broker.state.time_ms, self.broker.last_lsn
-            event, sections = decision.event, decision.sections
-            self.note(Entry(self.broker.end, command, event, sections, time_ms, lsn))
+            self.note_frame(command, decision)
+            self.expect_record(command, who)
 
     def _check_confirmed(self, command: Append) -> None:
         """Check that a sparse append that is confirmed as a repeat was stored before."""
@@ -293,6 +326,7 @@ class World:
     def answered(self, outcome: Outcome, facts_end: int) -> None:
         """Record a returned outcome: what it depends on must survive any crash."""
         count(self.counts, outcome)
+        self.promises.answered(outcome)
         self.trace.update(repr(outcome).encode())
         if not isinstance(outcome, Overloaded):
             self.promised_end = max(self.promised_end, facts_end)
@@ -305,7 +339,12 @@ class World:
         if self.swarm.jumps and self.clock_rng.random() < 0.005:
             now_ms += self.clock_rng.choice([-TEN_YEARS_MS, TEN_YEARS_MS])
             self.counts["commands with a wrong clock"] += 1
-        self.broker.submit(self.workload.draw(self.model, now_ms), _ignore)
+        command = self.access.draw(self.model, now_ms)
+        if command is None:
+            command = self.workload.draw(self.model, now_ms)
+        caller = self.access.caller(self.model, self.broker.state, command)
+        if caller is not None or not self.access.is_reserved(command):
+            self.broker.submit(command, _ignore, caller)
 
     def write(self) -> None:
         """Run one step of the journal's thread: take a write group, write it, or complete it."""
@@ -335,7 +374,7 @@ class World:
     def _advance_durable(self, end: int) -> None:
         while self.log and self.log[0].end <= end:
             entry = self.log.pop(0)
-            self.durable_model.execute(entry.command)
+            self.durable_model.replay(entry.command)
             entry.replay(self.shadow)
             self.durable_end = entry.end
 
@@ -472,6 +511,7 @@ class World:
         )
         demand_equal(state_view(self.broker.state), self.model.view(), "live state and model")
         demand_outcomes(self.broker, self.model)
+        demand_ended_owners(self.broker, self.model)
         for path, offset, is_committed, woken in self.waiters:
             view = self.broker.durable_view.by_path.get(path)
             is_past = view is None or view.tail is None

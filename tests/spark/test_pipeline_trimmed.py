@@ -4,7 +4,7 @@ import pytest
 
 import semel
 from semel.model.offsets import print_offset
-from semel.pipeline.spark.reading import read_parts, split_parts
+from semel.pipeline.spark.reading import ServerAccess, read_parts, split_parts
 from semel.pipeline.values import Range
 from semel.spark.errors import DataLossError
 
@@ -17,12 +17,14 @@ def test_every_task_of_a_step_from_the_beginning_takes_what_is_left() -> None:
         incarnation = stream.head().incarnation
         assert incarnation is not None
 
+        access = ServerAccess(server.url, None)
+
         def read(start: int) -> list[int]:
             parts = split_parts({"in": "in"}, [Range("in", incarnation, start, 20)], 4, 1)
             return [
                 offset
                 for part in parts
-                for page in read_parts(server.url, part.ranges["in"], is_open=part.is_open)
+                for page in read_parts(access, part.ranges["in"], is_open=part.is_open)
                 for offset in page.column("offset").to_pylist()
             ]
 

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -74,6 +75,9 @@ def fields_of(response: http.client.HTTPResponse) -> dict[str, str]:
     return fields
 
 
+ACCESS_LINE: Final = re.compile(r"^access is (?:on|off): .*\n", re.MULTILINE)
+
+
 class Server:
     """One `semel serve` process on a directory, with its stderr in a file."""
 
@@ -95,8 +99,15 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def access_line(self) -> str:
+        """The line on stderr that says whether access is on, or "" if there is none yet."""
+        found = ACCESS_LINE.search(self._errors.read_text())
+        return "" if found is None else found[0]
+
+    @property
     def stderr(self) -> str:
-        return self._errors.read_text()
+        """What the server has written to stderr, without the line that every start writes."""
+        return ACCESS_LINE.sub("", self._errors.read_text(), count=1)
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
@@ -149,7 +160,7 @@ class Server:
         return Stream(self, path or f"s-{uuid4().hex}")
 
     def is_sound(self) -> bool:
-        """Return whether the server is healthy and has written nothing to stderr."""
+        """Return whether the server is healthy and has written nothing else to stderr."""
         health = self.ask("GET", "/health")
         return health.status == 200 and health.json["status"] == "ok" and not self.stderr
 

@@ -814,7 +814,8 @@ def test_a_key_lasts_24_hours_and_then_begins_anew() -> None:
     model = model_of(create(), append(b"a", key="k"), *hours(KEY_HOURS - 1))
     late = append(b"a", key="k", now=3_650 * DAY_MS)
     assert unchanged(model, late) == out.Duplicate(0, 1, False)
-    assert model.execute(*hours(1)) == out.HourCounted()
+    (hour,) = hours(1)
+    assert model.execute(hour) == out.HourCounted()
     assert model.execute(append(b"a", key="k")) == out.Appended(1, 2, False)
 
 

@@ -12,7 +12,7 @@ from semel.cli.main import cli
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/cli.md"
 SHARED = "The server"
-SHARED_OPTIONS = frozenset({"--url", "--timeout", "--json"})
+SHARED_OPTIONS = frozenset({"--url", "--context", "--token-file", "--timeout", "--json"})
 
 
 def sections() -> dict[str, str]:

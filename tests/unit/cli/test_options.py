@@ -16,6 +16,7 @@ from semel.cli.options import (
     require_together,
 )
 from semel.cli.output import CommandRefused
+from semel.cli.server_choice import ServerChoice
 
 PRINTED = "0000000000000000_0000000000000005"
 
@@ -66,7 +67,8 @@ def test_options_that_belong_together_come_together() -> None:
     ["", "x", "ftp://a", "http://", "http://a:x", "http://a:99999", "http://u:p@a", "http://a?b"],
 )
 def test_a_url_that_names_no_server_is_refused(url: str) -> None:
-    with pytest.raises(CommandRefused, match="--url") as refused, client_errors(url, 1.0):
+    server = ServerChoice(url)
+    with pytest.raises(CommandRefused, match="--url") as refused, client_errors(server, 1.0):
         pass
     assert refused.value.message.count("http://127.0.0.1:4437") <= 1
 

@@ -176,7 +176,7 @@ def test_a_refused_producer_is_indeterminate_after_a_lost_response(refusal: Resp
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(401, "unauthorized"), (403, "forbidden"), (404, "stream_not_found")]
+    ("status", "code"), [(401, "unauthenticated"), (403, "forbidden"), (404, "stream_not_found")]
 )
 def test_a_refusal_after_a_lost_response_does_not_hide_that_it_may_be_stored(
     status: int, code: str

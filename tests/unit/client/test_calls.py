@@ -110,7 +110,7 @@ def test_whether_a_stream_is_there() -> None:
     assert play(calls().exists(), HEAD)
     assert not play(calls().exists(), answer(404))
     assert not play(calls().exists(), answer(410))
-    with pytest.raises(errors.Unauthorized):
+    with pytest.raises(errors.Unauthenticated):
         play(calls().exists(), answer(401))
 
 

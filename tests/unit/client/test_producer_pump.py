@@ -469,7 +469,7 @@ def test_any_other_refusal_of_the_question_is_raised() -> None:
     flow = open_producer(calls, ProducerSettings(id="p", epoch=5))
     next(flow)
     flow.send(Response(200, {"stream-next-offset": "0", "stream-incarnation": "i"}))
-    with pytest.raises(errors.Unauthorized):
+    with pytest.raises(errors.Unauthenticated):
         flow.send(Response(401, {}))
 
 

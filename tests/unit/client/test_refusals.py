@@ -34,7 +34,7 @@ def read(given: Response) -> ClientError:
         (problem(503, "overloaded"), errors.Unavailable, "no"),
         (problem(500, "corrupt_data"), errors.CorruptData, "no"),
         (problem(500, "internal_error", "unknown"), errors.Indeterminate, "unknown"),
-        (answer(401), errors.Unauthorized, "no"),
+        (answer(401), errors.Unauthenticated, "no"),
         (answer(403), errors.Forbidden, "no"),
         (answer(403, producer_epoch="3"), errors.ProducerFenced, "no"),
         (answer(409, stream_closed="TRUE"), errors.StreamClosed, "no"),

@@ -8,9 +8,10 @@ the file is right. Only frames that version 1 did not have may be added, at the 
     python -c "from tests.unit.journal.test_frame import *; GOLDEN.write_bytes(golden_bytes(CASES))"
 
 `tests/data/frame_v1_extras.bin`, `frame_v1_claims.bin`, `frame_v1_transactions.bin`,
-`frame_v1_positions.bin`, `frame_v1_policies.bin`, `frame_v1_lives.bin` and `frame_v1_metadata.bin`
-do the same for later additions: sections with extras, claims, transactions, positions named by
-transactions, policies, ends of producers, and metadata of positions.
+`frame_v1_positions.bin`, `frame_v1_policies.bin`, `frame_v1_lives.bin`, `frame_v1_metadata.bin` and
+`frame_v1_access.bin` do the same for later additions: sections with extras, claims, transactions,
+positions named by transactions, policies, ends of producers, metadata of positions, and tokens and
+owners.
 """
 
 import struct
@@ -37,14 +38,22 @@ from semel.journal.frame import (
     WatermarkMoved,
     peek_length,
 )
-from semel.machine import events
+from semel.machine import access_events, events
 from semel.machine.events import ProducerStamp, Section
-from semel.machine.rows import ForkRow, NamedPosition, PolicyRow, SnapshotRow, StreamRow
+from semel.machine.rows import (
+    ForkRow,
+    NamedPosition,
+    PolicyRow,
+    SnapshotRow,
+    StreamRow,
+    TokenRow,
+)
 from semel.machine.txn.draft import pack_extent
 from semel.model.checksum import crc32c
 from semel.model.commands import ProducerOwner, SinkOwner, SnapshotRange
 from semel.model.limits import NUMBER_MAX
 from semel.model.messages import encode_extras
+from semel.model.rights import ALL_RIGHTS, Scope
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 GOLDEN = DATA / "frame_v1.bin"
@@ -56,6 +65,7 @@ GOLDEN_HOURS = DATA / "frame_v1_hours.bin"
 GOLDEN_POLICIES = DATA / "frame_v1_policies.bin"
 GOLDEN_LIVES = DATA / "frame_v1_lives.bin"
 GOLDEN_METADATA = DATA / "frame_v1_metadata.bin"
+GOLDEN_ACCESS = DATA / "frame_v1_access.bin"
 SEED = codec.checksum_seed(b"sixteen bytes id")
 
 
@@ -266,6 +276,21 @@ METADATA_CASES = (
     ),
 )
 
+ROOT_TOKEN = TokenRow(bytes(range(32)), "admin", ALL_RIGHTS, 1_700_000_000_000)
+SCOPES = (
+    Scope("stream", "é/", True, ("read", "write")),
+    Scope("cluster", "", False, ("IdempotentWrite",)),
+)
+CHILD_TOKEN = TokenRow(b"\xff" * 32, "é/1", SCOPES, 5, NUMBER_MAX, "till", "0123456789ab", 7, 6)
+ACCESS_CASES = (
+    Case(access_events.TokenCreated("0123456789ab", ROOT_TOKEN)),
+    Case(access_events.TokenCreated("zyxwvutsrqpo", CHILD_TOKEN, ("0123456789ab", "AAAAAAAAAAAA"))),
+    Case(access_events.TokensRevoked(("0123456789ab", "zyxwvutsrqpo"))),
+    Case(access_events.TokensUsed((("0123456789ab", 0), ("zyxwvutsrqpo", NUMBER_MAX)))),
+    Case(access_events.OwnersChanged("é/1", (("producer", NUMBER_MAX, "p"), ("sink", 0, "app")))),
+    Case(access_events.OwnersChanged(None, (("producer", 0, "12"), ("transaction", 0, "ü")))),
+)
+
 GOLDENS = pytest.mark.parametrize(
     ("path", "cases"),
     [
@@ -278,6 +303,7 @@ GOLDENS = pytest.mark.parametrize(
         (GOLDEN_POLICIES, POLICIES_CASES),
         (GOLDEN_LIVES, LIVES_CASES),
         (GOLDEN_METADATA, METADATA_CASES),
+        (GOLDEN_ACCESS, ACCESS_CASES),
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else "cases",
 )
@@ -330,6 +356,7 @@ def test_every_kind_of_frame_is_among_the_golden_ones() -> None:
             POLICIES_CASES,
             LIVES_CASES,
             METADATA_CASES,
+            ACCESS_CASES,
         )
         for case in cases
     } == set(KINDS)

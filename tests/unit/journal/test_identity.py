@@ -3,10 +3,13 @@
 import pytest
 
 from semel.journal.identity import (
+    ACCESS_FORMAT_VERSION,
+    FORMAT_VERSION,
     IDENTITY_NAME,
     Identity,
     raise_generation,
     read_identity,
+    require_access_format,
     write_identity,
 )
 from semel.model.checksum import crc32c
@@ -46,9 +49,34 @@ def test_a_later_generation_is_stored_in_8_more_bytes() -> None:
     assert len(data) == 40
 
 
+@pytest.mark.parametrize("version", [FORMAT_VERSION, ACCESS_FORMAT_VERSION])
 @pytest.mark.parametrize("generation", [1, 2, 2**40])
-def test_an_identity_reads_as_it_was_written(generation: int) -> None:
-    assert read_identity(written(Identity(ID, generation))) == Identity(ID, generation)
+def test_an_identity_reads_as_it_was_written(generation: int, version: int) -> None:
+    identity = Identity(ID, generation, version)
+    assert read_identity(written(identity)) == identity
+
+
+@pytest.mark.parametrize("generation", [1, NOW_MS])
+def test_a_directory_with_tokens_has_format_2_and_the_rest_of_its_identity(generation: int) -> None:
+    disk = written(Identity(ID, generation))
+    before = data_of(disk)
+    require_access_format(disk)
+    assert read_identity(disk) == Identity(ID, generation, 2)
+    body = before[:11] + b"\x02" + before[12:-4]
+    assert data_of(disk) == body + crc32c(body).to_bytes(4, "little")
+
+
+def test_format_2_is_written_once() -> None:
+    disk = written(Identity(ID))
+    require_access_format(disk)
+    syncs = disk.digest()
+    require_access_format(disk)
+    assert disk.digest() == syncs
+
+
+def test_a_restore_keeps_the_format() -> None:
+    disk = written(Identity(ID, version=ACCESS_FORMAT_VERSION))
+    assert raise_generation(disk, NOW_MS) == Identity(ID, NOW_MS, ACCESS_FORMAT_VERSION)
 
 
 def test_the_generation_is_raised_to_the_time_and_the_id_stays() -> None:
@@ -87,7 +115,8 @@ def test_every_flipped_bit_of_an_identity_is_noticed() -> None:
                 read_identity(disk_with(bytes(flipped)))
 
 
-def test_a_newer_format_is_refused() -> None:
-    body = b"semel data\n\x02" + ID
-    with pytest.raises(CorruptData, match="format"):
+@pytest.mark.parametrize("version", [0, 3, 255])
+def test_another_format_is_refused(version: int) -> None:
+    body = b"semel data\n" + bytes([version]) + ID
+    with pytest.raises(CorruptData, match="reads the formats 1 and 2"):
         read_identity(disk_with(body + crc32c(body).to_bytes(4, "little")))

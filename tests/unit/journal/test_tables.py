@@ -11,10 +11,11 @@ def test_the_names_on_disk_do_not_change() -> None:
     assert set(LOADED) == {
         *("streams", "tails", "producers", "keys", "registry", "segments", "transactions"),
         *("txn_streams", "parts", "positions", "snapshots", "sinks", "policies"),
+        *("tokens", "owners"),
     }
     assert set(LOOKED_UP) == {"outcomes", "outcome_order", "outcome_owners", "aborted"}
     assert set(TABLES) == {"meta", "index", *DIGESTED}
-    assert len(TABLES) == len(set(TABLES)) == 19
+    assert len(TABLES) == len(set(TABLES)) == 21
 
 
 def test_every_changed_row_belongs_to_a_declared_table() -> None:
@@ -29,6 +30,14 @@ def test_keys_are_read_back_and_sort_like_their_bytes() -> None:
         "producers": [(1, "b"), (2, "a"), (256, ""), (256, "é")],
         "parts": [(1, 2), (1, 256), (2, 0)],
         "policies": ["", "a", "a/b", "é"],
+        "tokens": ["0123456789ab", "AAAAAAAAAAAA", "zyxwvutsrqpo"],
+        "owners": [
+            ("producer", 0, "p"),
+            ("producer", 1, "é"),
+            ("producer", 256, ""),
+            ("sink", 0, "app"),
+            ("transaction", 0, "t"),
+        ],
     }
     for name, keys in samples.items():
         codec = STATE_TABLES[name].key

@@ -15,7 +15,7 @@ from semel.machine import (
     apply,
     validate_and_decide,
 )
-from semel.machine.rows import ChunkBlockRow
+from semel.machine.rows import ChunkBlockRow, OwnerRow
 from semel.machine.state import STATE_TABLES, Dirty
 from semel.model.commands import (
     DENSE,
@@ -220,6 +220,8 @@ def rows_of(state: State) -> dict[str, dict[Any, Any]]:
         "snapshots": state.snapshots,
         "sinks": state.sinks,
         "policies": dict(state.policies),
+        "tokens": state.tokens,
+        "owners": {key: OwnerRow(owner) for key, owner in state.owners.items()},
     }
 
 
@@ -240,9 +242,9 @@ def snapshot(thing: object) -> object:
     """Copy a state, or a part of it, into comparable values. The order counts."""
     if isinstance(thing, State | Stream | Dirty):
         names = thing.__slots__ if isinstance(thing, State) else thing.__struct_fields__
-        # The versions of policies save a comparison. They are not stored, and count from the start.
+        # The versions of policies and tokens save a comparison. They are not stored.
         # The same is true of cuts.
-        kept = [name for name in names if name not in ("policy_version", "cuts")]
+        kept = [name for name in names if name not in ("policy_version", "access_version", "cuts")]
         return [(name, snapshot(getattr(thing, name))) for name in kept]
     if isinstance(thing, dict):
         return [(key, snapshot(value)) for key, value in thing.items()]

@@ -22,8 +22,9 @@ from semel.model.commands import (
     Trim,
 )
 from semel.model.limits import NUMBER_MAX
+from semel.model.names import is_name
 from semel.model.outcomes import InvalidRequest
-from semel.model.validation import find_invalid_field, is_batch_consistent, is_name
+from semel.model.validation import find_invalid_field, is_batch_consistent
 
 TAG = ProducerTag("p", 0, 0)
 APPEND = Append("s", 0, "text/plain", Batch(b"x"))

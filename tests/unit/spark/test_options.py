@@ -4,12 +4,14 @@ import pickle
 
 import pytest
 
+from semel.client.credentials import TokenFile
 from semel.spark.options import (
     EARLIEST,
     EARLIEST_NUMBER,
     LATEST,
     LATEST_NUMBER,
     SparkOptionError,
+    client_for,
     parse_sink,
     parse_source,
 )
@@ -189,3 +191,51 @@ def test_a_token_is_not_shown_among_the_options() -> None:
         assert parsed.token == "very-secret"
         assert "very-secret" not in repr(parsed)
     assert parse_source({**READ, "token": " "}).token is None
+
+
+def test_the_token_is_that_of_the_environment_unless_an_option_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SEMEL_TOKEN", "of-the-driver")
+    file = TokenFile("/run/token")
+    for more, expected in (
+        ({}, "of-the-driver"),
+        ({"token": "own"}, "own"),
+        ({"token": ""}, None),
+        ({"tokenFile": "/run/token"}, file),
+        ({"tokenFile": "/run/token", "token": ""}, file),
+        ({"tokenFile": " "}, "of-the-driver"),
+    ):
+        for parsed in (parse_source({**READ, **more}), parse_sink({"url": URL, **more})):
+            assert pickle.loads(pickle.dumps(parsed)).token == expected
+            assert "of-the-driver" not in repr(parsed)
+
+
+def test_an_executor_does_not_use_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = parse_source({**READ, "url": "http://127.0.0.1:2", "token": ""})
+    monkeypatch.setenv("SEMEL_TOKEN", "of-the-executor")
+    assert b"Authorization" not in client_for(parsed).transport.fixed
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"token": "very-secret", "tokenFile": "/run/token"}, "cannot be used together"),
+        ({"tokenFile": "run/token"}, "must be an absolute path"),
+        ({"token": "very-secret x"}, "the option token does not contain one token"),
+        ({"token": "very-secret\u0142"}, "the option token does not contain one token"),
+    ],
+)
+def test_a_wrong_token_is_refused_without_being_shown(more: dict[str, str], reason: str) -> None:
+    with pytest.raises(SparkOptionError, match=reason) as refused:
+        parse_source({**READ, **more})
+    assert "very-secret" not in str(refused.value)
+
+
+def test_a_wrong_token_in_the_environment_is_an_error_of_the_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SEMEL_TOKEN", "very secret")
+    with pytest.raises(SparkOptionError, match="the variable SEMEL_TOKEN") as refused:
+        parse_source(READ)
+    assert "very secret" not in str(refused.value)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from semel.client import errors
-from semel.model import outcomes, outcomes_txn
+from semel.model import outcomes, outcomes_access, outcomes_txn
 from semel.wire.problems import Entry
 from semel.wire.refusal_table import ADVICE, BY_CODE, REFUSALS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/errors.md"
-OUTCOMES = {**vars(outcomes), **vars(outcomes_txn)}
+OUTCOMES = {**vars(outcomes), **vars(outcomes_txn), **vars(outcomes_access)}
 
 
 def rows() -> list[list[str]]:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from semel.model import outcomes as out
+from semel.model import outcomes_access as access
 from semel.model import outcomes_txn as txn
 from semel.model.commands import ProducerTag, TxnTag
 from semel.model.offsets import print_offset
@@ -14,7 +15,7 @@ from semel.wire.rendering import DONE, REFUSED, STATUS, has_strict_order, proble
 # StreamRefused is rendered as the refusal of its stream.
 OUTCOMES = [
     thing
-    for thing in [*vars(out).values(), *vars(txn).values()]
+    for thing in [*vars(out).values(), *vars(txn).values(), *vars(access).values()]
     if isinstance(thing, type)
     and issubclass(thing, out.Outcome)
     and thing not in (out.Outcome, out.Refusal, txn.StreamRefused)
@@ -24,12 +25,14 @@ EXPECTED = {
         out.InvalidRequest, out.OffsetBeyondTail, out.SubOffsetInvalid, out.BadBody,
         out.ModeConflict, out.EpochMustStartAtZero,
     },
+    401: {access.Unauthenticated},
     403: {
         out.StaleEpoch, out.StaleSession, out.SessionConflict, txn.StaleTransaction, txn.NotOwner,
+        access.Forbidden, access.ReservedPath,
     },
     404: {
         out.NotFound, out.UnknownProducer, out.UnknownPolicy, txn.UnknownTransaction,
-        txn.UnknownSink,
+        txn.UnknownSink, access.UnknownToken, access.UnknownThing,
     },
     409: {
         out.StillAlive, out.StreamClosed, out.ConfigConflict, out.ContentTypeConflict,

@@ -18,6 +18,7 @@ from semel.wire.rendering import (
     EXPOSED_HEADER,
     GZIP_BYTES_MIN,
     Response,
+    as_private,
     compress,
 )
 from semel.wire.requests import CATCH_UP, LONG_POLL, ReadRequest
@@ -28,7 +29,6 @@ from semel.wire.responses import (
     empty_poll_response,
     head_response,
     json_response,
-    method_response,
     options_response,
     outcome_response,
     patch_response,
@@ -101,11 +101,6 @@ def test_a_preflight_allows_what_clients_send() -> None:
     allowed = headers["Access-Control-Allow-Headers"].split(", ")
     wanted = {"If-None-Match", "Content-Type", "Authorization", "Producer-Id", "X-Producer-Seq"}
     assert wanted <= set(allowed)
-
-
-def test_an_unknown_method_is_told_the_known_ones() -> None:
-    response = method_response("GET")
-    assert (response.status, headers_of(response)["Allow"]) == (405, "GET")
 
 
 def test_a_problem_is_a_document_with_code_and_facts() -> None:
@@ -340,6 +335,17 @@ def test_a_read_short_of_the_tail_that_names_the_incarnation_may_be_cached() -> 
     assert headers["Stream-Incarnation"] == "inc"
     assert headers["Vary"] == "Accept, Accept-Encoding"
     assert not {"Stream-Up-To-Date", "Stream-Closed", "Stream-Cursor"} & set(headers)
+
+
+def test_a_read_of_a_caller_is_cached_only_for_this_caller() -> None:
+    response = read(ReadRequest(incarnation="inc"))
+    private, public = headers_of(as_private(response)), headers_of(response)
+    assert private.pop("Cache-Control") == public.pop("Cache-Control").replace("public", "private")
+    assert private.pop("Vary") == f"{public.pop('Vary')}, Authorization"
+    assert private == public
+    assert as_private(response).body == response.body
+    at_tail = as_private(read(ReadRequest(incarnation="inc"), next_offset=3))
+    assert headers_of(at_tail)["Cache-Control"] == "no-cache"
 
 
 @pytest.mark.parametrize("live", [CATCH_UP, LONG_POLL])

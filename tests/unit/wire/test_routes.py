@@ -1,0 +1,214 @@
+"""The table of routes: what it contains, and which route a request selects."""
+
+import re
+from typing import Final
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.wire import routes
+from semel.wire.paths import names_in, stream_path, stream_url
+from semel.wire.problems import Problem
+from semel.wire.routes import ROUTES, Route, RouteMatch, find_route, join_handlers
+from semel.wire.transactions import ACTIONS
+from tests.unit.wire.builders import refused
+
+CALLS: Final = [(route, method) for route in ROUTES for method in route.methods]
+NAMED: Final = [route for route in ROUTES if "{" in route.address]
+NOTHING: Final = "nothing is served at this address"
+BELOW: Final = "streams are below /v1/stream/"
+
+
+def address_of(route: Route, name: str) -> str:
+    if "{path}" in route.address:
+        return stream_url("", name)
+    return re.sub(r"\{\w+\}", lambda _: quote(name, safe=""), route.address)
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def test_every_route_has_its_own_name_which_is_a_constant() -> None:
+    names = [route.name for route in ROUTES]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert getattr(routes, name.upper()) == name
+
+
+def test_a_method_and_an_address_select_one_route() -> None:
+    selected = [(method, re.sub(r"\{\w+\}", "{}", route.address)) for route, method in CALLS]
+    assert len(set(selected)) == len(selected)
+
+
+def test_a_name_is_the_third_segment_of_its_address() -> None:
+    """`find_route` depends on it."""
+    for route in NAMED:
+        assert re.fullmatch(r"/v1/[a-z]+/\{[a-z]+\}(/[a-z]+)?", route.address)
+
+
+def test_every_action_on_a_transaction_is_a_route() -> None:
+    prefix = "/v1/transactions/{id}/"
+    found = [route for route in ROUTES if route.address.startswith(prefix)]
+    assert [route.address.removeprefix(prefix) for route in found] == list(ACTIONS)
+    assert {route.methods for route in found} == {("POST",)}
+
+
+# ---- handlers ------------------------------------------------------------------------------------
+
+ALL: Final = {route.name: route.address for route in ROUTES}
+
+
+def test_handlers_of_several_tables_become_one_table() -> None:
+    others = {name: address for name, address in ALL.items() if name != routes.HEALTH}
+    assert join_handlers([others, {routes.HEALTH: "/health"}]) == ALL
+
+
+def test_a_route_without_a_handler_is_an_error() -> None:
+    others = {name: address for name, address in ALL.items() if name != routes.HEALTH}
+    with pytest.raises(
+        ValueError, match=r"without a handler: \['health'\]; handlers of no.*: \[\]"
+    ):
+        join_handlers([others])
+
+
+def test_a_handler_without_a_route_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"a handler: \[\]; handlers of no route: \['other'\]"):
+        join_handlers([ALL, {"other": ""}])
+
+
+def test_two_handlers_for_one_route_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"routes with two handlers: \['health'\]"):
+        join_handlers([ALL, {routes.HEALTH: "/health"}])
+
+
+# ---- finding -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("route", "method"), CALLS, ids=lambda it: getattr(it, "name", it))
+def test_every_route_is_found_by_its_methods(route: Route, method: str) -> None:
+    name = "a" if route in NAMED else ""
+    assert find_route(method, address_of(route, "a")) == RouteMatch(route.name, name)
+
+
+@pytest.mark.parametrize("route", NAMED, ids=lambda route: route.name)
+@given(name=st.text(max_size=20))
+def test_any_name_that_is_percent_encoded_is_found_again(route: Route, name: str) -> None:
+    address = address_of(route, name)
+    wanted = stream_path(address) if "{path}" in route.address else name
+    found = find_route(route.methods[0], address)
+    assert found == (wanted if isinstance(wanted, Problem) else RouteMatch(route.name, name))
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [
+        ("/v1/stream/a/b", RouteMatch(routes.STREAM_READ, "a/b")),
+        ("/v1/stream/%61", RouteMatch(routes.STREAM_READ, "a")),
+        ("/v1/stream/{path}", RouteMatch(routes.STREAM_READ, "{path}")),
+        ("/v1/transactions/{id}", RouteMatch(routes.TXN_SHOW, "{id}")),
+        ("/v1/transactions/a%2Fcommit", RouteMatch(routes.TXN_SHOW, "a/commit")),
+        ("/v1/transactions/..", RouteMatch(routes.TXN_SHOW, "..")),
+        ("/v1/transactions/", RouteMatch(routes.TXN_SHOW, "")),
+        ("/v1/groups//offsets", RouteMatch(routes.GROUP_SHOW, "")),
+        ("/v1/groups/g/%6fffsets", RouteMatch(routes.GROUP_SHOW, "g")),
+    ],
+)
+def test_the_name_and_what_follows_it_are_percent_decoded(path: str, match: RouteMatch) -> None:
+    assert find_route("GET", path) == match
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", BELOW),
+        ("/", BELOW),
+        ("*", BELOW),
+        ("/Health", BELOW),
+        ("/health/", BELOW),
+        ("/heal%74h", BELOW),
+        ("//health", BELOW),
+        ("/v1", BELOW),
+        ("/v1/stream", BELOW),
+        ("/v1/%73tream/a", BELOW),
+        ("/v1/streams/", BELOW),
+        ("/v1/policies/a", BELOW),
+        ("/v1/producers/", BELOW),
+        ("/v1/producers/cl%61im", BELOW),
+        ("/v1/transactions%2fa", BELOW),
+        ("/v1/./transactions/a", BELOW),
+        ("/v1/commits/", NOTHING),
+        ("/v1/commits/a", NOTHING),
+        ("/v1/groups", NOTHING),
+        ("/v1/groups/", NOTHING),
+        ("/v1/groups/g", NOTHING),
+        ("/v1/groups/g/offsets/", NOTHING),
+        ("/v1/groups/g/offsets%2f", NOTHING),
+        ("/v1/transactions//", NOTHING),
+        ("/v1/transactions/a/undo", NOTHING),
+        ("/v1/transactions/a/commit/b", NOTHING),
+        ("/v1/sinks/a/{app}", NOTHING),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "TRACE"])
+def test_an_unknown_address_is_404_for_every_method(method: str, path: str, message: str) -> None:
+    assert find_route(method, path) == Problem(404, "no_such_address", message)
+
+
+@pytest.mark.parametrize("method", ["GET", "TRACE"])
+@pytest.mark.parametrize(
+    "path", ["/v1/stream/", "/v1/stream/a//b", "/v1/stream/a%2fb", "/v1/sinks/%ff", "/v1/groups/%"]
+)
+def test_an_invalid_name_is_400_for_every_method(method: str, path: str) -> None:
+    assert refused(find_route(method, path)) == (400, "invalid_path")
+
+
+def test_a_reserved_stream_is_404() -> None:
+    assert refused(find_route("GET", "/v1/stream/__ds/a")) == (404, "reserved_path")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/stream/a", "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"),
+        ("/health", "GET, HEAD, OPTIONS"),
+        ("/v1/policies", "GET, HEAD, PUT, DELETE, OPTIONS"),
+        ("/v1/producers", "POST, GET, HEAD, DELETE, OPTIONS"),
+        ("/v1/commits", "POST, OPTIONS"),
+        ("/v1/transactions", "GET, HEAD, POST, OPTIONS"),
+        ("/v1/transactions/a/commit", "POST, OPTIONS"),
+        ("/v1/sinks/a", "DELETE, GET, HEAD, OPTIONS"),
+    ],
+)
+@pytest.mark.parametrize("method", ["TRACE", "get", "", "OPTIONS"])
+def test_another_method_is_405_with_those_that_are_allowed(
+    method: str, path: str, allowed: str
+) -> None:
+    found = find_route(method, path)
+    assert found == Problem(405, "method_not_allowed", f"use {allowed}", {}, [("Allow", allowed)])
+
+
+@given(
+    st.sampled_from(["GET", "POST", "DELETE"]),
+    st.lists(
+        st.sampled_from(["v1", "stream", "transactions", "groups", "sinks", "a", "offsets", ""])
+        | st.text(st.characters(max_codepoint=255), max_size=4),
+        max_size=6,
+    ),
+)
+def test_a_route_is_found_only_at_its_address(method: str, segments: list[str]) -> None:
+    path = "/" + "/".join(segments)
+    found = find_route(method, path)
+    if isinstance(found, Problem):
+        assert found.status in (400, 404, 405)
+        return
+    (route,) = [each for each in ROUTES if each.name == found.route]
+    assert method in route.methods
+    usual = address_of(route, found.name)
+    if route not in NAMED:
+        assert path == usual
+    elif "{path}" in route.address:
+        assert stream_path(path) == found.name
+    else:
+        assert names_in(path) == names_in(usual)
