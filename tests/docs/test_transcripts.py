@@ -84,6 +84,7 @@ def answer_to(command: str, server: Server, directory: Path) -> str:
 
 
 OTHERS = ROOT / "docs/how-to/run-it-for-others.md"  # run by test_others_page.py
+OFF = "access is off: everybody who can connect may read and change everything"
 TRANSCRIPTS = {
     page: transcript(page.read_text(encoding="utf-8")) for page in PAGES if page != OTHERS
 }
@@ -111,8 +112,9 @@ def test_there_are_transcripts_at_all() -> None:
         ("semel ls", [], True),
         ("semel ls", ["orders"], False),
         ("semel nothing", [], False),
-        ("semel serve", ["listening on http://127.0.0.1:4437"], True),
-        ("semel serve", ["listening on http://127.0.0.1:80"], False),
+        ("semel serve", [OFF, "listening on http://127.0.0.1:4437"], True),
+        ("semel serve", [OFF, "listening on http://127.0.0.1:80"], False),
+        ("semel serve", ["listening on http://127.0.0.1:4437"], False),
     ],
 )
 def test_an_answer_that_is_not_as_shown_is_noticed(

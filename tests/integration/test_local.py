@@ -1,7 +1,6 @@
 """`semel.local()`: a server process that can be started, killed and restarted."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -135,7 +134,7 @@ def test_one_that_nobody_stops_ends_quietly_with_the_interpreter() -> None:
 
 
 def test_what_it_complains_about_can_be_read(server: LocalServer) -> None:
-    assert re.fullmatch("access is off: .*\n", server.stderr)
+    assert server.stderr == ""
     server.kill()
     for segment in server.data.glob("*"):
         if segment.is_file():

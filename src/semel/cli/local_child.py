@@ -5,6 +5,7 @@ standard input is a pipe from the parent. When the parent ends, the pipe is clos
 removes the temporary directory and ends.
 """
 
+import logging
 import os
 import shutil
 import sys
@@ -23,4 +24,6 @@ def _follow_parent(temporary: str) -> None:
 if __name__ == "__main__":
     arguments = (sys.argv.pop(1),)
     threading.Thread(target=_follow_parent, args=arguments, daemon=True).start()
+    # The line about access at each start would hide what the server complains about.
+    logging.getLogger("semel.access").setLevel(logging.ERROR)
     cli.main(prog_name="semel")

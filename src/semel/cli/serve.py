@@ -46,6 +46,7 @@ from semel.server.unread_budget import UnreadBudget
 _FILES_NEEDED: Final = 12
 
 _log: Final = logging.getLogger("semel.server")
+_access_log: Final = logging.getLogger("semel.access")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -345,8 +346,8 @@ async def _serve(serving: ServeOptions, settings: Settings, files: LoadedFiles) 
         await engine.close()
         raise _cannot_listen(serving, error) from error
     identities.start()
-    # Standard output has one line, which programs read. The rest is for the log, standard error.
-    click.echo(describe_access(access), err=True)
+    # A warning, because `logging` shows nothing lower without a configuration.
+    _access_log.warning("%s", describe_access(access))
     click.echo(f"listening on {origin}")
     await stop.wait()
     identities.close()

@@ -120,7 +120,7 @@ class LocalProcess:
         assert process.stdout is not None
         line = _read_line(process.stdout, monotonic() + _START_SECONDS_MAX)
         if line.startswith(_LISTENING):
-            return line.removeprefix(_LISTENING).partition("\n")[0]  # more lines can follow
+            return line.removeprefix(_LISTENING).rstrip("\n")
         self.kill()
         output = (line + self.stderr).strip() or f"no output within {_START_SECONDS_MAX:g} s"
         raise NotStarted(f"semel serve did not start (exit code {process.returncode}): {output}")
