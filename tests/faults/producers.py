@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 
 from semel import AsyncClient, Client
-from semel.client.errors import ClientError, Indeterminate, Unavailable
+from semel.client.errors import ClientError, DamagedResponse, Indeterminate, Unavailable
 from semel.client.producer.async_producer import AsyncProducer
 from semel.client.producer.sync_producer import Producer
 from tests.faults.lives import HASTE_SECONDS, MODES, Instance, Writer
@@ -22,7 +22,7 @@ def produce(notes: Notes, random: Random, *, mode: str) -> None:
             stream = (hasty if instance.is_hasty else patient).stream(notes.path)
             try:
                 producer = stream.producer(writer.name, **instance.options)
-            except (Unavailable, Indeterminate):
+            except (Unavailable, Indeterminate, DamagedResponse):
                 continue
             _append_all(writer, instance, producer)
             _close_ghosts(notes, ghosts)
@@ -75,7 +75,7 @@ async def _produce(notes: Notes, random: Random, mode: str) -> None:
             try:
                 if mode == "sparse":
                     await producer.open()
-            except (Unavailable, Indeterminate):
+            except (Unavailable, Indeterminate, DamagedResponse):
                 continue
             await _append_on_a_loop(writer, instance, producer)
             await _close_ghosts_on_a_loop(notes, ghosts)

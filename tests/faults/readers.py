@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from semel import Client
-from semel.client.errors import Unavailable
+from semel.client.errors import DamagedResponse, Unavailable
 from semel.client.values import START, Message
 from semel.model.offsets import print_offset
 from tests.faults.notes import Notes, Work
@@ -24,7 +24,7 @@ def read_again_and_again(notes: Notes, random: Random) -> None:
             invoked_at = history.clock()
             try:
                 values = _values(stream.read(print_offset(start), timeout=random.choice((0.5, 30))))
-            except Unavailable:
+            except (Unavailable, DamagedResponse):
                 continue
             history.read(values, invoked_at=invoked_at, offset=start, reader="reads")
             offset = max(offset, start + len(values))
